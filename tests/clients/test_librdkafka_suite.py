@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import librdkafka
+from tests.conformance import librdkafka, librdkafka_build
 from tests.conformance.outcomes import PASSES
 from tests.support.broker import ServedBroker
 
@@ -18,7 +18,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.own_broker,
     pytest.mark.transports("process", "thread"),
-    pytest.mark.skipif(librdkafka.missing_reason() is not None, reason=librdkafka.missing_reason() or ""),
+    pytest.mark.skipif(
+        librdkafka_build.missing_reason() is not None, reason=librdkafka_build.missing_reason() or ""
+    ),
 ]
 
 QUICK = (

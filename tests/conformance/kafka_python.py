@@ -6,7 +6,8 @@
     scripts/kafka-python-tests --bootstrap HOST:PORT  against a broker that runs: node.id=0 is assumed
 
 Fetched by pip into `~/.cache/kproc/kafka-python-<version>`; the suite tests the client beside it, not an installed
-one. Exits with 1 if a test did not end as `kafka_python.toml` says.
+one. For its tests of TLS and SASL it starts brokers itself, with keytool and openssl, and asks Kafka's tools. Exits
+with 1 if a test did not end as `kafka_python.toml` says.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import sys
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tests.conformance import brokers, outcomes
+from tests.conformance.kafka_home import SERVICE, write_home
 from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Outcome
 from tests.support.kafka_jars import KAFKA_VERSION
 
@@ -40,24 +42,9 @@ SETTINGS: Mapping[str, str] = {
     "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
 }
-# Two files that the suite imports are not in the source distribution either. This one wraps a broker's process;
-# with a broker that runs already there is nothing to wrap.
-SERVICE = """\
-class ExternalService:
-    def __init__(self, host, port):
-        self.host, self.port = host, port
-
-    def stop(self):
-        pass
-
-    def dump_logs(self):
-        pass
-
-
-class SpawnedService:
-    def __init__(self, *args, **kwargs):
-        raise RuntimeError("the suite starts no brokers here")
-"""
+# Tests for which the suite starts brokers itself, of TLS and SASL.
+OWN_BROKERS = ("test/integration/test_sasl_integration.py", "test/integration/test_ssl_integration.py")
+NOTHING_CHOSEN = 5
 
 
 class CannotFetch(RuntimeError):
@@ -75,22 +62,26 @@ def fetch() -> None:
     suite_dir().mkdir(parents=True, exist_ok=True)
     with open(suite_dir() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (suite_dir() / FETCHED_MARK).exists():
-            return
-        with tempfile.TemporaryDirectory(prefix="kafka-python-") as directory:
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-            command += ["--no-binary", ":all:", "--dest", directory, f"kafka-python=={VERSION}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise CannotFetch(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
-            (archive,) = Path(directory).glob("*.tar.gz")
-            with tarfile.open(archive) as packed:
-                packed.extractall(suite_dir(), filter="data")
-        tests = _source() / "test"
-        # Without it Python's own package `test` is found first.
-        (tests / "__init__.py").touch()
-        (tests / "service.py").write_text(SERVICE, encoding="utf-8")
-        (suite_dir() / FETCHED_MARK).touch()
+        if not (suite_dir() / FETCHED_MARK).exists():
+            _download()
+        # Imported by the suite and not in the source distribution.
+        (_source() / "test" / "service.py").write_text(SERVICE, encoding="utf-8")
+
+
+def _download() -> None:
+    with tempfile.TemporaryDirectory(prefix="kafka-python-") as directory:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command += ["--no-binary", ":all:", "--dest", directory, f"kafka-python=={VERSION}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CannotFetch(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
+        (archive,) = Path(directory).glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(suite_dir(), filter="data")
+    tests = _source() / "test"
+    # Without it Python's own package `test` is found first.
+    (tests / "__init__.py").touch()
+    (suite_dir() / FETCHED_MARK).touch()
 
 
 def _source() -> Path:
@@ -98,22 +89,33 @@ def _source() -> Path:
     return found
 
 
-def run(bootstrap: str, logs: Path, selection: str) -> list[Outcome]:
-    """The suite's tests against a broker, in one run of pytest."""
-    results = logs / "results.xml"
-    environment = {
-        **os.environ,
-        "KAFKA_URI": f"kafka://{bootstrap}",
-        "KAFKA_VERSION": KAFKA_VERSION,
-        # Looked for when the suite starts and used only to start brokers.
-        "KAFKA_ROOT": str(logs),
-    }
+def run(options: argparse.Namespace, logs: Path) -> list[Outcome]:
+    """The suite's tests: most against one broker, the others against brokers that it starts itself."""
+    with brokers.running(options, SETTINGS) as bootstrap:
+        # A home is looked for when the suite starts, and used only to start brokers.
+        environment = {"KAFKA_URI": f"kafka://{bootstrap}", "KAFKA_ROOT": str(logs)}
+        but = [f"--ignore={path}" for path in OWN_BROKERS]
+        found = _run(environment, [*but, "test/integration"], logs / "one-broker", options)
+    if options.bootstrap:
+        sys.stdout.write(f"not run, they start brokers of their own: {', '.join(OWN_BROKERS)}\n")
+        return found
+    home = write_home(logs / "home", options)
+    return [*found, *_run(home, OWN_BROKERS, logs / "own-brokers", options)]
+
+
+def _run(
+    environment: Mapping[str, str], paths: Sequence[str], written: Path, options: argparse.Namespace
+) -> list[Outcome]:
+    """One run of pytest. `written` is where it writes, without the ends of the names."""
+    results, log = written.with_suffix(".xml"), written.with_suffix(".log")
+    environment = {**os.environ, "KAFKA_VERSION": KAFKA_VERSION, **environment}
     # A whole traceback shows values, and showing some of them fails in the client itself.
     command = [sys.executable, "-m", "pytest", "-p", "no:kproc", "-p", "no:cacheprovider"]
-    command += ["-o", "addopts=", "--timeout", str(TEST_SECONDS_MAX), "--timeout-method", "signal"]
-    command += ["--tb=short", "-q", f"--junitxml={results}", "test/integration"]
-    command += ["-k", selection] if selection else []
-    with open(logs / "output.log", "wb") as output:
+    seconds = TEST_SECONDS_MAX * options.timeout_factor
+    command += ["-o", "addopts=", "--timeout", str(seconds), "--timeout-method", "signal"]
+    command += ["--tb=short", "-q", f"--junitxml={results}", *paths]
+    command += ["-k", options.selection] if options.selection else []
+    with open(log, "wb") as output:
         try:
             done = subprocess.run(
                 command,
@@ -122,13 +124,13 @@ def run(bootstrap: str, logs: Path, selection: str) -> list[Outcome]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=SUITE_SECONDS_MAX,
+                timeout=SUITE_SECONDS_MAX * options.timeout_factor,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise SystemExit(f"no end in {SUITE_SECONDS_MAX:.0f} s: see {logs}/output.log") from None
-    if done.returncode not in (0, 1) or not results.exists():
-        raise SystemExit(f"pytest ended with {done.returncode}: see {logs}/output.log")
+            raise SystemExit(f"no end in time: see {log}") from None
+    if done.returncode not in (0, 1, NOTHING_CHOSEN) or not results.exists():
+        raise SystemExit(f"pytest ended with {done.returncode}: see {log}")
     return read_results(results)
 
 
@@ -166,8 +168,7 @@ def main() -> int:
         raise SystemExit(str(problem)) from problem
     logs = (options.logs or Path(tempfile.mkdtemp(prefix="kafka-python-tests-"))).resolve()
     logs.mkdir(parents=True, exist_ok=True)
-    with brokers.running(options, SETTINGS) as bootstrap:
-        results = run(bootstrap, logs, options.selection)
+    results = run(options, logs)
     for outcome in results:
         outcomes.show(outcome)
     sys.stdout.write(f"pytest's output is in {logs}\n")

@@ -6,79 +6,87 @@
     scripts/librdkafka-tests --kafka                against Apache Kafka: what the suite expects there
     scripts/librdkafka-tests --bootstrap HOST:PORT  against a broker that runs: num.partitions=4 is assumed
 
-Needs apt-get, dpkg-dev, make, gcc, g++, java, and Maven once for Kafka's jars. Built in
-`~/.cache/kproc/librdkafka-<version>`. Tests with the scenario "noautocreate" run against a second broker,
-which creates no topics by itself, that of SASL against a third one. Exits with 1 if a test did not end as
-`librdkafka.toml` says.
+Needs apt-get, dpkg-dev, make, gcc, g++, java, and Maven once for Kafka's jars; no root: packages that are missing to
+build with TLS are unpacked beside the source. Built in `~/.cache/kproc/librdkafka-<version>`. Tests with the scenario
+"noautocreate" run against a second broker, which creates no topics by itself, those about TLS, logins and rights
+against one for each way in: `0115_producer_auth@SASL_SSL`. Exits with 1 if a test did not end as `librdkafka.toml`
+says.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from tests.conformance import brokers, outcomes
+from tests.conformance.access import Access, Entrance, opened
+from tests.conformance.librdkafka_build import CannotBuild, build, tests_dir
 from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Outcome
 from tests.support.java_tools import JVM
-from tests.support.kafka_jars import fetch_jars, jars_dir
+from tests.support.kafka_jars import jars_dir
+from tests.support.secured_kafka import write_properties
 
-VERSION: Final = "2.0.2"
-DEBIAN_VERSION: Final = f"{VERSION}-1"
 EXPECTATIONS = Path(__file__).with_name("librdkafka.toml")
-# Written last, so that a build that was interrupted is not taken for a whole one.
-BUILT_MARK = ".built-patched-2"
-# Where a machine has no entries for source packages, those of the same mirrors are asked, with lists of their own.
-DEBIAN_ENTRIES = Path("/etc/apt/sources.list.d/debian.sources")
 # The longest takes 65 s alone; the runner's own limits, which end a test by abort(), are below this, too.
 TEST_SECONDS_MAX = 240.0
 # What the suite takes the broker for: nothing it asks about changed between this one and 4.3.
 BROKER_VERSION = "4.0.0"
-DEFAULT, NO_AUTO_CREATE, SASL = "default", "noautocreate", "sasl"
-# The suite asks for a whole cluster with SASL; these need no more than a broker.
-OF_SASL = frozenset({"0135_sasl_credentials"})
+DEFAULT, NO_AUTO_CREATE = "default", "noautocreate"
 # As the scenarios/*.json of the suite.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     DEFAULT: {"num.partitions": "4"},
     NO_AUTO_CREATE: {"num.partitions": "4", "auto.create.topics.enable": "false"},
-    SASL: {
-        "num.partitions": "4",
-        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN",
-        "sasl.jaas.config": 'PlainLoginModule required user_alice="alices-word";',
-    },
+}
+ACCESSES: Mapping[str, Access] = {
+    "SSL": Access("SSL"),
+    "SASL_SSL": Access("SASL_SSL", "PLAIN"),
+    "SASL_PLAINTEXT": Access("SASL_PLAINTEXT", "PLAIN"),
+    "SCRAM-SHA-256": Access("SASL_PLAINTEXT", "SCRAM-SHA-256"),
+    "SCRAM-SHA-512": Access("SASL_SSL", "SCRAM-SHA-512"),
+    "OIDC": Access("SASL_SSL", "OAUTHBEARER"),
+}
+ENCRYPTED = ("SSL", "SASL_SSL")
+BY_PASSWORD = ("SASL_PLAINTEXT", "SASL_SSL", "SCRAM-SHA-256", "SCRAM-SHA-512")
+# Which tests run by which of them, and whether by plaintext, too.
+BY_ACCESS: Mapping[str, tuple[Sequence[str], bool]] = {
+    "0012_produce_consume": ((*ENCRYPTED, "SCRAM-SHA-512"), True),
+    "0018_cgrp_term": (ENCRYPTED, True),
+    "0081_admin:CreateAcls": (ENCRYPTED, True),
+    "0081_admin:DescribeAcls": (ENCRYPTED, True),
+    "0081_admin:DeleteAcls": (ENCRYPTED, True),
+    "0097_ssl_verify": (ENCRYPTED, False),
+    "0103_transactions": (("SASL_SSL",), True),
+    "0115_producer_auth": (ENCRYPTED, True),
+    "0119_consumer_auth": (ENCRYPTED, True),
+    "0126_oauthbearer_oidc": (("OIDC",), False),
+    "0135_sasl_credentials": (BY_PASSWORD, False),
 }
 # Settings of the client for single tests. This one gives a consumer 10 s to go on after its broker was away for 10 s,
 # of which the client's pause before it connects again may take 9 and a new group's wait for more members 3.
 CLIENT_SETTINGS: Mapping[str, str] = {
     "0049_consume_conn_close": "reconnect.backoff.max.ms=1000\n",
-    "0135_sasl_credentials": "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-    "sasl.username=alice\nsasl.password=alices-word\n",
+    # As in the suite's own test.conf: of its 20 s it consumes for 15, and two JVMs of kafka-acls.sh need time, too.
+    "0119_consumer_auth": "test.timeout.multiplier=2\n",
 }
-# Left out, or cut short after the first part, in quick mode, and not too long without it.
-NEVER_QUICK = frozenset({"0082_fetch_max_bytes", "0113_cooperative_rebalance"})
-# (file, line, line instead of it)
-PATCHES = (
-    # The suite's cluster has three brokers and its topics three replicas: one broker gets topics of one, Kafka too.
-    (
-        "tests/test.c",
-        "rd_kafka_NewTopic_new(topicname, partition_cnt, replication_factor,",
-        "rd_kafka_NewTopic_new(topicname, partition_cnt, 1,",
-    ),
-    # Apache Kafka 4.3 takes no smaller segments; the test is about Fetch answers, which are smaller.
-    ("tests/0129-fetch_aborted_msgs.c", '"segment.bytes", "20000"', '"segment.bytes", "1048576"'),
-)
+# Cut short in quick mode, which leaves out the parts that are not marked for it, too: a test of nothing but such parts
+# passes in it without having done anything.
+NEVER_QUICK = frozenset({"0082_fetch_max_bytes"})
+NOT_QUICK = re.compile(r"\bSUB_TEST0?\(")
+# Tests of one number and scenario, which the runner would all run: what names the parts of each.
+OWN_PARTS: Mapping[str, str] = {
+    "0045_subscribe_update_topic_remove": "do_test_topic_remove",
+    "0045_subscribe_update_non_exist_and_partchange": "do_test_non_exist_and_partchange",
+}
 # Tests that end at their first failure and cover much: run part by part, so that one failure does not hide the rest.
 PARTS = {
     "0081_admin": (
@@ -130,114 +138,29 @@ KAFKA_SCRIPTS = {
 }
 
 
-class CannotBuild(RuntimeError):
-    """The suite cannot be fetched or built here."""
-
-
 @dataclass(frozen=True)
 class SuiteTest:
-    """A test as the suite's table names it, or a part of one."""
+    """A test as the suite's table names it, or a part of one, by one way in."""
 
     table_name: str
     scenario: str
     part: str = ""
+    access: str = ""
+
+    @property
+    def whole_name(self) -> str:
+        """Without the way in."""
+        return f"{self.table_name}:{self.part}" if self.part else self.table_name
 
     @property
     def name(self) -> str:
         """What people call it."""
-        return f"{self.table_name}:{self.part}" if self.part else self.table_name
+        return f"{self.whole_name}@{self.access}" if self.access else self.whole_name
 
     @property
     def number(self) -> str:
         """What the runner chooses tests by: several share one."""
         return self.table_name.partition("_")[0]
-
-
-def cache_dir() -> Path:
-    """Where the built suite is, or would be."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "kproc" / f"librdkafka-{VERSION}"
-
-
-def tests_dir() -> Path:
-    """The suite's own directory: the runner must be started here."""
-    return cache_dir() / f"librdkafka-{VERSION}" / "tests"
-
-
-def missing_reason() -> str | None:
-    """Why the suite cannot run here, in words for a skip; None when it can. Never fetches."""
-    if not (cache_dir() / BUILT_MARK).exists():
-        return f"no built suite in {cache_dir()}: scripts/librdkafka-tests --build makes one"
-    return None
-
-
-def build() -> None:
-    """Fetches and builds the suite, unless that was done; CannotBuild says what failed."""
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    with open(cache_dir() / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (cache_dir() / BUILT_MARK).exists():
-            return
-        source = cache_dir() / f"librdkafka-{VERSION}"
-        shutil.rmtree(source, ignore_errors=True)
-        entries = _source_entries()
-        _run("apt-get", "source", "-qq", f"librdkafka={DEBIAN_VERSION}", cwd=cache_dir(), environment=entries)
-        _patch(source)
-        # Four tests read JSON; headers only, so unpacked here and installed nowhere. As system headers, not by CPATH:
-        # configure takes their warnings for errors.
-        environment = dict(os.environ)
-        if not Path("/usr/include/rapidjson").exists():
-            _run("apt-get", "download", "-qq", "rapidjson-dev", cwd=cache_dir())
-            (package,) = cache_dir().glob("rapidjson-dev_*.deb")
-            _run("dpkg", "-x", str(package), str(cache_dir() / "rapidjson"), cwd=cache_dir())
-            environment["CPLUS_INCLUDE_PATH"] = str(cache_dir() / "rapidjson" / "usr" / "include")
-        options = ("--disable-ssl", "--disable-gssapi", "--disable-curl")
-        _run("./configure", *options, cwd=source, environment=environment)
-        _run("make", "-j2", "libs", cwd=source, environment=environment)
-        _run("make", "-j2", "test-runner", cwd=source / "tests", environment=environment)
-        environment["KAFKA_JARS"] = str(fetch_jars())
-        _run("make", "java", cwd=source / "tests", environment=environment)
-        (cache_dir() / BUILT_MARK).touch()
-
-
-def _source_entries() -> Mapping[str, str] | None:
-    """The environment in which apt-get finds source packages."""
-    if not DEBIAN_ENTRIES.exists() or "deb-src" in DEBIAN_ENTRIES.read_text(encoding="utf-8"):
-        return None
-    apt = cache_dir() / "apt"
-    (apt / "lists" / "partial").mkdir(parents=True, exist_ok=True)
-    entries = DEBIAN_ENTRIES.read_text(encoding="utf-8")
-    (apt / "debian.sources").write_text(entries.replace("Types: deb", "Types: deb-src"), encoding="utf-8")
-    (apt / "apt.conf").write_text(
-        f'Dir::Etc::sourcelist "{apt}/debian.sources";\n'
-        'Dir::Etc::sourceparts "/dev/null";\n'
-        f'Dir::State::lists "{apt}/lists";\n',
-        encoding="utf-8",
-    )
-    environment = {**os.environ, "APT_CONFIG": str(apt / "apt.conf")}
-    _run("apt-get", "update", "-qq", cwd=apt, environment=environment)
-    return environment
-
-
-def _patch(source: Path) -> None:
-    for name, old, new in PATCHES:
-        text = (source / name).read_text(encoding="utf-8")
-        if text.count(old) != 1:
-            raise CannotBuild(f"{name} is not the file that this was written for")
-        (source / name).write_text(text.replace(old, new), encoding="utf-8")
-
-
-def _run(*command: str, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
-    sys.stdout.write(f"+ {' '.join(command)}\n")
-    sys.stdout.flush()
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, errors="replace", check=False
-        )
-    except FileNotFoundError as problem:
-        raise CannotBuild(f"{command[0]} is not installed") from problem
-    if done.returncode != 0:
-        raise CannotBuild(f"{' '.join(command)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def suite_tests() -> list[SuiteTest]:
@@ -252,15 +175,25 @@ def suite_tests() -> list[SuiteTest]:
         if "TEST_F_LOCAL" not in row and "TEST_F_MANUAL" not in row:
             scenario = re.search(r'\.scenario = "(\w+)', row)
             parts = PARTS.get(name[0], ("",))
-            wanted = SASL if name[0] in OF_SASL else scenario[1] if scenario else DEFAULT
-            found += [SuiteTest(name[0], wanted, part) for part in parts]
+            wanted = scenario[1] if scenario else DEFAULT
+            for part in parts:
+                found += by_each_access(SuiteTest(name[0], wanted, part))
     return found
+
+
+def by_each_access(test: SuiteTest) -> list[SuiteTest]:
+    """A test for each way in that it runs by."""
+    accesses, is_plaintext = BY_ACCESS.get(test.name, ((), True))
+    by_access = [replace(test, access=access) for access in accesses]
+    return [test, *by_access] if is_plaintext else by_access
 
 
 def chosen_tests(names: Sequence[str]) -> list[SuiteTest]:
     """Those named, by name or number; all without names."""
     known = suite_tests()
-    called = {test: {test.name, test.table_name, test.number} for test in known}
+    called = {test: {test.name, test.whole_name, test.table_name, test.number} for test in known}
+    for test in known:
+        called[test].add(f"{test.whole_name}@{test.access or 'PLAINTEXT'}")
     if wrong := set(names) - set().union(*called.values()):
         raise SystemExit(f"no such test: {', '.join(sorted(wrong))}")
     return [test for test in known if not names or called[test] & set(names)]
@@ -269,35 +202,50 @@ def chosen_tests(names: Sequence[str]) -> list[SuiteTest]:
 class Runner:
     """Runs tests of the suite one by one, each in a process of its own, against one broker."""
 
-    def __init__(self, bootstrap: str, scenario: str, logs: Path, *, quick: bool = True) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        scenario: str,
+        logs: Path,
+        *,
+        quick: bool = True,
+        entrance: Entrance | None = None,
+        timeout_factor: float = 1.0,
+    ) -> None:
         self._logs = logs
         self._quick = quick
+        self._timeout_factor = timeout_factor
         kafka = logs / "kafka"
-        _write_scripts(kafka / "bin")
-        self._bootstrap = bootstrap
+        _write_scripts(kafka / "bin", {} if entrance is None else entrance.tool_properties())
+        client = {} if entrance is None else entrance.librdkafka()
+        # Random names: a second run against the same broker must not find the topics of the first.
+        client |= {"bootstrap.servers": bootstrap, "test.topic.random": "true"}
+        if timeout_factor != 1:
+            client["test.timeout.multiplier"] = str(timeout_factor)
+        self._client = "".join(f"{name}={value}\n" for name, value in client.items())
         self._environment = {
             **os.environ,
             "TEST_KAFKA_VERSION": BROKER_VERSION,
-            "TEST_SCENARIO": DEFAULT if scenario == SASL else scenario,
+            "TEST_SCENARIO": scenario,
             "BROKERS": bootstrap,
             "KAFKA_PATH": str(kafka),
             "KAFKA_JARS": str(jars_dir()),
             "LD_LIBRARY_PATH": "../src:../src-cpp",
+            **({} if entrance is None else entrance.environment()),
         }
 
     def run(self, test: SuiteTest) -> Outcome:
         """One test to its end, its output in the logs."""
         command = ["./test-runner", "-p1", "-L"]
-        if self._quick and test.table_name not in NEVER_QUICK:
+        if self._quick and not _is_cut_short(test):
             command.append("-Q")
-        chosen = {"TESTS": test.number, **({"SUBTESTS": test.part} if test.part else {})}
+        part = test.part or OWN_PARTS.get(test.table_name, "")
+        chosen = {"TESTS": test.number, **({"SUBTESTS": part} if part else {})}
         configuration = self._logs / f"{test.name}.conf"
-        # Random names: a second run against the same broker must not find the topics of the first.
-        lines = f"bootstrap.servers={self._bootstrap}\ntest.topic.random=true\n"
-        configuration.write_text(lines + CLIENT_SETTINGS.get(test.table_name, ""), encoding="utf-8")
+        configuration.write_text(self._client + CLIENT_SETTINGS.get(test.table_name, ""), encoding="utf-8")
         chosen["RDKAFKA_TEST_CONF"] = str(configuration)
         log = self._logs / f"{test.name}.log"
-        begun = time.monotonic()
+        begun, seconds_max = time.monotonic(), TEST_SECONDS_MAX * self._timeout_factor
         late = False
         with open(log, "wb") as output:
             # A session of its own: tests fork and start tools, which must go with it.
@@ -311,7 +259,7 @@ class Runner:
                 start_new_session=True,
             )
             try:
-                process.wait(TEST_SECONDS_MAX)
+                process.wait(seconds_max)
             except subprocess.TimeoutExpired:
                 late = True
             finally:
@@ -323,12 +271,19 @@ class Runner:
             for left in tests_dir().glob(pattern):
                 left.unlink(missing_ok=True)
         written = log.read_text(encoding="utf-8", errors="replace")
-        state, text = outcome_of(test.table_name, written, test.part)
+        state, text = outcome_of(test.table_name, written, part)
         if state == FAILS and process.returncode < 0:
             text = f"{text} ({signal.Signals(-process.returncode).name})"
         if late:
-            text = f"no end in {TEST_SECONDS_MAX:.0f} s. {text}"
+            text = f"no end in {seconds_max:.0f} s. {text}"
         return Outcome(test.name, state, time.monotonic() - begun, text)
+
+
+def _is_cut_short(test: SuiteTest) -> bool:
+    """Whether quick mode leaves something of it out."""
+    main = f"main_{test.table_name}("
+    sources = (path.read_text(encoding="utf-8") for path in tests_dir().glob(f"{test.number}-*.c*"))
+    return test.table_name in NEVER_QUICK or any(main in text and NOT_QUICK.search(text) for text in sources)
 
 
 def outcome_of(name: str, written: str, part: str = "") -> tuple[str, str]:
@@ -350,13 +305,49 @@ def outcome_of(name: str, written: str, part: str = "") -> tuple[str, str]:
     return FAILS, said[1].strip() if said else "ended without a result"
 
 
-def _write_scripts(directory: Path) -> None:
+def _write_scripts(directory: Path, properties: Mapping[str, str]) -> None:
+    """Those that tests call; with properties, tools are told of them."""
     directory.mkdir(parents=True, exist_ok=True)
+    file = write_properties(directory / "client.properties", dict(properties))
     for name, main_class in KAFKA_SCRIPTS.items():
         script = directory / name
-        command = f'exec java {" ".join(JVM)} -cp "$CLASSPATH:{jars_dir()}/*" {main_class} "$@"'
+        more = f' --command-config "{file}"' if properties and main_class else ""
+        command = f'exec java {" ".join(JVM)} -cp "$CLASSPATH:{jars_dir()}/*" {main_class} "$@"{more}'
         script.write_text(f"#!/bin/sh\n{command}\n", encoding="utf-8")
         script.chmod(0o755)
+
+
+def _batches(tests: Sequence[SuiteTest]) -> list[list[SuiteTest]]:
+    """The tests that run against one broker, for each broker."""
+    kinds = [(scenario, access) for scenario in SETTINGS for access in ("", *ACCESSES)]
+    batches = [[test for test in tests if (test.scenario, test.access) == kind] for kind in kinds]
+    return [batch for batch in batches if batch]
+
+
+def _run_batch(batch: Sequence[SuiteTest], logs: Path, options: argparse.Namespace) -> Iterator[Outcome]:
+    scenario, access = batch[0].scenario, batch[0].access
+    if options.bootstrap and (scenario != DEFAULT or access):
+        names = ", ".join(test.name for test in batch)
+        sys.stdout.write(f"not run, they need another broker: {names}\n")
+        return
+    with ExitStack() as stack:
+        entrance = None
+        if access:
+            files = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
+            entrance = stack.enter_context(opened(ACCESSES[access], files))
+        bootstrap = stack.enter_context(brokers.running(options, SETTINGS[scenario], entrance))
+        runner = Runner(
+            bootstrap,
+            scenario,
+            logs,
+            quick=not options.full,
+            entrance=entrance,
+            timeout_factor=options.timeout_factor,
+        )
+        for test in batch:
+            outcome = runner.run(test)
+            outcomes.show(outcome)
+            yield outcome
 
 
 def main() -> int:
@@ -371,7 +362,12 @@ def main() -> int:
     parser.add_argument("--build", action="store_true", help="only fetch and build")
     parser.add_argument("--list", action="store_true", help="only show the tests")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep each test's output here")
-    parser.add_argument("tests", nargs="*", metavar="TEST", help="by name or number; default: all")
+    parser.add_argument(
+        "tests",
+        nargs="*",
+        metavar="TEST",
+        help="by name, with or without @..., or by number; default: all",
+    )
     options = parser.parse_args()
     brokers.end_in_order()
     try:
@@ -387,20 +383,7 @@ def main() -> int:
     expected = outcomes.load(EXPECTATIONS)
     logs = options.logs or Path(tempfile.mkdtemp(prefix="librdkafka-tests-"))
     logs.mkdir(parents=True, exist_ok=True)
-    results: list[Outcome] = []
-    for scenario, settings in SETTINGS.items():
-        here = [test for test in tests if test.scenario == scenario]
-        if not here:
-            continue
-        if (options.bootstrap and scenario != DEFAULT) or (options.kafka and scenario == SASL):
-            names = ", ".join(test.name for test in here)
-            sys.stdout.write(f"not run, they need another broker: {names}\n")
-            continue
-        with brokers.running(options, settings) as bootstrap:
-            runner = Runner(bootstrap, scenario, logs.resolve(), quick=not options.full)
-            for test in here:
-                results.append(runner.run(test))
-                outcomes.show(results[-1])
+    results = [outcome for here in _batches(tests) for outcome in _run_batch(here, logs.resolve(), options)]
     sys.stdout.write(f"each test's output is in {logs}\n")
     return outcomes.conclude(
         results, expected, kafka=options.kafka, say=lambda line: sys.stdout.write(f"{line}\n")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kproc.security.sasl.bearer import BadToken
+from kproc.security.sasl.key_set import KeySet
+from kproc.security.sasl.signed_tokens import Expected, SignedValidator
 from tests.conformance import kafka_python, librdkafka, outcomes
+from tests.conformance.librdkafka import SuiteTest
 from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Expectation, Outcome
+from tests.conformance.tokens import TokenServer
 
 PASSED = """
 \x1b[32m================= Test 0001_multiobj PASSED =================\x1b[0m
@@ -111,3 +120,35 @@ def test_the_summary_says_whether_all_ended_as_expected() -> None:
     assert outcomes.conclude([Outcome("one", PASSES, 0.1)], expected, kafka=False, say=said.append) == 0
     assert said == ["1 passes, 0 fails, 0 skips", "all as expected"]
     assert outcomes.conclude([Outcome("one", FAILS, 0.1)], expected, kafka=False, say=said.append) == 1
+
+
+def test_tests_of_tls_and_logins_run_by_each_way_in_and_are_told_apart() -> None:
+    known = {test.name for test in librdkafka.by_each_access(SuiteTest("0115_producer_auth", "default"))}
+    assert known == {"0115_producer_auth", "0115_producer_auth@SSL", "0115_producer_auth@SASL_SSL"}
+    part = SuiteTest("0081_admin", "default", "CreateAcls")
+    assert "0081_admin:CreateAcls@SSL" in {test.name for test in librdkafka.by_each_access(part)}
+    (tokens,) = librdkafka.by_each_access(SuiteTest("0126_oauthbearer_oidc", "default"))
+    assert tokens.name == "0126_oauthbearer_oidc@OIDC"
+    plaintext = SuiteTest("0001_multiobj", "default")
+    assert librdkafka.by_each_access(plaintext) == [plaintext]
+
+
+def test_of_the_tokens_for_the_suite_only_the_valid_one_is_believed() -> None:
+    with TokenServer() as server:
+        tokens = {kind: _served(server.url(kind)) for kind in ("valid", "expired", "stranger")}
+        keys = KeySet(server.url("keys"), 3_600_000, _now_ms, run=lambda work: work())
+        validator = SignedValidator(keys, Expected((), None, 0, "sub"), _now_ms)
+        assert validator(tokens["valid"]["access_token"]).name == "alice"
+        for kind in ("expired", "stranger"):
+            with pytest.raises(BadToken):
+                validator(tokens[kind]["access_token"])
+
+
+def _served(url: str) -> dict[str, Any]:
+    with urllib.request.urlopen(url, data=b"grant_type=client_credentials") as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -113,8 +113,10 @@ class ServedBroker:
         listener: str = "PLAINTEXT",
         arguments: Sequence[str] = (),
         new_session: bool = False,
+        ready_seconds: float = READY_SECONDS,
     ) -> None:
         self.data = str(data)
+        self._ready_seconds = ready_seconds
         self._transport = transport
         self._settings = dict(settings or {})
         self._port = port
@@ -161,7 +163,7 @@ class ServedBroker:
 
         try:
             self._ready = wait_until(
-                lambda: self._read_ready(ready_file), seconds=READY_SECONDS, what="the ready file"
+                lambda: self._read_ready(ready_file), seconds=self._ready_seconds, what="the ready file"
             )
         except BaseException:
             self._process.kill()
