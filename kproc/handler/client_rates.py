@@ -219,7 +219,7 @@ class ClientRates:
     def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
         cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
         account = self._add(key, cost_ns, now_ns)
-        account.untold_ns += cost_ns
+        account.untold_ns = min(account.untold_ns + cost_ns, int(LASTING_NS))  # It must fit into a message.
         return account.due_ns
 
     def _add(self, key: Key, cost_ns: int, now_ns: int) -> _Account:

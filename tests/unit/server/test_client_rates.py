@@ -11,6 +11,7 @@ from kproc.cluster.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
     USER,
     ClientQuotas,
     Entity,
@@ -251,6 +252,18 @@ def test_client_that_makes_too_many_partitions_is_refused_or_if_it_is_older_thro
     assert codes == [0, code]
     assert answer["throttle_time"] == (10_000 if code else 31_000)
     assert processor.throttles[-1] == (1, answer["throttle_time"])
+
+
+def test_handlers_hear_of_who_has_a_quota_that_lets_nothing_through(start: Start) -> None:
+    rig = start(handlers=2)
+    set_quota(rig, REQUEST_PERCENTAGE, 5e-324)
+    rig.processors[0].introduce("10.0.0.7")
+    for _ in range(30):
+        rig.processors[0].spent(1_000_000, b"test")
+    rig.settle()
+    rig.advance_ms(100)
+    rig.advance_ms(100)
+    assert rig.processors[1].ask(ApiKey.METADATA, 12, {"topics": []})["throttle_time"] > 0
 
 
 def test_handlers_tell_each_other_what_they_counted(start: Start) -> None:

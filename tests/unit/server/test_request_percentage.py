@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from kproc.api import registry
@@ -18,7 +19,7 @@ from kproc.cluster.client_quotas import (
     USER,
     ClientQuotas,
 )
-from kproc.handler.client_rates import ClientRates
+from kproc.handler.client_rates import ClientBytes, ClientRates
 from kproc.metrics.spec import SLOT
 from kproc.security.principal import Principal
 from kproc.storage.log_append import LogAppender
@@ -76,6 +77,16 @@ def test_percentage_that_lets_hardly_anything_through_is_kept_to(clock: ManualCl
     rates.on_image()
     assert used(rates, 1) == 1000
     assert used(rates, 0) == 1000
+
+
+def test_what_many_requests_owe_beside_each_other_can_be_told_to_other_handlers(clock: ManualClock) -> None:
+    quotas = ClientQuotas()
+    quotas.set(((CLIENT_ID, "a"),), REQUEST_PERCENTAGE, 5e-324)
+    rates = ClientRates(quotas=lambda: quotas, now_ns=clock.now_ns, sample_count=11, sample_s=1)
+    rates.on_image()
+    for _ in range(100):
+        rates.on_socket_time("ANONYMOUS", b"a", MS)
+    assert msgspec.msgpack.encode(ClientBytes(rates.take_untold()))
 
 
 def test_time_at_the_socket_counts_with_the_next_request(rates: ClientRates) -> None:
