@@ -54,6 +54,7 @@ from kproc.wire.header import ApiKey, first_flexible
 logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES: Final = 4  # In front of a frame in a ring; a block's record says it instead.
+_connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, client id length
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -175,7 +176,7 @@ class ClientRequests:
         """
         taken = 0
         limit = client.first_batch
-        inbox, outbox = client.inbox, client.outbox
+        inbox, outbox, path_of = client.inbox, client.outbox, client.paths.get
         while True:
             if outbox.has_overflow:
                 outbox.flush()
@@ -186,7 +187,7 @@ class ClientRequests:
                 return taken
             for kind, view in batch:
                 if kind == REQUEST:
-                    path = client.paths.get(view[:CONNECTION_BYTES].tobytes())
+                    path = path_of(*_connection_of(view))
                     if path is None or not path.take(view):
                         self._take_frames(client, view)
                 elif kind == REQUEST_BLOCK:

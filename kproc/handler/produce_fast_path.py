@@ -62,7 +62,7 @@ class ProduceFastPath:
         "_acks",
         "_batcher",
         "_counts",
-        "_listener_and_flags",
+        "_expected",
         "_log_state",
         "_name",
         "_odd_bytes",
@@ -72,9 +72,6 @@ class ProduceFastPath:
         "_records_from",
         "_records_to",
         "_requests",
-        "_same",
-        "_start",
-        "_tail",
         "_topic_id",
         "_unpack",
         "_version",
@@ -93,7 +90,6 @@ class ProduceFastPath:
         assert placed.owned is not None
         self.misses = 0
         self._requests = RequestTemplate(request)
-        self._listener_and_flags = self._requests.listener_and_flags
         self._batcher = batcher
         self._counts = counts
         self._version = version = request.api_version
@@ -107,7 +103,8 @@ class ProduceFastPath:
             self.template = AnswerTemplate(version, placed.name, placed.topic_id, placed.owned.key[1])
         self._record_bytes = self._odd_bytes = -1  # -1: no length is known yet, only the prefix.
         self._records_from = self._records_to = 0
-        self._start = self._same = self._tail = b""
+        # What a record of that length has, apart from its ids and its records.
+        self._expected: tuple[bytes, ...] = ()
         self._unpack = Struct("").unpack
 
     @property
@@ -154,11 +151,12 @@ class ProduceFastPath:
             return
         end = len(frame) - (len(_NO_TAGS) if self._version >= _FLEXIBLE else 0)
         at = end - size
-        self._start = _SIZE.pack(len(frame)) + bytes(frame[:4])
-        self._same, self._tail = bytes(frame[_START.size : at]), bytes(frame[end:])
-        record = Struct(f"={RECORD_START}{len(self._same)}s{size}x{len(self._tail)}s")
+        start = _SIZE.pack(len(frame)) + bytes(frame[:4])
+        same, tail = bytes(frame[_START.size : at]), bytes(frame[end:])
+        self._expected = self._requests.listener_and_flags, start, same, tail
+        record = Struct(f"={RECORD_START}{len(same)}s{size}x{len(tail)}s")
         self._unpack, self._record_bytes = record.unpack, record.size
-        self._records_from = RECORD_START_BYTES + len(self._same)
+        self._records_from = RECORD_START_BYTES + len(same)
         self._records_to = self._records_from + size
 
     # -- taking ------------------------------------------------------------------------------------------------
@@ -168,13 +166,9 @@ class ProduceFastPath:
         if len(record) != self._record_bytes:
             return False
         connection, sequence, listener_and_flags, start, correlation, same, tail = self._unpack(record)
-        if not (
-            same == self._same
-            and start == self._start
-            and tail == self._tail
-            and listener_and_flags == self._listener_and_flags
-            and self._log_state.offline_reason is None
-        ):
+        if (listener_and_flags, start, same, tail) != self._expected:
+            return False
+        if self._log_state.offline_reason is not None:
             return False
         records = record[self._records_from : self._records_to]
         if not self._batcher.take_known(self._owned, records, (self, connection, sequence, correlation)):

@@ -136,11 +136,11 @@ class RingProducer(_RingEnd):
         assert reserved is not None, "commit without reserve"
         assert length <= len(reserved), (length, len(reserved))
         assert kind > PADDING_KIND, kind
-        start, written, mask = self._start, self._written, self._mask
-        if start != written:
-            slot = written & mask
+        start = self._start
+        if start != self._written:
+            slot = self._written & self._mask
             _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
-        _pack_header(self._data, start & mask, length, kind)
+        _pack_header(self._data, start & self._mask, length, kind)
         self._written = start + ((length + _ROUND) & -8)
         # Its bytes belong to the consumer soon; a late write must fail here and not over there.
         reserved.release()
@@ -149,9 +149,7 @@ class RingProducer(_RingEnd):
     def try_push(self, kind: int, *parts: Buffer) -> bool:
         """Copy the parts in as one record; publish() makes it visible. False if the ring is full."""
         assert kind > PADDING_KIND, kind
-        length = 0
-        for part in parts:
-            length += len(part)
+        length = sum(map(len, parts))
         if length > self.record_bytes_max:
             self._refuse_length(length)
         data = self._data

@@ -123,8 +123,9 @@ class Sleeper:
     ) -> list[Any]:
         """Do the whole handshake around `poll`, usually an epoll's bound method, and return its events.
 
-        `has_work` looks at everything that a Waker announces. If the timeout ends the sleep and there is
-        work nevertheless, its producer gets WAKE_GRACE_S to finish its wake-up; then it counts as rescued.
+        `has_work` looks at everything that a Waker announces; if it finds something, nothing is polled. If the
+        timeout ends the sleep and there is work nevertheless, its producer gets WAKE_GRACE_S to finish its wake-up;
+        then it counts as rescued.
         `since_ns` is the time now, from a caller that has just asked for it.
         """
         words, index = self._words, self._index
@@ -132,7 +133,7 @@ class Sleeper:
         fence()
         if has_work():
             self.cancel()
-            return poll(0)
+            return []
         before_ns = since_ns or _now_ns()
         events = poll(timeout_s)
         self.slept_ns += _now_ns() - before_ns

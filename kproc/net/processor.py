@@ -11,7 +11,8 @@ It is made of parts, which share ProcessorState:
 A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
 what is ready straight into the request rings; and publishes once per ring. If no connection waits and nothing is to be
 reported, that costs two comparisons (ProcessorState), and one look at the Handlers' rings before the sleep. If only
-answers end the sleep, they are sent and it sleeps once more, so that a lone client's request costs one cycle.
+answers end the sleep, or keep a cycle without other work from it, they are sent and it sleeps once more, so that a lone
+client's request costs one cycle.
 """
 
 from __future__ import annotations
@@ -229,6 +230,9 @@ class Processor:
         events = (
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
+        if not events and handlers.may_have_answers:
+            # It has not slept: a Handler has answered meanwhile. For a lone client that is all there is.
+            events = self._poll(0) if work else self._only_woken
         state.now_ns = now_ns = self._now_ns()
         if events == self._only_woken and timeout_ms >= STORE_MS and now_ns < state.due_ns:
             # Handlers have answered and nothing else has happened. Send the answers and sleep again, in the same pass,

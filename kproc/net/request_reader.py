@@ -37,6 +37,7 @@ _LENGTH: Final = struct.Struct(">i")
 _unpack_length: Final = _LENGTH.unpack_from
 _pack_head: Final = HEAD.pack_into
 _RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
+_BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 _INFLIGHT_LAST: Final = INFLIGHT_MAX - 1
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
@@ -96,7 +97,7 @@ class RequestReader:
             self._table.stall(connection)
             return
         try:
-            count = connection.recv_into(view[HEAD_BYTES:])
+            count = connection.recv_into(view[_BEHIND_HEAD])
         except BlockingIOError:
             return
         except OSError as error:

@@ -134,13 +134,14 @@ class LinkedAgent:
             self._sleep_ms_max = self._rest_ms()
         elif work:  # The metrics of this cycle are still to be stored.
             self._sleep_ms_max = STORE_MS
-        if not timeout_ms or self._has_input():
+        if not timeout_ms:
             return work
-        # Go to sleep at once, even after work: otherwise each request of a lone client would cost an empty cycle.
+        # Go to sleep at once, even after work: otherwise each request of a lone client would cost an empty cycle. The
+        # doze looks for input before it sleeps; so nothing here does.
         deadline_ms = 1 if has_overflow else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
-            if not deadline_ms and not work:
+            if not (deadline_ms or work or self._has_input()):
                 timeout_ms = self._note_empty_cycle()
         for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
             if fd == self._watched_fd:

@@ -52,7 +52,7 @@ _WITHOUT_LOG_START: Final = frozenset(
 # For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
 _unpack_header = HEADER.unpack_from
-_pack_stamp = STAMP.pack
+_pack_stamp = STAMP.pack_into
 
 
 class _Run:
@@ -63,6 +63,13 @@ class _Run:
         "pairs", "positions", "size", "times", "undo", "views",
     )  # fmt: skip
 
+    # What the log has after the run; set when all of its batches are known.
+    end_offset: int
+    size: int
+    bytes_since_index: int
+    max_timestamp: int
+    max_timestamp_offset: int
+
     def __init__(self) -> None:
         self.views: list[memoryview] = []
         self.lasts: list[int] = []
@@ -71,8 +78,6 @@ class _Run:
         self.times: list[tuple[int, int]] = []
         self.undo: list[tuple[int, ProducerEntry | None]] = []
         self.aborted: list[AbortedTransaction] = []
-        self.end_offset = self.size = self.bytes_since_index = 0
-        self.max_timestamp = self.max_timestamp_offset = 0
 
 
 class LogAppender:
@@ -186,7 +191,7 @@ class LogAppender:
             if position + total > segment_bytes or timestamp > roll_after or last > offset_max:
                 done = number
                 break
-            view[0:16] = _pack_stamp(next_offset, length, leader_epoch)
+            _pack_stamp(view, 0, next_offset, length, leader_epoch)
             if is_append_time:
                 stamp_append_time(view, now_ms)
             if pid >= 0:

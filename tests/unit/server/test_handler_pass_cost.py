@@ -23,11 +23,11 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 
 PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
-IDLE_MAX = 580
-PRODUCE_MAX = 2195
-FETCH_MAX = 1725
+IDLE_MAX = 527
+PRODUCE_MAX = 2094
+FETCH_MAX = 1631
 # The Fetch that parks, and the Produce that wakes it: two passes.
-PARKED_MAX = 4510
+PARKED_MAX = 4315
 
 
 @pytest.fixture
