@@ -196,7 +196,7 @@ class Partitions:
             recovery_point=recovery_point,
             start_offset=start_offset,
             # Somebody had it open since the start: what was not synced then is not synced now.
-            clean=self._is_clean and row is None,
+            clean=self._is_clean and self._table.is_untouched(partition),
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:
@@ -402,7 +402,7 @@ class Partitions:
                 if partition.owner != self.handler_index or (owned is not None and not owned.log.is_offline):
                     continue
                 name = f"{key[0]}-{key[1]}"
-                is_untouched = owned is None and self._is_clean and self._table.read(partition) is None
+                is_untouched = owned is None and self._is_clean and self._table.is_untouched(partition)
                 if not is_untouched and self.fs.exists(self._directory / name):
                     return name
         return None

@@ -75,6 +75,10 @@ class PartitionTable:
             bool(word & SYNC_FAILED),
         )
 
+    def is_untouched(self, partition: PartitionImage) -> bool:
+        """Whether nobody has ever published this partition: read() may be None for an owner that died while it did."""
+        return not self._words[partition.slot * _ROW_WORDS] & 1 and self.read(partition) is None
+
     def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
         """Start and end of the log: a cheaper `read`, for callers that ask about thousands of partitions."""
         values = self._values(partition)

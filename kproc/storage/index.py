@@ -282,9 +282,10 @@ def open_offset_index(fs: Fs, path: Path, base_offset: int, log_bytes: int) -> O
     if count is None:
         return None
     index = OffsetIndex(fs, path, base_offset, count, CLOSED)
-    sane = index.is_sane(log_bytes)
-    index.close()
-    return index if sane else None
+    try:
+        return index if index.is_sane(log_bytes) else None
+    finally:
+        index.close()
 
 
 def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
@@ -293,9 +294,10 @@ def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
     if count is None:
         return None
     index = TimeIndex(fs, path, base_offset, count, CLOSED)
-    sane = index.is_sane()
-    index.close()
-    return index if sane else None
+    try:
+        return index if index.is_sane() else None
+    finally:
+        index.close()
 
 
 def _entry_count(fs: Fs, path: Path, entry_bytes: int) -> int | None:

@@ -47,7 +47,7 @@ from kproc.storage.log_retention import LogRetention
 from kproc.storage.log_state import LogState
 from kproc.storage.producer_snapshots import ProducerSnapshots
 from kproc.storage.producer_state import ProducerTable
-from kproc.storage.recovery import TrustedEnd
+from kproc.storage.recovery import Loaded, TrustedEnd
 from kproc.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
 from kproc.storage.retention import SegmentFacts
 from kproc.storage.segment import LogSegment
@@ -149,32 +149,44 @@ class Log:
         state.snapshots.offsets = loaded.snapshots
         log = cls(state)
         log.truncated_bytes = loaded.truncated_bytes
-        unsynced = state.unsynced
-        if found is None:
-            checkpoints.write_partition_metadata(fs, directory, topic_id)
-            unsynced.files = [directory / checkpoints.PARTITION_METADATA_FILE]
-        if is_empty:
+        try:
+            log._complete(
+                loaded,
+                is_named=found is not None,
+                is_begun=is_empty,
+                recovery_point=recovery_point,
+                clean=clean,
+            )
+        except StorageFailure:
+            log.end_close()
+            raise
+        return log
+
+    def _complete(
+        self, loaded: Loaded, *, is_named: bool, is_begun: bool, recovery_point: int, clean: bool
+    ) -> None:
+        """Write the small files that are missing, and note what has to be synced."""
+        state = self.state
+        unsynced, fs, directory = state.unsynced, state.fs, state.directory
+        if not is_named:
+            checkpoints.write_partition_metadata(fs, directory, state.topic_id)
+            unsynced.note_file(directory / checkpoints.PARTITION_METADATA_FILE)
+            unsynced.note_directory(directory)
+        if is_begun:
             checkpoints.write_leader_epochs(fs, directory, (), durable=False)
-            unsynced.directories = [directory, directory.parent]
         elif loaded.has_removed:  # If a power loss brings one back, it must not overlap new records.
-            unsynced.directories = [directory]
+            unsynced.note_directory(directory)
         if clean:
             state.recovery_point = loaded.end_offset
         else:
-            log._durability.trust(min(recovery_point, loaded.end_offset))
+            self._durability.trust(min(recovery_point, loaded.end_offset))
+        # A log without records may be newer than the clean stop: made by an owner that died, or found no room, before
+        # it could publish anything. One with records is not.
+        if not clean or loaded.end_offset == state.active_base:
             unsynced.take_over(directory, state.active, state.recovery_point)
         unsynced.segments += [segment for segment in loaded.rebuilt if segment not in unsynced.segments]
-        if loaded.is_suspect:
-            log._write_again()
-        return log
-
-    def _write_again(self) -> None:
-        """What was read may not be on the disk."""
-        try:
+        if loaded.is_suspect:  # What was read may not be on the disk.
             self._durability.write_again()
-        except StorageFailure:
-            self.end_close()
-            raise
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. Clean: first everything is synced and the producers' snapshot is written."""

@@ -97,8 +97,8 @@ class LogSegment:
         self.max_timestamp_offset = base_offset
         # The indexes were missing or wrong and are empty now: the loader fills them.
         self.needs_index = False
-        self.index: OffsetIndex
-        self.time_index: TimeIndex
+        self.index = OffsetIndex(fs, self.path(INDEX_SUFFIX), base_offset, 0, CLOSED)
+        self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX), base_offset, 0, CLOSED)
         self.txn_index = TxnIndex(fs, self.path(TXN_INDEX_SUFFIX))
 
     @classmethod
@@ -133,22 +133,32 @@ class LogSegment:
         """
         segment = cls(fs, directory, base_offset)
         segment.fd = fs.open(segment.path(LOG_SUFFIX))
-        facts = fs.facts(segment.fd)
-        segment.inode, segment.size = facts.st_ino, facts.st_size
-        segment.reserve_at += segment.size
-        segment.created_ms = facts.st_mtime_ns // NS_PER_MS
-        index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
-        index = open_offset_index(fs, index_path, base_offset, segment.size)
-        time_index = open_time_index(fs, time_path, base_offset)
-        if index is None or time_index is None:
-            index = OffsetIndex(fs, index_path, base_offset, 0, create_index(fs, index_path))
-            time_index = TimeIndex(fs, time_path, base_offset, 0, create_index(fs, time_path))
-            segment.needs_index = True
-        segment.index, segment.time_index = index, time_index
-        last = time_index.last()
-        if last is not None:
-            segment.max_timestamp, segment.max_timestamp_offset = last
+        try:
+            segment._read_facts()
+        except StorageFailure:
+            segment.close()
+            raise
         return segment
+
+    def _read_facts(self) -> None:
+        """The size of the file, and what its indexes say of it."""
+        fs, base_offset = self._fs, self.base_offset
+        facts = fs.facts(self.descriptor())
+        self.inode, self.size = facts.st_ino, facts.st_size
+        self.reserve_at += self.size
+        self.created_ms = facts.st_mtime_ns // NS_PER_MS
+        index_path, time_path = self.path(INDEX_SUFFIX), self.path(TIME_INDEX_SUFFIX)
+        index = open_offset_index(fs, index_path, base_offset, self.size)
+        time_index = open_time_index(fs, time_path, base_offset)
+        if index is not None and time_index is not None:
+            self.index, self.time_index = index, time_index
+        else:
+            self.index = OffsetIndex(fs, index_path, base_offset, 0, create_index(fs, index_path))
+            self.time_index = TimeIndex(fs, time_path, base_offset, 0, create_index(fs, time_path))
+            self.needs_index = True
+        last = self.time_index.last()
+        if last is not None:
+            self.max_timestamp, self.max_timestamp_offset = last
 
     def export(self) -> list[int | None]:
         """The segment's state, for adopt() in another process."""

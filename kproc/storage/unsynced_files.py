@@ -57,9 +57,9 @@ class UnsyncedFiles:
         ]
 
     def take_over(self, directory: Path, active: LogSegment, recovery_point: int) -> None:
-        """Mark the names and small files for a sync that a dead owner did not sync after its last round.
+        """Mark the names and small files that the last owner has not synced since its last round, if it had one.
 
-        Its last round covered the active segment, names included, if it confirmed anything in it.
+        That round covered the active segment, names included, if it confirmed anything in it.
         """
         if recovery_point <= active.base_offset:
             self.directories = [directory, directory.parent]

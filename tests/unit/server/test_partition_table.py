@@ -29,6 +29,7 @@ def table(words: memoryview) -> PartitionTable:
 def test_row_that_was_never_written_is_none(table: PartitionTable) -> None:
     assert table.read(partition()) is None
     assert table.read(partition(generation=0)) is None
+    assert table.is_untouched(partition())
 
 
 def test_row_comes_back_by_name(table: PartitionTable) -> None:
@@ -47,6 +48,8 @@ def test_row_comes_back_by_name(table: PartitionTable) -> None:
 def test_row_of_an_earlier_partition_of_the_slot_is_none(table: PartitionTable) -> None:
     table.writer(3).publish(ROW)
     assert table.read(partition(generation=8)) is None
+    assert table.is_untouched(partition(generation=8))
+    assert not table.is_untouched(partition())
     assert table.read(partition(slot=2)) is None
     assert table.read(partition(slot=4)) is None
 
@@ -57,6 +60,7 @@ def test_row_whose_writer_was_killed_in_the_middle_is_none_until_its_successor_w
     table.writer(3).publish(ROW)
     words[3 * 8] += 1  # The version is odd while words are being stored.
     assert table.read(partition()) is None
+    assert not table.is_untouched(partition()), "somebody had it open"
     table.writer(3).publish((*ROW[:3], 21, *ROW[4:]))
     row = table.read(partition())
     assert row is not None

@@ -149,6 +149,22 @@ def test_what_a_dead_handler_did_not_sync_is_synced_by_another_after_a_clean_sta
     log.mark_synced(point)
 
 
+def test_a_log_whose_owner_died_while_it_published_is_none_of_a_clean_start(start: Start) -> None:
+    rig = start(handlers=2, was_clean=True)
+    rig.create_topic("t", partitions=2)
+    (index,) = (each for each in range(2) if rig.owner("t", each) == 1)
+    fields = produce_fields([("t", NO_ID, [(index, batch(b"v"))])], acks=1)
+    rig.processors[1].ask(ApiKey.PRODUCE, 9, fields)
+    rig.kill(1)
+    partition = rig.image_of("t", index)
+    rig.table._words[partition.slot * 8] += 1  # The version is odd while words are being stored.
+    assert rig.table.read(partition) is None
+    rig.set_handler_count(1)
+    assert rig.partitions().unknown_log() == f"t-{index}", "a stop now is not clean"
+    log = rig.open("t", index).log
+    assert (log.end_offset, log.recovery_point) == (1, 0)
+
+
 def test_row_says_whether_there_are_producers_to_look_for(start: Start) -> None:
     """A successor looks at every batch since the last snapshot for them; without any it need not."""
     rig = start()

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kproc.clock import ManualClock
 from kproc.errors import Corrupt
-from kproc.storage.fs import OsFs
-from kproc.storage.log import LogConfig, TrustedEnd
+from kproc.storage.fs import DiskFailed, DiskFull, OsFs, sync_directory
+from kproc.storage.log import Log, LogConfig, TrustedEnd
 from kproc.storage.segment import LogSegment
+from tests.powerloss.disk import RecordingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced
 
 LOG = f"{0:020d}.log"
@@ -407,6 +413,80 @@ def test_a_successor_syncs_the_names_that_no_round_of_the_dead_owner_covered(
         assert (path.stat().st_ino in inodes) == is_synced
     log.mark_synced(point)
     log.close(clean=False)
+
+
+class Killed(BaseException):
+    """The role ends here; nothing on its way out may catch it."""
+
+
+@pytest.mark.parametrize("end", [Killed(), DiskFull(errno.ENOSPC, "no room")], ids=["killed", "no room"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_comes_into_a_log_that_was_half_made_outlives_a_power_loss(
+    clean: bool, end: BaseException
+) -> None:
+    """Its maker ended at one of its changes. What a clean start said of the other logs holds for none made since."""
+    for step in itertools.count(1):
+        fs = RecordingFs(ManualClock(wall_ms=NOW_MS))
+        fs.make_directory(Path("/data"))
+        sync_directory(fs, Path("/"))
+        rig = LogRig(Path("/data/t-0"), fs=fs)
+        if not ends_at(fs, step, end, partial(rig.open, clean=clean)):
+            break
+        assert isinstance(end, Killed) or not fs._open, "it goes on, and needs its descriptors"
+        log = rig.open(clean=clean)
+        append_one(log, batch("x"))
+        log.sync()
+        left = fs.crash(random.Random(step), contents="synced", names="synced")
+        log = LogRig(rig.directory, fs=left).open()
+        assert (step, log.end_offset, log.topic_id) == (step, 1, TOPIC_ID)
+    assert step > 8, "a directory, a segment's files, the topic's id and the epochs"
+
+
+class FsWithFewDescriptors(RecordingFs):
+    """An open may fail, too."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        self.on_change()
+        return super().open(path, create=create, writable=writable)
+
+
+@pytest.mark.parametrize("are_whole", [True, False], ids=["whole", "without indexes"])
+def test_an_opening_that_fails_leaves_no_descriptor_open(are_whole: bool) -> None:
+    """The host was short of something, so that every request for the log tries it again."""
+    for step in itertools.count(1):
+        fs = FsWithFewDescriptors(ManualClock(wall_ms=NOW_MS))
+        fs.make_directory(Path("/data"))
+        rig = LogRig(Path("/data/t-0"), config=LogConfig(segment_bytes=300, index_interval_bytes=100), fs=fs)
+        log = rig.open()
+        for number in range(8):
+            append_one(log, sequenced(5, number))
+        log.close(clean=False)
+        for name in () if are_whole else (INDEX, TIME_INDEX):
+            fs.unlink(rig.directory / name)
+        failed = ends_at(fs, step, DiskFailed(errno.EMFILE, "no descriptor"), rig.open)
+        if not failed:
+            break
+        assert (step, fs._open) == (step, {})
+        assert rig.open().end_offset == 8
+    assert step > 8
+
+
+def ends_at(fs: RecordingFs, step: int, end: BaseException, make: Callable[[], Log]) -> bool:
+    """Whether `make` was ended by its change of that number."""
+    left = itertools.count(step - 1, -1)
+
+    def on_change() -> None:
+        if next(left) == 0:
+            raise end
+
+    fs.on_change = on_change
+    try:
+        make()
+    except type(end):
+        return True
+    finally:
+        fs.on_change = lambda: None
+    return False
 
 
 def test_a_torn_batch_beyond_the_published_end_is_cut_off(rig: LogRig) -> None:
