@@ -83,6 +83,7 @@ def run_confluent(options: argparse.Namespace) -> None:
         tell_partitions("partitions_revoked", (part.partition for part in parts))
 
     consumer.subscribe([options.topic], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke)
+    tell("startup_complete")
     while not _is_over:
         messages = [each for each in consumer.consume(200, timeout=0.1) if each.error() is None]
         if not messages:
@@ -123,6 +124,7 @@ def run_kafka_python(options: argparse.Namespace) -> None:
         partition_assignment_strategy=[RangePartitionAssignor],
     )
     consumer.subscribe([options.topic], listener=Listener())
+    tell("startup_complete")
     while not _is_over:
         found = consumer.poll(timeout_ms=KAFKA_PYTHON_POLL_MS)
         rows = [(row.partition, row.offset) for part in found.values() for row in part]
@@ -166,6 +168,7 @@ async def run_aiokafka(options: argparse.Namespace) -> None:
         partition_assignment_strategy=[RangePartitionAssignor],
     )
     consumer.subscribe([options.topic], listener=Listener())
+    tell("startup_complete")
     await consumer.start()
     while not _is_over:
         found = await consumer.getmany(timeout_ms=100)

@@ -28,6 +28,8 @@ from tests.support.wait import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SESSION_MS = 6_000  # group.min.session.timeout.ms.
+# A JVM alone takes half a minute to begin on a machine with ten times as many busy processes as cores.
+START_SECONDS = 120.0
 STATIC_SESSION_MS = 30_000  # A static member's next process takes seconds to begin, on a busy machine many.
 HEARTBEAT_MS = 300
 JAVA_ASSIGNORS = {
@@ -43,6 +45,7 @@ class MemberProcess:
     def __init__(self, make: str, command: list[str], environment: dict[str, str]) -> None:
         self.make = make
         self.events: list[dict[str, Any]] = []
+        self.has_begun = False
         # The partitions that it has, as far as it has said. Kept, since a scene looks a hundred times a second.
         self.owned: set[int] = set()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -62,6 +65,8 @@ class MemberProcess:
                     self.owned = self.owned | indexes
                 elif event["name"] == "partitions_revoked":
                     self.owned = self.owned - indexes
+                elif event["name"] == "startup_complete":
+                    self.has_begun = True
                 self.events.append(event)
 
     def consumed(self, since: int = 0) -> set[tuple[int, int]]:
@@ -148,9 +153,12 @@ class GroupScene:
     # -- members -------------------------------------------------------------------------------------------------
 
     def start(self, *makes: str, instances: bool = False) -> list[MemberProcess]:
-        """New members; with `instances` each is a static one, named after its make."""
+        """New members, whose processes have begun; with `instances` each is a static one, named after its make."""
         started = [self._start(make, make if instances else None) for make in makes]
         self.members += started
+        wait_until(
+            lambda: all(member.has_begun for member in started), seconds=START_SECONDS, what="their processes"
+        )
         return started
 
     def _start(self, make: str, instance: str | None) -> MemberProcess:
