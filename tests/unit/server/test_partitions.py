@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kproc.api.calls import Lost
+from kproc.api.cleaner_calls import Deleted, PartitionAsked
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler import partitions
 from kproc.handler.retention_calls import serve_retention
@@ -575,10 +577,11 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     rig.open("offline").log.take_offline("a test says so")
     rig.partitions()._damaged["damaged", 0] = "a test says so, too"
     caplog.clear()
-    replies: list[dict[str, object]] = []
+    replies: list[Deleted | Lost] = []
     for name in ("offline", "damaged"):
-        serve_retention(rig.partitions(), rig.handler()._transfers, (name, 0), replies.append)
-    assert replies == [{"count": 0}] * 2
+        body = PartitionAsked(0, name, 0)
+        serve_retention(rig.partitions(), rig.handler()._transfers, body, replies.append)
+    assert replies == [Deleted(0)] * 2
     assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
 
 
