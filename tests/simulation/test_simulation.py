@@ -50,6 +50,6 @@ def test_a_seed_tells_the_same_story_each_time(seed: str) -> None:
 
 @pytest.mark.parametrize("name", ["file-ranges-in-the-clear", "dropped-handshake-keeps-its-place"])
 def test_what_tls_promises_is_judged(name: str) -> None:
-    done = run("--mutation", name, "--seeds", "10")
+    done = run("--mutation", name, "--seeds", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{name}: found by seed" in done.stdout
