@@ -74,10 +74,9 @@ def _refusals(context: RequestContext, transaction: Fields) -> list[int]:
     if context.api_version < _OF_BROKERS_SINCE:  # Brokers have asked.
         if not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
             return [int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)] * len(keys)
-        topics = {topic for topic, _ in keys}
         # What coordinators keep is theirs, whatever rights a client has.
-        internal = topics & INTERNAL_TOPICS
-        hidden = {*internal, *denied_topics(context, Operation.WRITE, topics - internal)}
+        others = [topic for topic, _ in keys if topic not in INTERNAL_TOPICS]
+        hidden = {*INTERNAL_TOPICS, *denied_topics(context, Operation.WRITE, others)}
     image = context.services.image
     codes = [
         ErrorCode.TOPIC_AUTHORIZATION_FAILED

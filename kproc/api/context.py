@@ -220,6 +220,7 @@ class Authorizer(Protocol):
         *,
         api_key: int,
         is_question: bool = False,
+        count: int = 1,
     ) -> bool:
         """Whether the client may do that; the answer goes into the audit log with the request's API key.
 
@@ -413,11 +414,18 @@ class RequestContext:
         return self.identity.principal
 
     def is_allowed(
-        self, operation: Operation, resource: ResourceType, name: str, *, is_question: bool = False
+        self,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        *,
+        is_question: bool = False,
+        count: int = 1,
     ) -> bool:
         """Whether the client may do that to that resource. True without an authorizer, and for the broker's own.
 
-        `is_question`: it does not attempt it, so a denial is not for the audit log.
+        `is_question`: it does not attempt it, so a denial is not for the audit log. `count`: how often it names the
+        resource, for that log.
         """
         raise NotImplementedError
 

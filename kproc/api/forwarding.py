@@ -90,7 +90,7 @@ def gather_allowed(
     on_done: OnAnswers,
 ) -> None:
     """The same for a client; topics on which it has not the right get the API's row of an error instead."""
-    hidden = () if right is None else denied_topics(context, right, (part[0] for part in parts))
+    hidden = () if right is None else denied_topics(context, right, dict.fromkeys(part[0] for part in parts))
 
     def on_answers(answers: list[Answer]) -> None:
         left, failed = iter(answers), OPERATIONS[name].failed

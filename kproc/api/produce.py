@@ -81,7 +81,7 @@ def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
 
 
 def _refusal_of(context: RequestContext, topic: ProduceTopic) -> int:
-    return refusal_of_topic(context, Operation.WRITE, topic.name, topic.topic_id)
+    return refusal_of_topic(context, Operation.WRITE, topic.name, topic.topic_id, len(topic.partitions))
 
 
 def _unknown(version: int) -> int:

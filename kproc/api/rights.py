@@ -8,6 +8,7 @@ request came to has asked. Without an authorizer nothing is asked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -78,20 +79,23 @@ def denied(
     *,
     is_question: bool = False,
 ) -> Collection[str]:
-    """Those of the names with which the client may not do that."""
+    """Those of the names with which the client may not do that; each is asked for once, and logged with its count."""
     if context.services.authorizer is None:
         return ()
     return {
         name
-        for name in dict.fromkeys(names)
-        if not context.is_allowed(operation, resource, name, is_question=is_question)
+        for name, count in Counter(iter(names)).items()  # Of a dict it would take the values.
+        if not context.is_allowed(operation, resource, name, is_question=is_question, count=count)
     }
 
 
 def refusal_of_topic(
-    context: RequestContext, operation: Operation, name: str | None, topic_id: bytes | None
+    context: RequestContext, operation: Operation, name: str | None, topic_id: bytes | None, count: int
 ) -> int:
-    """TOPIC_AUTHORIZATION_FAILED for a topic with which the client may not do that, else 0; also for an unknown id."""
+    """TOPIC_AUTHORIZATION_FAILED for a topic with which the client may not do that, else 0; also for an unknown id.
+
+    `count`: how many of its partitions the request names.
+    """
     services = context.services
     if services.authorizer is None:
         return 0
@@ -100,7 +104,7 @@ def refusal_of_topic(
         if topic is None:
             return 0
         name = topic.name
-    is_allowed = context.is_allowed(operation, ResourceType.TOPIC, name)
+    is_allowed = context.is_allowed(operation, ResourceType.TOPIC, name, count=count)
     return 0 if is_allowed else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 

@@ -156,7 +156,13 @@ class HandlerRequest(RequestContext):
         return self.peer.identities.get(self.connection_id, _UNKNOWN)
 
     def is_allowed(
-        self, operation: Operation, resource: ResourceType, name: str, *, is_question: bool = False
+        self,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        *,
+        is_question: bool = False,
+        count: int = 1,
     ) -> bool:
         authorizer = self.services.authorizer
         if authorizer is None or self.flags & FLAG_PROBE:
@@ -165,7 +171,7 @@ class HandlerRequest(RequestContext):
         if client is None:  # It has left. Whoever it was, it is not ANONYMOUS, who may have rights.
             return False
         return authorizer.is_allowed(
-            client, operation, resource, name, api_key=self.api_key, is_question=is_question
+            client, operation, resource, name, api_key=self.api_key, is_question=is_question, count=count
         )
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:

@@ -44,6 +44,7 @@ class Rules:
         *,
         api_key: int,
         is_question: bool = False,
+        count: int = 1,
     ) -> bool:
         return (client.principal, operation, resource, name) in self.allowed
 
