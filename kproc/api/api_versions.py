@@ -19,21 +19,31 @@ from kproc.wire.header import ApiKey
 
 # Kafka's rule for clientSoftwareName and clientSoftwareVersion: letters and digits, inside also `-` and `.`.
 _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
+_SINCE: Final = 3  # The first version in which a client names its software.
 
 
 @api(ApiKey.API_VERSIONS, versions=(0, 4))
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     """List the served APIs; refuse a client name that breaks Kafka's rule, as Kafka does."""
-    if context.api_version < 3:
+    if context.api_version < _SINCE:
         return answer(ErrorCode.NONE, context.services.served)
-    for field in ("client_software_name", "client_software_version"):
-        if not _SOFTWARE.fullmatch(request[field]):
-            return answer(ErrorCode.INVALID_REQUEST, context.services.served)
+    if not names_its_software(context.api_version, request):
+        return answer(ErrorCode.INVALID_REQUEST, context.services.served)
     context.note_client(request["client_software_name"], request["client_software_version"])
     return {
         **answer(ErrorCode.NONE, context.services.served),
         **features.advertised(context.services.image, context.api_version),
     }
+
+
+def names_its_software(version: int, request: Any) -> bool:
+    """Whether the client says what it is by Kafka's rule, or need not."""
+    names = (request[field] for field in ("client_software_name", "client_software_version"))
+    return version < _SINCE or all(map(_SOFTWARE.fullmatch, names))
+
+
+def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "api_keys": []}
 
 
 def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:

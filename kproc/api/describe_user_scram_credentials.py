@@ -24,7 +24,7 @@ def handle_describe_user_scram_credentials(
     times = Counter(user["name"] for user in request["users"] or [{"name": name} for name in users.names()])
     results = []
     for name, count in times.items():
-        code, why, found = ErrorCode.NONE, None, users.of(name)
+        code, why, found = ErrorCode.NONE, "", users.of(name)
         if count > 1:
             code, found = ErrorCode.DUPLICATE_RESOURCE, {}
             why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"

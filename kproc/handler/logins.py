@@ -13,8 +13,10 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from kproc.api.api_versions import names_its_software
 from kproc.api.context import Services
 from kproc.api.registry import lookup
+from kproc.clock import NS_PER_S
 from kproc.cluster.token_credentials import TokenCredentials
 from kproc.errors import ErrorCode, ProtocolError
 from kproc.log_rate import LogRate
@@ -51,6 +53,7 @@ class Logins:
     """One per Handler."""
 
     __slots__ = (
+        "_begun_again",
         "_by_listener",
         "_counts",
         "_lines",
@@ -64,6 +67,7 @@ class Logins:
         self._tokens = TokenCredentials(
             services.config, lambda: services.image.delegation_tokens, services.clock.wall_ms
         )
+        self._begun_again: dict[int, int] = {}  # By connection: when it last began to prolong its session.
         self._open: dict[int, Login] = {}  # By connection; those that are not complete.
         self._by_listener: dict[str, SaslListener] = {}
         self._counts: dict[int, int] = {}
@@ -135,11 +139,12 @@ class Logins:
         served = lookup(key)
         assert served is not None
         if key == _API_VERSIONS:
-            if served.serves(version):  # Otherwise it is told which are, and may ask again.
-                login_refused = self._attempt(request, login, login.ask_versions)
-                if login_refused:
-                    return
+            if served.serves(version) and self._attempt(request, login, login.may_ask_versions):
+                return
             dispatch(request, body)
+            # Who asks for a version that is not served, or says a wrong name, is told, and may ask again.
+            if served.serves(version) and names_its_software(version, request.decoded):
+                login.asked_versions()
             return
         if not served.serves(version):
             raise ProtocolError(f"API key {key} version {version} is not served")
@@ -192,7 +197,7 @@ class Logins:
         request.reply(
             {
                 "error_code": int(ErrorCode.NONE),
-                "error_message": None,
+                "error_message": "",
                 "auth_bytes": answer,
                 "session_lifetime": lifetime_ms or 0,
             }
@@ -209,10 +214,17 @@ class Logins:
     # -- sessions that are prolonged before they end -----------------------------------------------------------
 
     def begin_again(self, context: HandlerRequest, mechanism: str) -> bool:
-        """Begin to prolong a session. False: it has no end."""
+        """Begin to prolong a session. False: it has no end, or this was begun less than a second ago, as in Kafka."""
         before = context.peer.sessions.get(context.connection_id)
         if before is None or not before.ends_ns:
             return False
+        now_ns = self._services.clock.now_ns()
+        self._begun_again = {
+            each: at_ns for each, at_ns in self._begun_again.items() if now_ns - at_ns < NS_PER_S
+        }
+        if context.connection_id in self._begun_again:
+            return False
+        self._begun_again[context.connection_id] = now_ns
         login = self._open[context.connection_id] = Login(self._listener(context.listener_index), before)
         self._handshake(context, login, mechanism)
         return True

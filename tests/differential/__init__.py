@@ -4,7 +4,8 @@
     python -m tests.differential --seed 5 --themes groups --at 17
     python -m tests.differential --sequences 200 --seed 5 --rights
 
-With `--rights` the sequences are a guest's, who may do only what rules made at random allow (rights.py).
+With `--rights` the sequences are a guest's, who may do only what rules made at random allow (rights.py). The theme
+`logins` (logins.py) is about PLAIN and SCRAM on listeners of their own; a closed connection counts as an answer.
 
 What a broker chooses (ids, times, ports, directories) is mapped to symbols; later requests use each broker's own. A
 difference is looked for again in a slow run, in which both brokers get the time to settle, then shrunk and printed as

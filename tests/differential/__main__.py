@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tests.differential.brokers import both_brokers, common_versions, warm_up
 from tests.differential.report import Report
 from tests.differential.steps import Pair
-from tests.differential.themes import THEMES
+from tests.differential.themes import THEMES, WITHOUT_RIGHTS
 from tests.differential.work import Task, run_all
 from tests.support.kafka_jars import missing_reason
 
@@ -55,6 +55,8 @@ def main() -> int:
         return 2
     numbers = range(arguments.sequences) if arguments.at is None else [arguments.at]
     themes = arguments.themes.split(",")
+    if arguments.rights:
+        themes = [theme for theme in themes if theme not in WITHOUT_RIGHTS]
     if unknown := set(themes) - set(THEMES):
         print(f"no such theme: {', '.join(sorted(unknown))}", file=sys.stderr)
         return 2

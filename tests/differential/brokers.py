@@ -11,9 +11,8 @@ from pathlib import Path
 
 from kio.schema.index import api_key_map, schema_name_map
 
-from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import KprocPeer
-from tests.differential import rights
+from tests.differential import logins, rights
 from tests.differential.side import Side
 from tests.differential.steps import Pair
 
@@ -36,8 +35,8 @@ _IN_MEMORY = Path("/dev/shm")
 @contextmanager
 def both_brokers(*, with_authorizer: bool = False) -> Iterator[Pair]:
     """kproc and Kafka, started together; their bootstraps. With an authorizer all but ourselves need rights."""
-    ours = SETTINGS | (rights.kproc_settings() if with_authorizer else {})
-    of_kafka = rights.KafkaWithGuest if with_authorizer else KafkaPeer
+    ours = SETTINGS | (rights.kproc_settings() if with_authorizer else logins.kproc_settings())
+    of_kafka = rights.KafkaWithGuest if with_authorizer else logins.KafkaWithLogins
     under = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
     with ExitStack() as running:
         kafka = running.enter_context(of_kafka(settings=SETTINGS | _KAFKA_SETTINGS, jvm=JVM, under=under))
@@ -47,7 +46,16 @@ def both_brokers(*, with_authorizer: bool = False) -> Iterator[Pair]:
             warm_up(bootstrap)
         if with_authorizer:
             rights.allow_ourselves(pair)
+        else:
+            _make_users(pair)
         yield pair
+
+
+def _make_users(pair: Pair) -> None:
+    for bootstrap in pair:
+        side = Side(bootstrap)
+        logins.make_users(side.ask)
+        side.close()
 
 
 def warm_up(bootstrap: str) -> None:

@@ -16,7 +16,7 @@ Rows = tuple[dict[str, Any], ...]
 _NAMES = (
     "name", "topic", "topic_name", "topic_id", "group_id", "key", "resource_type", "resource_name", "member_id",
     "group_instance_id", "partition_index", "partition", "partition_id", "index", "entity_type", "producer_id",
-    "batch_index", "feature",
+    "batch_index", "feature", "user", "mechanism",
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tests.differential.compare import ITEMS, Difference
+from tests.differential.logins import FIRST, ScramFinal, ScramFirst, listener_of
 from tests.differential.steps import Step
 from tests.differential.symbols import Moment, Words
 
@@ -16,6 +17,7 @@ _BROKER, _BROKER_LOGGER = 4, 8
 _UNKNOWN_TOPIC, _NO_LEADER, _INVALID_TOPIC, _INVALID_CONFIG = 3, 5, 17, 40
 _NO_GROUP, _NO_TRANSACTION, _NOT_COORDINATOR = 69, 105, 16
 _OUT_OF_ORDER = 45
+_NO_MECHANISM, _ILLEGAL_SASL_STATE, _LOGIN_FAILED = 33, 34, 58
 _INVALID_REQUEST = 42
 _REFUSALS = (29, 30, 31, 53)  # Of topics, groups, the cluster, transactional ids.
 _TRANSACTIONAL = 16
@@ -308,7 +310,61 @@ def _as_many_votes(case: Case) -> bool:
     return difference.path == ("protocol_name",) and bool(difference.kproc) and bool(difference.kafka)
 
 
+def _logins(case: Case) -> bool:
+    step = case.step
+    if step.connection < FIRST:
+        return False
+    token = step.body.get("auth_bytes")
+    can_renew = listener_of(step.connection) == "AGAIN"
+    told = _code_of(case.kproc)
+    if can_renew and case.kafka == "closed" and told in (_NO_MECHANISM, _LOGIN_FAILED) and _is_renewed(case):
+        return True  # By another mechanism.
+    if isinstance(token, ScramFirst):
+        return not token.names_somebody and case.difference.kafka in (_LOGIN_FAILED, "closed")
+    if isinstance(token, ScramFinal):
+        if token.wrong in ("short proof", "empty proof"):  # Kafka fails over it.
+            return case.kafka == "closed" and told == _LOGIN_FAILED
+        # A channel that is bound to something, which is not offered.
+        return token.wrong in ("bound", "other channel") and case.codes[1] in (0, None)
+    if step.api == "sasl_handshake":
+        return can_renew and step.version == 0 and told == _ILLEGAL_SASL_STATE
+    if step.api == "sasl_authenticate":  # Nobody has begun a renewal, or at a Handler that is gone.
+        return can_renew and case.kproc == "closed" and _code_of(case.kafka) == _ILLEGAL_SASL_STATE
+    # Whatever is no part of a login, between its steps: not answered, or, while a session is renewed, as ever.
+    is_between = _is_logging_in(case)
+    return is_between and (
+        case.kproc == "closed"
+        or (can_renew and (case.kafka == "closed" or _code_of(case.kafka) == _ILLEGAL_SASL_STATE))
+    )
+
+
+def _code_of(answer: Any) -> Any:
+    return answer.get("error_code") if isinstance(answer, dict) else None
+
+
+def _is_renewed(case: Case) -> bool:
+    """This is not the first login on its connection."""
+    steps = [*case.before, case.step]
+    return [each.api for each in steps if each.connection == case.step.connection].count("sasl_handshake") > 1
+
+
+def _is_logging_in(case: Case) -> bool:
+    """The last step of its login was not the last one of all."""
+    last = next(
+        (
+            step
+            for step in reversed(case.before)
+            if step.connection == case.step.connection and step.api in ("sasl_handshake", "sasl_authenticate")
+        ),
+        None,
+    )
+    return last is not None and (
+        last.api == "sasl_handshake" or isinstance(last.body["auth_bytes"], ScramFirst)
+    )
+
+
 RULES: dict[str, Callable[[Case], bool]] = {
+    "SASL": _logins,
     "transactions": _transactions,
     "Authorisation": _authorisation,
     "Metadata with auto-creation": _auto_creation,

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from tests.differential import batches
+from tests.differential.logins import LoginState, listener_of
 from tests.differential.protocol import KEYS, read_answer, request_frame
 from tests.differential.symbols import Batch, Moment, Ref, Subscription, WireId, Words
 
@@ -93,7 +94,8 @@ class Side:
         self._prefix = prefix
         self._began_ms = began_ms
         self._guest = guest  # The address of its guest, if it has one.
-        self._login: tuple[str, int] | None = None  # Where it logs in.
+        self._listeners: dict[str, tuple[str, int]] = {}
+        self._logins: dict[Any, LoginState] = {}  # By connection.
         self._symbols: dict[tuple[str, Any], str] = {}
         self._names: dict[bytes, str] = {}  # Topics by id.
         self.learnt: dict[tuple[str, Any], Any] = {}
@@ -104,20 +106,19 @@ class Side:
     def _connection(self, number: Any) -> tuple[socket.socket, bytearray]:
         if number not in self._connections:
             is_guest = self._guest and isinstance(number, int) and number % GUEST.every != GUEST.not_for
-            opened = self._log_in() if is_guest else socket.create_connection(self._address, _CONNECT_SECONDS)
+            listener = listener_of(number)
+            if listener:
+                self._logins[number] = LoginState()
+            where = self._listener(listener) if listener else self._address
+            opened = self._log_in() if is_guest else socket.create_connection(where, _CONNECT_SECONDS)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connections[number] = opened, bytearray()
         return self._connections[number]
 
     def _log_in(self) -> socket.socket:
         """A connection of the guest."""
-        if self._login is None:
-            wanted = {"resource_type": _BROKER, "resource_name": "1", "configuration_keys": ["listeners"]}
-            (answer,) = self.ask("describe_configs", 4, {"resources": [wanted]})["results"]
-            found = re.search(rf"{GUEST.listener}://(.*?):(\d+)", answer["configs"][0]["value"])
-            assert found is not None, answer
-            self._login = found[1], int(found[2])
-        opened = socket.create_connection(self._login, _CONNECT_SECONDS, (self._guest, 0))
+        where = self._listener(GUEST.listener)
+        opened = socket.create_connection(where, _CONNECT_SECONDS, (self._guest, 0))
         token = f"\0{GUEST.user}\0{GUEST.password}".encode()
         for api, version, body in (
             ("sasl_handshake", 1, {"mechanism": "PLAIN"}),
@@ -128,6 +129,16 @@ class Side:
             answer = read_answer(api, version, _received(opened, size))
             assert answer["error_code"] == 0, answer
         return opened
+
+    def _listener(self, name: str) -> tuple[str, int]:
+        """The address of a listener."""
+        if name not in self._listeners:
+            wanted = {"resource_type": _BROKER, "resource_name": "1", "configuration_keys": ["listeners"]}
+            (answer,) = self.ask("describe_configs", 4, {"resources": [wanted]})["results"]
+            found = re.search(rf"{name}://(.*?):(\d+)", answer["configs"][0]["value"])
+            assert found is not None, answer
+            self._listeners[name] = found[1], int(found[2])
+        return self._listeners[name]
 
     def descriptor(self, number: Any) -> socket.socket | None:
         """To wait on; None when the connection is closed."""
@@ -144,31 +155,35 @@ class Side:
             self.drop(number)
 
     def send(self, number: Any, api: str, version: int, body: dict[str, Any]) -> None:
-        frame = request_frame(api, version, self.real(body))
+        opened = self._connection(number)[0]
+        real = self.real(body)
+        frame = request_frame(
+            api, version, self._logins[number].real(real) if number in self._logins else real
+        )
         with contextlib.suppress(OSError):  # What is taken next says that it is closed.
-            self._connection(number)[0].sendall(frame)
+            opened.sendall(frame)
 
     def take(self, number: Any, api: str, version: int) -> dict[str, Any] | str | None:
         """The answer, "closed", or None as long as there is none."""
         opened, data = self._connection(number)
+        is_closed = False
         try:
-            while select.select([opened], [], [], 0)[0]:
+            while not is_closed and select.select([opened], [], [], 0)[0]:
                 more = opened.recv(1 << 20)
-                if not more:
-                    self.drop(number)
-                    return "closed"
                 data += more
+                is_closed = not more
         except OSError:
+            is_closed = True
+        (size,) = struct.unpack_from(">i", data) if len(data) >= 4 else (0,)
+        if len(data) < 4 + size:  # What came before the end is an answer.
+            if not is_closed:
+                return None
             self.drop(number)
             return "closed"
-        if len(data) < 4:
-            return None
-        (size,) = struct.unpack_from(">i", data)
-        if len(data) < 4 + size:
-            return None
         frame = bytes(data[4 : 4 + size])
         del data[: 4 + size]
-        return read_answer(api, version, frame)
+        answer = read_answer(api, version, frame)
+        return self._logins[number].seen(answer) if number in self._logins else answer
 
     def has_answer(self, number: Any) -> bool:
         """Something has come: an answer, a part of one, or the end."""
@@ -321,7 +336,8 @@ class Side:
                 return symbol
             return f"{symbol}:{_UUID.sub('UUID', value.replace(self._prefix, '~'))}"
         if field == "port":
-            return "PORT" if (self._address[0], value) in (self._address, self._login) else value
+            known = (self._address, *self._listeners.values())
+            return "PORT" if (self._address[0], value) in known else value
         if isinstance(value, bytes):
             return value.hex()
         if isinstance(value, str):

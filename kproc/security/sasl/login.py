@@ -85,16 +85,19 @@ class Login:
         """Whether the next frame is a token and no request."""
         return self.stage is Stage.TOKENS and not self._has_requests
 
-    def ask_versions(self) -> None:
+    def may_ask_versions(self) -> None:
         """The client sent ApiVersions. Raises Refused."""
         if self.stage is not Stage.BEGUN or self.is_again:
-            raise self._refused(f"ApiVersions from a client that {self.stage.value}")
+            raise self._out_of_turn("ApiVersions")
+
+    def asked_versions(self) -> None:
+        """It was told which are served: it does not ask again."""
         self.stage = Stage.ASKED_VERSIONS
 
     def handshake(self, version: int, mechanism: str) -> Sequence[str]:
         """The client sent SaslHandshake; returns the mechanisms for the answer. Raises Refused."""
         if self.stage not in (Stage.BEGUN, Stage.ASKED_VERSIONS):
-            raise self._refused(f"SaslHandshake from a client that {self.stage.value}")
+            raise self._out_of_turn("SaslHandshake")
         if self.is_again and version < 1:
             raise self._refused("a client that sends bare tokens cannot prolong its session")
         self.mechanism = mechanism
@@ -113,9 +116,7 @@ class Login:
         Raises Refused, and KeysAwaited if the same token must be evaluated again later. `now_ms`: since 1970.
         """
         if self.stage is not Stage.TOKENS:
-            raise self._refused(
-                f"a token from a client that {self.stage.value}", ErrorCode.ILLEGAL_SASL_STATE
-            )
+            raise self._refused(f"a token from a client that {self.stage.value}")
         if self._exchange is None:
             assert self._before is not None
             told = (
@@ -163,6 +164,11 @@ class Login:
         if longest := self._listener.lifetimes_ms.get(self.mechanism, 0):
             limits.append(longest)
         return max(0, min(limits)) if limits else None
+
+    def _out_of_turn(self, request: str) -> Refused:
+        """A request that does not belong here. Among tokens it is answered, as in Kafka."""
+        code = ErrorCode.ILLEGAL_SASL_STATE if self.stage is Stage.TOKENS else ErrorCode.NONE
+        return self._refused(f"{request} from a client that {self.stage.value}", code)
 
     def _refused(self, why: str, code: ErrorCode = ErrorCode.NONE, told: str | None = None) -> Refused:
         self.stage = Stage.FAILED

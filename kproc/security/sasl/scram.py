@@ -32,10 +32,10 @@ _BASE64: Final = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)
 _EXTENSIONS: Final = rf"(?:,[A-Za-z]+={_VALUE})*"
 _CLIENT_FIRST: Final = re.compile(
     rf"n,(?:a=(?P<authorization>{_SASL_NAME}))?,"
-    rf"(?P<bare>(?:m={_VALUE},)?n=(?P<name>{_SASL_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
+    rf"(?P<bare>(?P<mandatory>m={_VALUE},)?n=(?P<name>{_SASL_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
 )
 _CLIENT_FINAL: Final = re.compile(
-    rf"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
+    rf"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE})),p=(?P<proof>{_BASE64})"
 )
 _NO_CHANNEL_BINDING: Final = "biws"  # "n,," in base64
 _TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a word of the protocol
@@ -192,6 +192,8 @@ class ScramExchange:
         nonce = match["nonce"] + self._mechanism.make_nonce()
         salt = base64.b64encode(credential.salt).decode()
         message = f"r={nonce},s={salt},i={credential.iterations}"
+        # Who asks for an extension that nobody knows is refused in the end, as in Kafka.
+        outcome = None if match["mandatory"] else outcome
         return _ServerFirst(match["bare"], match["nonce"], nonce, message, credential, outcome)
 
     def _end(self, first: _ServerFirst, token: bytes) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.differential.scene import Scene
 from tests.differential.steps import Step
-from tests.differential.themes import cluster, configs, groups, quotas, records, topics, transactions
+from tests.differential.themes import cluster, configs, groups, logins, quotas, records, topics, transactions
 from tests.differential.themes.records import add_producers
 
 Maker = Callable[[Scene], None]
@@ -94,6 +94,7 @@ THEMES: dict[str, dict[Maker, int]] = {
         records.describe_producers: 2,
         records.delete_records: 1,
     },
+    "logins": {logins.login: 1},
     "quotas": {
         quotas.describe_client_quotas: 3,
         quotas.alter_client_quotas: 4,
@@ -125,6 +126,8 @@ THEMES: dict[str, dict[Maker, int]] = {
 }
 # What these change is seen by every client of the broker.
 CHANGES_ALL = frozenset({"quotas"})
+# What logs in by itself cannot be a guest's.
+WITHOUT_RIGHTS = frozenset({"logins"})
 _WITH_PRODUCERS = frozenset({"produce", "fetch", "offsets"})
 
 

@@ -155,6 +155,36 @@ def test_a_final_message_that_is_wrong_is_refused(damage: object) -> None:
     assert exchange.outcome is None
 
 
+class ExtendedClient(ScramClient):
+    """Signs what it sends, with an extension that Kafka does not sign."""
+
+    def __init__(self, *, first: str = "", final: str = "") -> None:
+        super().__init__("sha256", "alice", "pencil")
+        self._bare = first + self._bare
+        self._final = final
+
+    def final(self, server_first: bytes, *, nonce: str | None = None, channel: str = "biws") -> bytes:
+        """The final message with the extension behind its nonce."""
+        own = server_first.decode().split(",")[0].removeprefix("r=")
+        return super().final(server_first, nonce=f"{own}{self._final}", channel=channel)
+
+
+@pytest.mark.parametrize("extensions", [{"first": "m=must,"}, {"final": ",ext=1"}])
+def test_who_signs_a_mandatory_extension_or_one_of_the_final_message_is_refused(
+    extensions: dict[str, str],
+) -> None:
+    exchange, client = begin(), ExtendedClient(**extensions)
+    final = client.final(exchange.evaluate(client.first()))
+    with pytest.raises(AuthenticationFailed):
+        exchange.evaluate(final)
+    assert exchange.outcome is None
+
+
+def test_without_extensions_such_a_client_is_let_in() -> None:
+    exchange, client = begin(), ExtendedClient()
+    assert client.is_server(exchange.evaluate(client.final(exchange.evaluate(client.first()))))
+
+
 def test_the_extension_says_that_the_name_is_a_tokens() -> None:
     exchange = mechanism({"id-7": new_credential(KIND, "mac")}).begin()
     client = ScramClient("sha256", "id-7", "mac", extensions=",tokenauth=true")

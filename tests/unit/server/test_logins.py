@@ -101,7 +101,7 @@ def test_plain_lets_a_client_in(start: Start, version: int) -> None:
     answer = gated(rig, AUTHENTICATE, version, auth_bytes=GOOD)
     assert answer.kind == SEND
     fields = answer.fields(AUTHENTICATE, version)
-    assert (fields["error_code"], fields["error_message"], fields["auth_bytes"]) == (0, None, b"")
+    assert (fields["error_code"], fields["error_message"], fields["auth_bytes"]) == (0, "", b"")
     assert rig.processors[0].sessions == {1: Session(ALICE, "PLAIN")}
 
 
@@ -286,6 +286,34 @@ def test_an_unknown_version_of_api_versions_may_be_asked_again(start: Start) -> 
     shake(rig)
 
 
+def test_who_names_its_software_wrongly_may_ask_for_versions_again(start: Start) -> None:
+    rig = start()
+    wrong = gated(rig, ApiKey.API_VERSIONS, 3, client_software_name="a b", client_software_version="1")
+    assert wrong.fields(ApiKey.API_VERSIONS, 3)["error_code"] == ErrorCode.INVALID_REQUEST
+    right = gated(rig, ApiKey.API_VERSIONS, 3, client_software_name="a", client_software_version="1")
+    assert right.fields(ApiKey.API_VERSIONS, 3)["error_code"] == ErrorCode.NONE
+    shake(rig)
+
+
+@pytest.mark.parametrize(
+    ("key", "fields"),
+    [(HANDSHAKE, {"mechanism": "PLAIN"}), (ApiKey.API_VERSIONS, {})],
+    ids=["handshake", "versions"],
+)
+def test_a_step_out_of_turn_among_tokens_is_answered_as_kafka_does(
+    start: Start, key: ApiKey, fields: dict[str, object]
+) -> None:
+    rig = start()
+    shake(rig)
+    answer = gated(rig, key, 1, **fields)
+    assert answer.kind == CLOSE
+    assert answer.fields(key, 1)["error_code"] == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_a_token_before_the_handshake_is_not_answered(start: Start) -> None:
+    assert is_closed_silently(gated(start(), AUTHENTICATE, 1, auth_bytes=GOOD))
+
+
 def test_a_handler_that_knows_nothing_of_a_login_refuses_its_frames(start: Start) -> None:
     """Whatever a router or a change of homes may do: the flag decides, and no login goes on at another Handler."""
     rig = start(handlers=2)
@@ -408,6 +436,22 @@ def test_who_began_to_prolong_at_another_handler_is_disconnected_and_not_told_of
     rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": GOOD})
     (answer,) = rig.processors[0].answers()
     assert is_closed_silently(answer)
+
+
+def test_a_session_is_prolonged_once_a_second_at_most(start: Start) -> None:
+    rig = start(connections_max_reauth_ms=60_000)
+    prolonging(rig, flags=0)
+
+    def again() -> ErrorCode:
+        rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "PLAIN"})
+        (answer,) = rig.processors[0].answers()
+        return ErrorCode(answer.fields(HANDSHAKE, 1)["error_code"])
+
+    assert again() == ErrorCode.ILLEGAL_SASL_STATE
+    rig.advance_ms(999)
+    assert again() == ErrorCode.ILLEGAL_SASL_STATE
+    rig.advance_ms(1)
+    assert again() == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("ends_ns", [None, 0], ids=["PLAINTEXT", "a session without an end"])
