@@ -55,6 +55,7 @@ class Client(Actor):
         self.waits: deque[tuple[int, ApiKey, int]] = deque()  # Correlation id, key, version: unanswered.
         self.waits_since_ns = 0
         self.session_ends_ns = 0  # 0: never.
+        self.prolonged_ns = -FOREVER_NS  # When the session of this connection was last prolonged.
         self.lone_since_ns = 0  # When the only request without an answer was sent, if it is small; else 0.
         self._is_logging_in = False
         self._tickets: dict[
@@ -117,6 +118,7 @@ class Client(Actor):
         self.connections += 1
         self.waits.clear()
         self.session_ends_ns = self.lone_since_ns = 0
+        self.prolonged_ns = -FOREVER_NS
         return True
 
     def begin_tls(self, *, resumes: bool) -> TlsEnd:
@@ -162,6 +164,7 @@ class Client(Actor):
     def log_in(self) -> Life:
         """Log in, or prolong the session. Who prolongs it at another Handler than the one where it began is closed."""
         self._is_logging_in = True
+        is_again = self.session_ends_ns > 0
         try:
             shaken = yield from self.call(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
             answer = shaken
@@ -176,6 +179,8 @@ class Client(Actor):
             raise Gone("the login was refused")
         lifetime_ms = answer["session_lifetime"]
         self.session_ends_ns = self.world.now_ns() + lifetime_ms * MS if lifetime_ms else 0
+        if is_again:
+            self.prolonged_ns = self.world.now_ns()
 
     def disconnect(self) -> None:
         self.waits.clear()
@@ -213,8 +218,12 @@ class Client(Actor):
         return number
 
     def _should_prolong(self) -> bool:
-        """Whether the session ends soon; now and then nobody thinks of that, and the connection is closed."""
+        """Whether the session ends soon, and was not prolonged within the last second, which is refused. Now and then
+        nobody thinks of that, and the connection is closed.
+        """
         if not self.session_ends_ns or self._is_logging_in or self.waits:
+            return False
+        if self.world.now_ns() - self.prolonged_ns <= S:
             return False
         return self.session_ends_ns - self.world.now_ns() < 20 * MS and self.rng.random() < 0.9
 
