@@ -24,7 +24,7 @@ from tests.simulation.world import FOREVER_NS, MS, Actor, S, World
 
 Life = Generator[None, None, Any]
 Fields = dict[str, Any]
-_PATIENCE_MS: Final = 30_000
+PATIENCE_MS: Final = 30_000
 _OLDER_TLS: Final = 0.2
 _RESUMES: Final = 0.7
 _LONE_BYTES_MAX: Final = 8000  # A request that a Processor reads whole, or not at all.
@@ -133,7 +133,7 @@ class Client(Actor):
 
     def shake_hands(self, end: TlsEnd) -> Life:
         """The TLS handshake. Gone if the broker ends it, which a deadline or others' handshakes make it do."""
-        until_ns = self.world.now_ns() + _PATIENCE_MS * MS
+        until_ns = self.world.now_ns() + PATIENCE_MS * MS
         while True:
             try:
                 if end.shake():
@@ -227,7 +227,7 @@ class Client(Actor):
             return False
         return self.session_ends_ns - self.world.now_ns() < 20 * MS and self.rng.random() < 0.9
 
-    def receive(self, patience_ms: int = _PATIENCE_MS) -> Life:
+    def receive(self, patience_ms: int = PATIENCE_MS) -> Life:
         """The next answer: (correlation id, fields)."""
         until_ns = self.world.now_ns() + patience_ms * MS
         while True:
@@ -246,7 +246,7 @@ class Client(Actor):
                 raise Gone("the broker closed the connection")
             if self.world.now_ns() >= until_ns:
                 if (
-                    patience_ms == _PATIENCE_MS
+                    patience_ms == PATIENCE_MS
                 ):  # No pause, no backoff of a restart and no slow disk lasts as long.
                     name = self.waits[0][1].name if self.waits else "nothing"
                     self.world.violate(f"{self.name}: no answer to {name} in {patience_ms // 1000} s")
@@ -281,7 +281,7 @@ class Client(Actor):
             self.world.violate(f"{self.name}: answers out of order: {got} came, {number} was next")
         return number, fields
 
-    def call(self, key: ApiKey, version: int, fields: Fields, patience_ms: int = _PATIENCE_MS) -> Life:
+    def call(self, key: ApiKey, version: int, fields: Fields, patience_ms: int = PATIENCE_MS) -> Life:
         """One request and its answer."""
         yield from self.send(key, version, fields)
         _, answer = yield from self.receive(patience_ms)

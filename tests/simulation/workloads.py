@@ -10,7 +10,7 @@ from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
-from tests.simulation.client import Client, Fields, Gone, Late, Life
+from tests.simulation.client import PATIENCE_MS, Client, Fields, Gone, Late, Life
 from tests.simulation.history import Floor, History, TopicHistory, value_of
 from tests.simulation.transaction_history import rows_of
 from tests.simulation.world import World
@@ -594,6 +594,18 @@ class Reader(Worker):
             for partition in range(topic.partitions):
                 yield from self.read_all(topic, partition)
         self.must_finish = True
+
+    def call(self, key: ApiKey, version: int, fields: Fields, patience_ms: int = PATIENCE_MS) -> Life:
+        """Ask again over another connection: what was read stays read, however short sessions and quotas are."""
+        while True:
+            try:
+                return (yield from super().call(key, version, fields, patience_ms))
+            except Gone as problem:
+                if self._is_logging_in:
+                    raise
+                self.world.tell(self.name, "lost its connection:", problem)
+                self.disconnect()
+                yield from self.pause(10)
 
     def read_all(self, topic: TopicHistory, partition: int) -> Life:
         start = yield from self.find(topic, partition, -2)
