@@ -309,7 +309,7 @@ class SimulatedSleeper(Sleeper):
         self.prepare()
         if has_work():
             self.cancel()
-            return poll(0)
+            return []
         events = poll(0)
         if events or timeout_s <= 0:
             self.cancel()

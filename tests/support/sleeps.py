@@ -20,8 +20,9 @@ def note_sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         sleeper: Sleeper, poll: Poll, timeout_s: float, has_work: Callable[[], bool], since_ns: int = 0
     ) -> list[Any]:
         del sleeper, since_ns
-        if not has_work():
-            wanted.append(round(timeout_s * 1000))
+        if has_work():
+            return []
+        wanted.append(round(timeout_s * 1000))
         return poll(0)
 
     monkeypatch.setattr(Sleeper, "wait", wait)

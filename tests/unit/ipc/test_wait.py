@@ -14,6 +14,7 @@ from kproc.ipc.region import Region, RegionKind
 from kproc.ipc.ring import RingConsumer, RingProducer
 from kproc.ipc.wait import Sleeper, Waker, make_eventfd, wake_all
 from kproc.ipc.words import fence
+from tests.simulation.processes import SimulatedSleeper
 from tests.support.ring_pair import Forked, make_ring
 
 INDEX = 5
@@ -137,8 +138,9 @@ class Work:
         return self.answers.pop(0)
 
 
-def test_wait_does_not_sleep_when_the_second_look_finds_work(words, eventfd):
-    sleeper = Sleeper(words, INDEX, eventfd)
+@pytest.mark.parametrize("kind", [Sleeper, SimulatedSleeper])
+def test_wait_does_not_sleep_when_the_second_look_finds_work(words, eventfd, kind):
+    sleeper = kind(words, INDEX, eventfd)
     timeouts = []
     assert sleeper.wait(lambda timeout: timeouts.append(timeout) or [], 30, Work(True)) == []
     assert not timeouts, "nor does it poll"
