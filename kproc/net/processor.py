@@ -226,6 +226,8 @@ class Processor:
         if state.is_pressed:
             work += self._relieve()
             timeout_ms = min(timeout_ms, self.next_deadline_ms())
+            if not timeout_ms:
+                self._has_answers()  # As a sleep would: nobody signals who is awake.
         # Also after work: with something ready it does not sleep, and one system call is saved.
         events = (
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)

@@ -127,6 +127,24 @@ def test_a_flood_of_first_records_is_answered_one_by_one_between_the_requests_of
             client.shake_hands()
 
 
+def test_answers_leave_between_the_turns_of_a_flood(certificates: Certificates, context: ssl.SSLContext) -> None:
+    """A pass that leaves turns for the next one does not sleep, and nobody signals who is awake."""
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        served = rig.connect()
+        served.send(framed(b"x"))
+        (request,) = rig.handler.take()
+        for client in [TlsClient(rig, context) for _ in range(20)]:
+            assert client.raw.sock.send(client.hello())
+        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        for _ in range(3):
+            rig.processor.do_work(100)
+        rig.handler.answer(request, framed(b"answer"))
+        for _ in range(2):
+            rig.processor.do_work(100)
+        assert rig.processor._tls.handshakes.has_turns  # type: ignore[union-attr]
+        assert served.sock.recv(100) == framed(b"answer")
+
+
 def test_a_client_that_goes_while_it_waits_for_its_turn_is_forgotten(
     rig: ProcessorRig, context: ssl.SSLContext
 ) -> None:
