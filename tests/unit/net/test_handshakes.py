@@ -127,7 +127,9 @@ def test_a_flood_of_first_records_is_answered_one_by_one_between_the_requests_of
             client.shake_hands()
 
 
-def test_answers_leave_between_the_turns_of_a_flood(certificates: Certificates, context: ssl.SSLContext) -> None:
+def test_answers_leave_between_the_turns_of_a_flood(
+    certificates: Certificates, context: ssl.SSLContext
+) -> None:
     """A pass that leaves turns for the next one does not sleep, and nobody signals who is awake."""
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         served = rig.connect()
