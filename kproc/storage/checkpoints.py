@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kproc.errors import Corrupt
-from kproc.storage.fs import Fs, replace_file
+from kproc.storage.fs import Fs, modified_ns, replace_file
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
@@ -162,12 +162,22 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
     return epochs
 
 
-def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes, *, durable: bool = False) -> None:
+def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
     """Write the topic id into a partition's directory. A new file need not be synced: the first round
     of sync does it.
     """
-    content = f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
-    replace_file(fs, directory / PARTITION_METADATA_FILE, content, durable=durable)
+    replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id), durable=False)
+
+
+def rewrite_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
+    """Write the file that is there once more, and sync it. It keeps its time: the directory is as old as it was, and
+    checkpoints of log starts are believed for directories that are older than they are."""
+    path = directory / PARTITION_METADATA_FILE
+    replace_file(fs, path, _partition_metadata(topic_id), modified_ns=modified_ns(fs, path) or None)
+
+
+def _partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
 
 
 def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:

@@ -325,8 +325,11 @@ class OsFs:
             raise failure(error, f"read {path}") from error
 
 
-def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Replace a file so that a reader, or a crash, sees either the old or the new content.
+def replace_file(
+    fs: Fs, path: Path, content: bytes, *, durable: bool = True, modified_ns: int | None = None
+) -> None:
+    """Replace a file so that a reader, or a crash, sees either the old or the new content; `modified_ns` is its
+    modification time, now by default.
 
     `durable` also makes it survive a power loss (two syncs). Without it a power loss can bring the old file
     or an empty one back: right for what is rebuilt from other files anyway, and 20x cheaper when 1,000
@@ -337,6 +340,8 @@ def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) ->
     descriptor = fs.open(temporary, create=True)
     try:
         fs.write(descriptor, [content], position=0)
+        if modified_ns is not None:
+            fs.set_modified(descriptor, modified_ns)
         if durable:
             fs.sync(descriptor)
     except StorageFailure:

@@ -129,7 +129,7 @@ class LogDurability:
         segments = [*state.unsynced.segments, state.active]
         written = failed_sync.write_again(state.fs, segments, state.recovery_point)
         # Written completely before it replaces the old one: without the file the log would belong to no topic.
-        checkpoints.write_partition_metadata(state.fs, state.directory, state.topic_id, durable=True)
+        checkpoints.rewrite_partition_metadata(state.fs, state.directory, state.topic_id)
         state.unsynced.directories = [state.directory, state.directory.parent]
         state.unsynced.files = [segment.txn_index_path for segment in segments]
         self.sync()
