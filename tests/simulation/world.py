@@ -77,7 +77,7 @@ class World:
         self.sasl_port = 0  # Where clients have to log in; 0: nowhere.
         self.tls_port = 0  # Where they speak TLS.
         self.life = 0  # How often the broker was started.
-        self.disturbed_ns = -FOREVER_NS  # When the broker stopped, or a role of it died, last.
+        self.disturbed_ns = -FOREVER_NS  # When the broker or a role ended, or a fetched file was gone, last.
         self.certificates: set[bytes] = set()  # Those of which one is to be shown in the end.
         self.counts: Counter[str] = Counter()  # What happened, for people.
 
