@@ -66,8 +66,8 @@ class _Listener(logging.Handler):
         run = self._run
         if run.world.story is not None:
             run.world.tell(f"log {record.levelname}", record.getMessage())
-        if "cannot send a fetched range" in record.msg:  # Its segment was deleted meanwhile: the connection ends.
-            run.world.disturb()
+        if "cannot send a fetched range" in record.msg:
+            run.world.disturb()  # The segment was deleted meanwhile: the connection ends.
         if record.exc_info:
             problem = record.exc_info[1]
             if run.disk_faults and isinstance(problem, FatalError | KafkaError | OSError):
