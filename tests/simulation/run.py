@@ -134,7 +134,7 @@ class Run:
         logger = logging.getLogger("kproc")
         logger.addHandler(listener)
         logger.propagate = False
-        logger.setLevel(logging.INFO if world.story is not None else logging.ERROR)
+        logger.setLevel(logging.INFO if world.story is not None else logging.WARNING)
         try:
             with epochs_up_to(self.plan.epoch_max):
                 self._live()
