@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kproc.errors import Corrupt
-from kproc.storage.fs import Fs, modified_ns, replace_file
+from kproc.storage.fs import Fs, modified_ns, replace_file, sync_directory
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
@@ -235,5 +235,9 @@ def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -
 
 
 def take_clean_shutdown(fs: Fs, data_directory: Path) -> bool:
-    """Whether the last stop was clean. Removes the marker, so that a crash from now on is noticed."""
-    return fs.unlink(data_directory / CLEAN_SHUTDOWN_FILE)
+    """Whether the last stop was clean. Removes the marker, so that a crash from now on is noticed: on the disk, too,
+    or a power loss could bring it back beside logs that were written to since."""
+    was_clean = fs.unlink(data_directory / CLEAN_SHUTDOWN_FILE)
+    if was_clean:
+        sync_directory(fs, data_directory)
+    return was_clean

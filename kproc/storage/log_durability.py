@@ -20,10 +20,11 @@ logger = logging.getLogger(__name__)
 class LogDurability:
     """The part of a Log that syncs it."""
 
-    __slots__ = ("_state", "flushed_ms")
+    __slots__ = ("_has_failed", "_state", "flushed_ms")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
+        self._has_failed = False
         self.flushed_ms = state.clock.wall_ms()  # When the last sync ended.
 
     def trust(self, offset: int) -> None:
@@ -62,10 +63,13 @@ class LogDurability:
         """All descriptors of the point were synced without an error.
 
         The segment that was active at the point may have grown since, and been sealed: it stays to be synced, now
-        with its indexes.
+        with its indexes. Behind a sync that failed nothing is confirmed: the next one succeeds without the pages
+        that were lost.
         """
         state = self._state
         self.give_back(point)
+        if self._has_failed:
+            return
         state.recovery_point = max(state.recovery_point, point.end_offset)
         for segment, size in zip(point.segments, point.sizes, strict=True):
             segment.synced_bytes = size
@@ -75,6 +79,7 @@ class LogDurability:
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
         """A sync failed: the log goes offline, for the kernel may have dropped what it could not write."""
         self.give_back(point)
+        self._has_failed = True
         self._state.note_failure(StorageFailure(reason))
 
     def run_sync(self, point: SyncPoint) -> None:

@@ -144,7 +144,7 @@ class SmallPartitions(Partitions):
 class Handler:
     """One Handler's partitions and groups, with its own image of the metadata."""
 
-    def __init__(self, scene: Scene, index: int, image: ClusterImage) -> None:
+    def __init__(self, scene: Scene, index: int, image: ClusterImage, *, is_clean: bool) -> None:
         self.image = image
         self.index = index
         self.deltas: deque[bytes] = deque()
@@ -156,7 +156,7 @@ class Handler:
         self.partitions = SmallPartitions(
             DATA, handler_index=index, config=scene.config, image=lambda: self.image, clock=clock,
             table=scene.table, purgatory=Purgatory(now_ns), syncer=self.syncer,
-            checkpoint=Checkpoint(scene.fs, DATA), is_clean=False, fs=scene.fs,
+            checkpoint=Checkpoint(scene.fs, DATA), is_clean=is_clean, fs=scene.fs,
         )  # fmt: skip
         self.services: Any = HandlerServices(scene, self)
         kinds = [groups(scene.config, clock), kind_of(scene, self, self.services)]
@@ -200,6 +200,32 @@ class Handler:
             self.transfers.retire()
         else:
             self.partitions.start_sync()
+
+    def drain(self) -> None:
+        """Rounds until nobody waits for the disk, as before a stop that has the time."""
+        self.coordinators.flush()
+        while self.partitions.unsynced or self.partitions.syncing:
+            self.sync()
+
+    def close(self) -> bool:
+        """As Handler.close does it; whether the next start has nothing to recover."""
+        unknown = self.partitions.unknown_log()
+        self.syncer.end()
+        self.partitions.finish_sync()
+        try:
+            try:
+                self.transfers.close()
+            finally:
+                self.partitions.close(is_clean=True)
+        except OSError:
+            return False
+        return unknown is None
+
+    def lose_what_was_asked(self) -> None:
+        """Whoever has no answer hears that we died."""
+        lost, self.asked = self.asked, {}
+        for on_reply, instead in lost.items():
+            on_reply(instead)
 
     def serve(self, call: Call[Any, Any], body: Any, on_reply: Callable[[Any], None]) -> None:
         """A call of the cleaner; its answer is lost with us."""
@@ -248,8 +274,8 @@ class Scene:
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)
-        self.log, self.image = MetadataLog.open(DATA, clock, fs)
-        self.state = ControllerState(self.config, self.image, clock, random_id=lambda: self.rng.randbytes(16))
+        self.handlers: list[Handler] = []
+        self._open()
         self.names = FreedNames(clock.now_ns, unsure_until=None)
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}
@@ -259,19 +285,32 @@ class Scene:
         self.dies_after = 0  # and before which of its operations it is; 0: before none.
         self.sync_fails = 0.0  # How often a log's share in a round fails.
         self.failed: set[bytes] = set()  # Topics of which one has, in this run of the broker.
-        self.handlers: list[Handler] = []
         for op, body in (
             ("register_cluster", {"cluster_id": "c"}),
             ("set_handler_count", {"count": handlers}),
-            ("start_broker", {}),
         ):
             self.do(op, **body)
-        self.handlers = [
-            Handler(self, index, ClusterImage.from_snapshot(self.image.snapshot()))
-            for index in range(handlers)
-        ]
-        for index in range(handlers):
-            self._knows_all(index)
+        self._start_handlers(handlers)
+
+    def _open(self) -> None:
+        """What a start does before its Handlers: the marker of a clean stop is taken, the metadata are read."""
+        self.was_clean = checkpoints.take_clean_shutdown(self.fs, DATA)
+        self.points = checkpoints.read_recovery_points(self.fs, DATA)
+        self.starts = checkpoints.read_log_starts(self.fs, DATA)
+        self.log, self.image = MetadataLog.open(DATA, self.clock, self.fs)
+        self.state = ControllerState(
+            self.config, self.image, self.clock, random_id=lambda: self.rng.randbytes(16)
+        )
+
+    def _start_handlers(self, count: int) -> None:
+        self.do("start_broker")
+        self.handlers = [self._handler(index, is_clean=self.was_clean) for index in range(count)]
+
+    def _handler(self, index: int, *, is_clean: bool) -> Handler:
+        """One that knows the metadata of now."""
+        image = ClusterImage.from_snapshot(self.image.snapshot())
+        self._knows_all(index)
+        return Handler(self, index, image, is_clean=is_clean)
 
     def compactor(self) -> Compactor:
         """The cleaner's part that compacts, anew."""
@@ -467,17 +506,21 @@ class Scene:
         self.ledger.starts[topic_id] = start
 
     def checkpoint(self) -> None:
-        """The cleaner's two files, from the rows."""
+        """The cleaner's two files, from the rows, and from the files of earlier runs."""
         self.acting = None
-        points, starts = {}, {}
-        for each in self.image.topics_by_name.values():
-            for partition in each.partitions:
-                row = self.table.read(partition)
-                if row is not None:
-                    points[each.name, partition.index] = row.recovery_point
-                    starts[each.name, partition.index] = row.start_offset
-        checkpoints.write_recovery_points(self.fs, DATA, points)
-        checkpoints.write_log_starts(self.fs, DATA, starts)
+        rows = {
+            (each.name, partition.index): self.table.read(partition)
+            for each in self.image.topics_by_name.values()
+            for partition in each.partitions
+        }
+        for noted in (self.points, self.starts):
+            for gone in noted.keys() - rows.keys():
+                del noted[gone]
+        for key, row in rows.items():
+            if row is not None:
+                self.points[key], self.starts[key] = row.recovery_point, row.start_offset
+        checkpoints.write_recovery_points(self.fs, DATA, self.points)
+        checkpoints.write_log_starts(self.fs, DATA, self.starts)
 
     def enforce_retention(self, name: str) -> None:
         """The cleaner asks the owner, who also unlinks what is due."""
@@ -507,12 +550,30 @@ class Scene:
         for index in range(len(self.handlers)):
             self.kill(index)
 
+    def stop(self) -> None:
+        """The broker stops, its roles in the order of server/shutdown.py, and starts again."""
+        self.acting, self.dies_after = None, 0
+        if self.rng.random() < 0.7:  # Otherwise the time to drain is over at once.
+            for handler in self.handlers:
+                handler.drain()
+        is_clean = all([handler.close() for handler in self.handlers])
+        self.log.close()
+        if self.cleaner is not None:
+            self.cleaner.close()
+            self.cleaner = None
+        self.checkpoint()
+        if is_clean:
+            checkpoints.write_clean_shutdown(self.fs, DATA, self.image.broker_epoch)
+        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.failed.clear()
+        before, self.handlers = self.handlers, []
+        self._open()
+        self._start_handlers(len(before))
+        for dead in before:
+            dead.lose_what_was_asked()
+
     def kill(self, index: int) -> None:
         """A Handler dies; its successor opens what it had, and who waits for an answer hears of it."""
         dead = self.handlers[index]
-        image = ClusterImage.from_snapshot(self.image.snapshot())
-        self.handlers[index] = Handler(self, index, image)
-        self._knows_all(index)
-        lost, dead.asked = dead.asked, {}
-        for on_reply, instead in lost.items():
-            on_reply(instead)
+        self.handlers[index] = self._handler(index, is_clean=False)
+        dead.lose_what_was_asked()

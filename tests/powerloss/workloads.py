@@ -109,6 +109,10 @@ def _restart(scene: Scene) -> None:
     scene.restart()
 
 
+def _stop(scene: Scene) -> None:
+    scene.stop()
+
+
 def _tick(scene: Scene) -> None:
     handler = _handler(scene)
     handler.partitions.tick()
@@ -184,6 +188,21 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "delete-records": Workload([*_BASE, (2, _delete_records)], needs_order=True),
     "deaths": Workload([*_BASE, (4, _delete_records), (1, _kill), (1, _tick)], dies=True, needs_order=True),
     "failed-syncs": Workload([*_BASE, (2, _kill), (2, _restart), (1, _scale), (4, _hear)], sync_fails=0.1),
+    "stops": Workload([*_BASE, (2, _stop), (1, _churn), (2, _hear), (1, _kill)], apart_max=20),
+    "stops-of-all": Workload(
+        [
+            *_BASE,
+            (4, _produce_in_order),
+            (2, _stop),
+            (2, _commit),
+            (1, _delete_records),
+            (1, _scale),
+            (3, _hear),
+        ],
+        has_groups=True,
+        needs_order=True,
+    ),
+    "stops-failed-syncs": Workload([*_BASE, (1, _kill), (2, _stop), (1, _scale), (4, _hear)], sync_fails=0.1),
     "producers": Workload([(12, _produce_in_order), (6, _sync), (1, _checkpoint), (1, _clock), (1, _kill)]),
     "groups": Workload(
         [(10, _commit), (4, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear), (1, _kill)],
@@ -191,6 +210,12 @@ WORKLOADS: Final[dict[str, Workload]] = {
     ),
     "compaction": Workload(
         [*_BASE, (4, _compact), (1, _tick)], _COMPACTED, needs_order=True, settings=(_PLAIN, _NO_DELAY)
+    ),
+    "stops-compaction": Workload(
+        [*_BASE, (4, _compact), (1, _tick), (1, _stop)],
+        _COMPACTED,
+        needs_order=True,
+        settings=(_PLAIN, _NO_DELAY),
     ),
     "retention": Workload(
         [*_BASE, (3, _retention), (1, _tick)],
@@ -209,6 +234,13 @@ WORKLOADS: Final[dict[str, Workload]] = {
         has_groups=True,
         has_transactions=True,
         dies=True,
+        steps_per_run=400,
+        apart_max=100,
+    ),
+    "transactions-stops": Workload(
+        [*_TRANSACTIONS, (1, _stop), (1, _checkpoint)],
+        has_groups=True,
+        has_transactions=True,
         steps_per_run=400,
         apart_max=100,
     ),

@@ -32,6 +32,8 @@ def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> Non
         ("successor-syncs-no-names", "producers", 6, 100),
         ("lost-deletion-refused", "deaths", 6, 20),
         ("failed-sync-is-forgotten", "failed-syncs", 5, 20),
+        ("clean-marker-comes-back", "stops", 3, 20),
+        ("round-behind-a-failed-one-confirms", "stops-failed-syncs", 3, 20),
         ("marker-before-decision-durable", "transactions", 12, 5),
         ("complete-before-markers-durable", "transactions", 4, 5),
         ("joined-before-durable", "transactions", 8, 5),

@@ -380,6 +380,26 @@ def test_a_successor_does_not_believe_the_page_cache_after_a_failed_sync(
     assert rig.partitions().unknown_log() == "t-0", "a stop now is not clean"
 
 
+def test_a_round_behind_one_that_failed_confirms_nothing(start: Start) -> None:
+    """It succeeds, without the pages that the first one lost: the next start must write them again."""
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    for value in (b"lost", b"behind"):
+        fields = produce_fields([("t", NO_ID, [(0, batch(value))])], acks=-1)
+        rig.processors[0].send(ApiKey.PRODUCE, 9, fields)
+        rig.settle()
+    rig.syncers[0].end_round(DiskFailed(errno.EIO, "fdatasync"))
+    rig.settle()
+    rig.syncers[0].end_round()
+    rig.settle()
+    row = rig.table.read(rig.image_of("t"))
+    assert row is not None
+    assert (row.end_offset, row.recovery_point) == (2, 0)
+    answers = [answer.fields(ApiKey.PRODUCE, 9) for answer in rig.processors[0].answers()]
+    codes = [each["responses"][0]["partition_responses"][0]["error_code"] for each in answers]
+    assert codes == [STORAGE_ERROR] * 2
+
+
 def test_a_failed_sync_says_nothing_of_a_namesake(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = start(settings={"kproc.flush": "group"})
     rig.create_topic("t")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
+from kproc.clock import ManualClock
 from kproc.errors import Corrupt
 from kproc.storage import checkpoints
 from kproc.storage.catalog import list_deleted, list_partitions
@@ -16,7 +18,8 @@ from kproc.storage.format import (
     segment_file_name,
     set_aside_directory_name,
 )
-from kproc.storage.fs import OsFs
+from kproc.storage.fs import OsFs, sync_directory
+from tests.powerloss.disk import RecordingFs
 
 FS = OsFs()
 TOPIC_ID = bytes.fromhex("6fcb514bb8784c9d95b783e9f39bf6d8")
@@ -93,6 +96,17 @@ def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":"0","broker_epoch":"12"}'
     assert checkpoints.take_clean_shutdown(FS, tmp_path)
     assert not checkpoints.take_clean_shutdown(FS, tmp_path)
+
+
+def test_a_power_loss_does_not_bring_the_clean_shutdown_marker_back() -> None:
+    """Beside logs that were written to since it was taken, it would say that they end well."""
+    disk = RecordingFs(ManualClock())
+    disk.make_directory(Path("/data"))
+    sync_directory(disk, Path("/"))
+    checkpoints.write_clean_shutdown(disk, Path("/data"))
+    assert checkpoints.take_clean_shutdown(disk, Path("/data"))
+    left = disk.crash(random.Random(1), contents="synced", names="synced")
+    assert not checkpoints.take_clean_shutdown(left, Path("/data"))
 
 
 def test_file_names() -> None:
