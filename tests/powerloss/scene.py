@@ -556,13 +556,13 @@ class Scene:
         if self.rng.random() < 0.7:  # Otherwise the time to drain is over at once.
             for handler in self.handlers:
                 handler.drain()
-        is_clean = all([handler.close() for handler in self.handlers])
+        closed = [handler.close() for handler in self.handlers]
         self.log.close()
         if self.cleaner is not None:
             self.cleaner.close()
             self.cleaner = None
         self.checkpoint()
-        if is_clean:
+        if all(closed):
             checkpoints.write_clean_shutdown(self.fs, DATA, self.image.broker_epoch)
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
         self.failed.clear()
