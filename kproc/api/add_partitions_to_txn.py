@@ -15,7 +15,7 @@ from kproc.api.owners import Join
 from kproc.api.registry import api
 from kproc.api.rights import check_needs, denied_topics, on_cluster
 from kproc.api.transaction_call import ADD, TRANSACTIONS, VERIFY, as_known, to_add
-from kproc.cluster.topic_names import INTERNAL_TOPICS
+from kproc.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.errors import ErrorCode
 from kproc.security.acl import Operation, ResourceType
 from kproc.transaction.messages import AddRequest

@@ -12,8 +12,9 @@ from kproc.api.authorized_operations import NOT_TOLD, operations_on
 from kproc.api.registry import api
 from kproc.api.rights import denied
 from kproc.cluster.image import ClusterImage, TopicImage
+from kproc.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.cluster.topic_changes import NO_TOPIC_ID
-from kproc.cluster.topic_names import INTERNAL_TOPICS, complaint_about
+from kproc.cluster.topic_names import complaint_about
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey

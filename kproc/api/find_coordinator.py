@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kproc.api.coordinator_topic import when_made
 from kproc.api.registry import api
 from kproc.api.rights import REFUSALS, denied
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kproc.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey
@@ -22,13 +22,13 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
-_GROUP: Final = 0
-_TRANSACTION: Final = 1
-_TOPICS: Final = {
-    _GROUP: GROUP_METADATA_TOPIC,
-    _TRANSACTION: TRANSACTION_STATE_TOPIC,
-}  # By the kind of key, where its coordinators keep what they know.
-_RESOURCES: Final = {_GROUP: ResourceType.GROUP, _TRANSACTION: ResourceType.TRANSACTIONAL_ID}
+_GROUP: Final = 0  # Before v1 every key is one.
+# By the type of key: the topic that its coordinators write to, and what a client needs a right on.
+_KINDS: Final = {
+    row.found_by.key_type: (name, row.found_by.resource)
+    for name, row in INTERNAL_TOPICS.items()
+    if row.found_by is not None
+}
 
 Fields = dict[str, Any]
 
@@ -36,11 +36,10 @@ Fields = dict[str, Any]
 @api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
 def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     key_type = request.get("key_type", _GROUP)
-    topic = _TOPICS.get(key_type)
-    if topic is None:
+    if key_type not in _KINDS:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
 
-    resource = _RESOURCES[key_type]
+    topic, resource = _KINDS[key_type]
     keys = request["coordinator_keys"] if "coordinator_keys" in request else [request["key"]]
     refused = denied(context, Operation.DESCRIBE, resource, keys)
     asked = [key for key in keys if key not in refused]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kproc.api.coordinator_call import CoordinatorCalls
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.group.coordinator import GroupCoordinator
 
 GROUPS: Final[CoordinatorCalls[GroupCoordinator]] = CoordinatorCalls("group", GROUP_METADATA_TOPIC)

@@ -21,8 +21,9 @@ from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.controller import failure_of
 from kproc.cluster.image import ClusterImage, TopicImage
+from kproc.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.cluster.topic_changes import NO_TOPIC_ID
-from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, complaint_about
+from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC, complaint_about
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation, ResourceType
 from kproc.wire.header import ApiKey

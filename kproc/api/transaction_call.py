@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.api.coordinator_call import Caller, CoordinatorCalls, Fields, Item, OnOutcome, Outcome
 from kproc.clock import NS_PER_US
-from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
+from kproc.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.errors import ErrorCode
 from kproc.metrics.histogram import bucket_of
 from kproc.metrics.requests import UNVERIFIED, VERIFIED, VERIFYING

@@ -87,7 +87,7 @@ def telemetry(
 
 def _check_topic(bootstrap: str) -> None:
     from kproc.cli.common import connect
-    from kproc.cluster.topic_names import TELEMETRY_TOPIC
+    from kproc.cluster.internal_topics import TELEMETRY_TOPIC
     from kproc.wire.header import ApiKey
 
     with connect(bootstrap) as client:

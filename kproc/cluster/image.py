@@ -17,9 +17,10 @@ from kproc.cluster import records as r
 from kproc.cluster.acls import acl_in, acl_records
 from kproc.cluster.broker_config import complaint_about
 from kproc.cluster.client_quotas import ClientQuotas
+from kproc.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.cluster.placement import owners_of_block
 from kproc.cluster.scram_users import ScramUsers
-from kproc.cluster.topic_names import INTERNAL_TOPICS, collision_key
+from kproc.cluster.topic_names import collision_key
 from kproc.errors import FatalError
 from kproc.security.acl_table import AclTable
 from kproc.security.sasl.scram import ScramCredential

@@ -9,12 +9,6 @@ from typing import Final
 from kproc.errors import ErrorCode, KafkaError
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
-GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-TELEMETRY_TOPIC: Final = "__kproc_telemetry"
-# Internal topics; each of their partitions is a coordinator's log.
-COORDINATOR_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
-INTERNAL_TOPICS: Final = COORDINATOR_TOPICS | {"__share_group_state", TELEMETRY_TOPIC}
 # A file name holds 255 bytes; `-` and the partition number need the rest.
 NAME_LENGTH_MAX: Final = 249
 _ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+")

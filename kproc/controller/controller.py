@@ -21,10 +21,10 @@ from kproc.cluster.controller import SET_LOG_LEVELS, ControllerState, failure_re
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
 from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
+from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import BrokerConfigSet, Record
 from kproc.cluster.topic_changes import HELD
-from kproc.cluster.topic_names import TELEMETRY_TOPIC
 from kproc.config.dynamic import DynamicSettings
 from kproc.controller.control_plane import ControlPlane
 from kproc.controller.freed_names import FreedNames, wanted_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from kproc.clock import NS_PER_MS, Clock
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.config import Config
 from kproc.coordinator.rules import Timing
 from kproc.group.coordinator import GroupCoordinator

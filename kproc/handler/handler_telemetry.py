@@ -16,7 +16,7 @@ from kproc.api.context import PartitionMoving, Services
 from kproc.api.traffic import Rows, Traffic
 from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.image import ClusterImage
-from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.errors import KafkaError
 from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.handler.partitions import Partitions

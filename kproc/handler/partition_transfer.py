@@ -32,7 +32,7 @@ from typing import Any, Final, NamedTuple
 from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
 from kproc.api.context import OnReady, PartitionKey, PartitionMoving
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
-from kproc.cluster.topic_names import COORDINATOR_TOPICS
+from kproc.cluster.internal_topics import COORDINATOR_TOPICS
 from kproc.errors import Corrupt, FatalError
 from kproc.handler.partitions import Partitions
 from kproc.role.partition_table import NOBODY, PartitionRow

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kproc.clock import NS_PER_US
-from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
+from kproc.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.partitions import Partitions
 from kproc.metrics.spec import SLOT

@@ -8,7 +8,7 @@ from kproc.api.context import Services
 from kproc.api.markers import MarkerSender
 from kproc.clock import NS_PER_MS
 from kproc.cluster.features import transaction_version
-from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
+from kproc.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.coordinator.rules import Timing
 from kproc.handler.coordinator_shard import CoordinatorKind
 from kproc.transaction.coordinator import TransactionCoordinator

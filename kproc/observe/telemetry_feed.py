@@ -22,7 +22,7 @@ from kproc.api.cleaner_calls import Done
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
-from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.cluster.values_in_force import current_value
 from kproc.config import Config
 from kproc.transport.agent import AgentId

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from kproc.api import registry
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.errors import ErrorCode
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.role.dispatch import PRIVATE_API_KEY

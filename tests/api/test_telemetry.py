@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.errors import ErrorCode
 from kproc.metrics.requests import TIMINGS
 from kproc.wire.header import ApiKey

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.role.roles import CONTROL_PROCESSOR
 from tests.support.descriptors import SEGMENT, kind_of
 from tests.support.proc import open_descriptors, pss_bytes, thread_count

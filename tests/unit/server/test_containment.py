@@ -10,7 +10,7 @@ import pytest
 
 from kproc.api.fetch import DelayedFetch
 from kproc.api.init_producer_id import ProducerIdAllocator
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, FatalError
 from kproc.group.coordinator import GroupCoordinator

@@ -12,7 +12,7 @@ from kproc.api.context import Services
 from kproc.api.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
 from kproc.api.served_calls import SERVED
 from kproc.clock import NS_PER_MS
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
@@ -199,6 +199,11 @@ class Client:
 
 
 NAMES = [f"n{number}" for number in range(12)]
+
+
+def test_each_internal_topic_with_coordinators_has_their_kind(start: Start) -> None:
+    kinds = all_kinds(start().handler(0)._services)
+    assert sorted(kind.topic for kind in kinds) == sorted(COORDINATOR_TOPICS)
 
 
 def test_another_topic_is_coordinated_by_its_owners_and_follows_its_partitions(

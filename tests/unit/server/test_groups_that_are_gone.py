@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode
 from kproc.metrics.spec import SLOT

@@ -11,7 +11,7 @@ import pytest
 
 from kproc.api.fetch_owners import RemoteReads
 from kproc.api.owners import Gather, Join
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode
 from kproc.role.roles import handler_id

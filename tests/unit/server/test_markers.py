@@ -9,7 +9,7 @@ import pytest
 
 from kproc.api.context import PartitionKey
 from kproc.api.markers import MarkerSender, append_marker, send_markers
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey

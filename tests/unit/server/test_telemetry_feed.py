@@ -10,7 +10,7 @@ from kproc.api.calls import Lost
 from kproc.api.cleaner_calls import Done
 from kproc.api.context import OnReply
 from kproc.clock import NS_PER_S, ManualClock
-from kproc.cluster.topic_names import TELEMETRY_TOPIC
+from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.observe.telemetry_feed import BYTES_MAX, Feed, OnSent
 from kproc.role.roles import CONTROLLER
 from kproc.wire.record_batch import decode_records

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.topic_names import TRANSACTION_STATE_TOPIC
+from kproc.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.coordinator.partitioning import partition_for
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL

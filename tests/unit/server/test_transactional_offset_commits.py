@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode

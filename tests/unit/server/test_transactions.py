@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.api.transaction_call import TxnProducer, ask_to_join
-from kproc.cluster.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode
 from kproc.wire.batch_header import HEADER_BYTES
