@@ -250,6 +250,7 @@ class Cleaner(LinkedAgent):
         is clean.
         """
         self._compactor.close()
+        # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
         self.write_checkpoints()
         if is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
@@ -282,6 +283,7 @@ class Cleaner(LinkedAgent):
         for topic, partition in self._round:
             looked_at += 1
             if self._may_be_due(topic, partition):
+                # Version 0: served at once, whatever the owner has heard; a topic it does not know has nothing old.
                 body = PartitionAsked(0, topic.name, partition.index)
                 self.ask_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
@@ -334,6 +336,7 @@ class Cleaner(LinkedAgent):
                 facts = self._fs.facts_at(path)
                 if facts is None:
                     continue
+                # The rename of a directory sets its ctime, on ext4 and XFS: it tells since when it is deleted.
                 if at_once or facts.st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
                     self._fs.remove_tree(path)
                 else:

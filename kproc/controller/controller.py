@@ -271,6 +271,7 @@ class Controller(LinkedAgent):
         if not records:
             on_reply(reply)
             return
+        # Before the commit: once a new topic is in the metadata, its owner takes what has its directory's name.
         try:
             self._leftovers.clear(self.image, records)
         except StorageFailure as failure:

@@ -177,6 +177,7 @@ class ClassicGroup:
         def answer(code: int) -> None:
             reply(LeaveResult(code, () if code else left))
 
+        # Before the rebalance, which may find the group empty, and answers then when that is written.
         self._rebalance.await_empty(answer)
         gone_count = sum(each.error_code == ErrorCode.NONE for each in left)
         # As in Kafka those count, too, that had not joined yet.

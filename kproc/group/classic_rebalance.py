@@ -246,6 +246,7 @@ class ClassicRebalance:
         due += [(deadline_ms, member_id) for member_id, deadline_ms in roster.pending.items()]
         due = sorted(entry for entry in due if entry[0] <= now_ms)
         for deadline_ms, member_id in due:
+            # A phase whose time was up first ends first: whoever it removes has no session left to end.
             self._end_phase(min(deadline_ms, now_ms), now_ms)
             member = roster.members.get(member_id)
             if member is not None and member.deadline_ms <= now_ms:

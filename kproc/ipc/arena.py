@@ -99,6 +99,7 @@ class Arena:
         length = self._lent.pop(offset)
         self.lent_bytes -= length
         end = offset + length
+        # While the block is still ours: once it is in a free run, it may be filled again.
         if end > self._warm_bytes:
             cold = max(offset, self._warm_bytes)
             self.region.give_back(cold, end - cold)

@@ -98,6 +98,7 @@ class Region:
     @classmethod
     def attach(cls, fd: int, *, kind: int | None = None, generation: int | None = None) -> Self:
         """Take over a received descriptor, or raise RegionMismatch and leave it open with the caller."""
+        # All checks go through the descriptor: mapped, a file that can shrink would end us by SIGBUS.
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             size = os.fstat(fd).st_size

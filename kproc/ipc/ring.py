@@ -122,6 +122,7 @@ class RingProducer(_RingEnd):
         if slot + need > capacity:
             start += capacity - slot
             slot = 0
+        # The head as last seen is enough nearly always. To read it takes its cache line from the consumer's CPU.
         if start + need > self._end and not self._has_room(start + need):
             self._reserved = None
             return None
@@ -137,6 +138,8 @@ class RingProducer(_RingEnd):
         assert length <= len(reserved), (length, len(reserved))
         assert kind > PADDING_KIND, kind
         start = self._start
+        # Padding is written here and not by reserve(): a reservation may be dropped, and then the next record, if it is
+        # shorter, still fits before the end.
         if start != self._written:
             slot = self._written & self._mask
             _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
@@ -249,6 +252,7 @@ class RingConsumer(_RingEnd):
             length, kind = unpack_header(data, slot)
             need = (length + _ROUND) & -8
             sequence += need
+            # A length is bytes that a producer wrote: a damaged one must not lead out of what was published.
             if sequence > tail or slot + need > capacity:
                 self._refuse_record(self._next, tail, sequence - need)
             if kind:
@@ -261,6 +265,7 @@ class RingConsumer(_RingEnd):
 
     def release(self) -> None:
         """Give all polled records back to the producer with one store; their views end here."""
+        # Before the store: from then on the bytes may be another record's, and who kept a view must get an error.
         for _, view in self._lent:
             view.release()
         self._lent.clear()

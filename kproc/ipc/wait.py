@@ -141,6 +141,7 @@ class Sleeper:
             events = poll(WAKE_GRACE_S)
             if not events:
                 self.rescued_count += 1
+        # Without a fence: a producer that still reads 1 signals in vain, which costs one turn and loses nothing.
         words[index] = 0
         if not self._is_edge_triggered:
             self.drain()

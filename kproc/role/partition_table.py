@@ -17,12 +17,8 @@ from kproc.ipc.words import RowWriter, read_row
 _ROW_WORDS: Final = 8  # One cache line: sequence word and seven values.
 TABLE_BYTES: Final = 8 * _ROW_WORDS * SLOT_COUNT  # 8 MiB, sparse.
 NOBODY: Final = -1
-_HOLDER: Final = (
-    # Added to the holder's index in its word: 0 means that the row was never written, 1 that nobody holds the
-    # partition.
-    2
-)
-
+# Added to the holder's index in its word: 0 means that the row was never written, 1 that nobody holds the partition.
+_HOLDER: Final = 2
 _QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
 SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
 _FLAGS: Final = _QUIET | SYNC_FAILED

@@ -235,6 +235,7 @@ class ChildRole:
         if message["is_final"] and isinstance(self._agent, Processor):
             # A Handler on trial, whose start failed, ends without having been told to leave.
             self._agent.handler_leaving(peer)
+        # First the agent: what it has of that peer's requests may be views of the arena that is closed below.
         self._agent.detach(peer)
         self._messages.forget(peer)
         arena = self._arenas.pop(peer, None)

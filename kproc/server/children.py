@@ -81,6 +81,8 @@ class Children:
         # Freeze the heap before the fork: a child that collected inherited objects would copy their pages, and
         # finalisers would close descriptor numbers that mean something else in the child.
         gc.freeze()
+        # The flock belongs to the open file, which those who write files inherit: as long as one of them lives, no
+        # other broker opens the directory, though the supervisor may be gone.
         is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
         role.child = child = fork_child(
             agent,
@@ -96,6 +98,7 @@ class Children:
         start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
         try:
             self.regions.give_own(child, listening=listening, start=start)
+            # These two have no image of the metadata, from which the others read the settings.
             if agent.role in (ACCEPTOR, PROCESSOR):
                 child.control.send(self.settings.as_message())
             if role.serving:
@@ -253,6 +256,7 @@ class Children:
 
     def _on_exit(self, role: Role, child: Child) -> None:
         """Reap a child that has ended, tell its peers, plan its successor."""
+        # What it said last is still in the socket: that it is closed, cleanly or not, and its answers.
         self._drain_control(role, child)
         for fd in (child.pidfd, child.control.fd):
             if self._by_fd.pop(fd, None) is not None:
@@ -308,6 +312,7 @@ class Children:
         if role.is_failing and not self.has_started:
             self._on_failure(f"{role.failing}: giving up")
             return
+        # The first quick death costs no pause: it may have been killed from outside just after its start.
         longest_ns = _DOWN_BACKOFF_NS_MAX if role.is_failing else _BACKOFF_NS_MAX
         delay_ns = min(longest_ns, _BACKOFF_NS << min(role.quick_deaths, 16)) if role.quick_deaths > 1 else 0
         role.restart_at_ns = self._clock.now_ns() + delay_ns

@@ -24,6 +24,7 @@ class Janitor:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        # Opened before the fork: by the time that the child could do it, the pid may be another process's.
         broker = os.pidfd_open(os.getpid())
         self._pid = os.fork()
         if self._pid == 0:
@@ -42,6 +43,7 @@ class Janitor:
 
 def _wait_and_remove(broker: int, directory: str) -> None:
     """In the child: sleep until the broker is gone, then remove until nothing is left."""
+    # Ctrl-C reaches everybody in the terminal's group, and the broker is to stop in order before we go.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     close_all_but({broker})

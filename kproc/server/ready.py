@@ -123,7 +123,7 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def write(path: Path, announcement: dict[str, Any]) -> None:
     """Write the ready file atomically: a reader never finds a part of it."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(orjson.dumps(announcement))
+    part.write_bytes(orjson.dumps(announcement))  # Not synced: after a power loss nobody is ready.
     part.rename(path)
 
 

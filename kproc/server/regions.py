@@ -115,6 +115,7 @@ class Regions:
             return False
         capacity = _LINKS[first.agent.role, second.agent.role] or self._config.kproc_ring_bytes
         self._generation += 1
+        # We close it at once: with the last of its two agents the kernel frees it, whatever becomes of us.
         with create_link(capacity, capacity, self._generation) as region:
             self._send_link(first, second, region, is_first=True)
             self._send_link(second, first, region, is_first=False)
@@ -163,6 +164,7 @@ class Regions:
 
     def _send_link(self, to: Child, peer: Child, region: Region, *, is_first: bool) -> None:
         control = to.control
+        # The link comes last: the child opens it with the eventfd and the arena that it has by then.
         control.send({"do": "peer_eventfd", "peer": peer.agent}, self._eventfd(peer.agent))
         arena = self._arenas.get(peer.agent)
         if arena is not None:

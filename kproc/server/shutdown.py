@@ -45,6 +45,8 @@ class Shutdown:
             logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
             expected = self._table.of(*wave)
+            # A writer that is dead by now has closed nothing, and the cleaner is told whether to leave the marker of a
+            # clean stop when all others have closed.
             if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._tell(wave, {"do": "close", "is_clean": is_clean})

@@ -197,6 +197,7 @@ class Supervisor:
     # -- life --------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
+        # Every role is forked from this heap: a collection here would write into pages that it shares with them.
         gc.disable()
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
         # The metadata may hold the counts of roles, and only the controller reads it.

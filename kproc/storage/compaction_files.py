@@ -209,8 +209,9 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
         base = parse_segment_file_name(name, LOG_SUFFIX + SWAP_SUFFIX)
         if base is not None and (oldest_cleaned is None or base < oldest_cleaned):
             _finish_swap(fs, directory, base)
-    # A .log.swap that was not valid, and index files that were never followed by theirs: gone before .cleaned
-    # ones, by which the former are told.
+    # What is left is of no swap that was decided: a .log.swap above a .log.cleaned, and index files whose .log.swap
+    # was never made. It goes before the .cleaned files: without these the next opening, if we died in between, would
+    # take such a .log.swap for a decided one.
     for name in fs.list_directory(directory):
         if name.endswith(SWAP_SUFFIX):
             fs.unlink(directory / name)

@@ -131,4 +131,5 @@ class SegmentSwap:
         replaced = {segment.base_offset for segment in gone} - {base}
         state.snapshots.forget(replaced)
         state.unsynced.forget(gone)
+        # The next round of sync takes the new names to the disk; the cleaner unlinks what they replace after that.
         state.unsynced.note_directory(state.directory)

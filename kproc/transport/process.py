@@ -68,6 +68,8 @@ class ControlSocket:
         self._send_packet(_LAST + payload[start:], fd)
 
     def _send_packet(self, packet: bytes, fd: int | None) -> None:
+        # In order: the first packets of a long message, and the descriptors before a "start", must come first. The
+        # caller closes its descriptor when it likes, so what waits needs one of its own.
         if self._unsent or not send_fd(self.sock, packet, fd):
             self._unsent.append((packet, None if fd is None else os.dup(fd)))
 
@@ -156,7 +158,7 @@ def _run_child(
 ) -> NoReturn:
     """Everything that the child does. Never returns: finalising the parent's objects on the stack would close
     descriptor numbers that mean something else in the child."""
-    status = 70
+    status = 70  # EX_SOFTWARE, unless `main` returns.
     try:
         # Stopping is the supervisor's business: Ctrl-C and a service manager's SIGTERM reach the whole group.
         signal.set_wakeup_fd(-1)
@@ -165,6 +167,7 @@ def _run_child(
         for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+        # A role without its supervisor would keep the data directory's lock and the port from the next broker.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent_pid:  # The parent died before prctl took effect.
             os._exit(0)
