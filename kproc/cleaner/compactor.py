@@ -365,21 +365,19 @@ class Compactor:
             # Unlink a replaced file that still waits: otherwise the owner's rename would replace it, and the owner's
             # loop would have to free its blocks.
             self._fs.unlink(path)
+        # The new segment is whole on the disk, with its names, before its owner makes it part of the log.
         sync_directory(self._fs, directory)
         yield 0
         old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]
         body = SwapAsked(topic.name, topic.topic_id, index, old, new)
         answer = yield from self._ask(SWAP_SEGMENTS, body)
         took_us = answer.took_us if isinstance(answer, Swapped) else None
-        values = self._values
         if took_us is None:
             logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)
-            values[SLOT["compaction_swaps_refused"]] += 1
+            self._values[SLOT["compaction_swaps_refused"]] += 1
             remove_cleaned(self._fs, directory)
             return False
-        values[SLOT["compaction_bytes_freed"]] += max(0, sum(each.size for each in group) - new.size)
-        slot = SLOT["compaction_swap_us_max"]
-        values[slot] = max(values[slot], took_us)
+        self._count_swap(sum(each.size for each in group) - new.size, took_us)
         due_ns = self._clock.now_ns() + delay_ms * _MS
         # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
         # power loss could undo the new names after the old files are gone.
@@ -388,6 +386,11 @@ class Compactor:
         self._replaced = deque(each for each in self._replaced if each[1] not in names)
         self._replaced.extend((due_ns, path) for path in doomed)
         return True
+
+    def _count_swap(self, freed_bytes: int, took_us: int) -> None:
+        values, slowest = self._values, SLOT["compaction_swap_us_max"]
+        values[SLOT["compaction_bytes_freed"]] += max(0, freed_bytes)
+        values[slowest] = max(values[slowest], took_us)
 
     def _unlink_due(self, now_ns: int) -> int:
         """Unlink one replaced file that has waited file.delete.delay.ms; one at a time, because a large one

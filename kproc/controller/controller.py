@@ -89,9 +89,8 @@ class Controller(LinkedAgent):
         self._plan = plan
         self._state = state
         self._lookups = Lookups(plan.clock.now_ns)
-        self._listener_lookups = Lookups(
-            plan.clock.now_ns, look_up
-        )  # Name look-ups for the supervisor have a thread of their own, so that clients cannot delay them.
+        # Those for the supervisor have a thread of their own, so that clients cannot delay them.
+        self._listener_lookups = Lookups(plan.clock.now_ns, look_up)
         self.image = image
         self._log = log
         self._operations = operations
@@ -223,21 +222,7 @@ class Controller(LinkedAgent):
         A change is answered when every Handler knows it, or without `waits_for_handlers` as soon as it is on disk. A
         change that names hosts waits for a name server; later changes do not wait for it.
         """
-        if op.startswith("private:"):
-            what = op.removeprefix("private:")
-            if not self.containment.run(op, None, self._operations.serve, what, body, on_reply):
-                on_reply({"error": f"{what} failed: see the broker's log", "result": None})
-            return
-        if op == SET_LOG_LEVELS:
-            self._operations.set_log_levels(body, on_reply)
-            return
-        if op == TOLD:
-            self._operations.status.offline.update(body)
-            on_reply({})
-            return
-        if op == "look_up":
-            host: str = body["host"]
-            self._listener_lookups.ask([host], lambda found: on_reply({"found": found[host]}))
+        if self._serve_own(op, body, on_reply):
             return
         hosts = host_names(op, body, self._plan.config)
         if not hosts:
@@ -249,6 +234,24 @@ class Controller(LinkedAgent):
             self._change(op, {**body, RESOLVABLE: resolvable}, on_reply, waits_for_handlers)
 
         self._lookups.ask(hosts, on_found)
+
+    def _serve_own(self, op: str, body: Any, on_reply: OnReply) -> bool:
+        """Serve what changes no metadata; False if this is none of it."""
+        if op.startswith("private:"):
+            what = op.removeprefix("private:")
+            if not self.containment.run(op, None, self._operations.serve, what, body, on_reply):
+                on_reply({"error": f"{what} failed: see the broker's log", "result": None})
+        elif op == SET_LOG_LEVELS:
+            self._operations.set_log_levels(body, on_reply)
+        elif op == TOLD:
+            self._operations.status.offline.update(body)
+            on_reply({})
+        elif op == "look_up":
+            host: str = body["host"]
+            self._listener_lookups.ask([host], lambda found: on_reply({"found": found[host]}))
+        else:
+            return False
+        return True
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         names = wanted_names(op, body)

@@ -41,9 +41,8 @@ class Status:
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
-        self.listener_names: list[str] = [
-            each.name for each in plan.endpoints
-        ]  # By index; "" of a removed one.
+        # By index; "" of a removed one.
+        self.listener_names: list[str] = [each.name for each in plan.endpoints]
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
         self.offline = OfflinePartitions()  # Filled in the controller only: Handlers report to it.

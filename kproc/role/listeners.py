@@ -91,9 +91,8 @@ def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | No
     if not config.kproc_metrics_listener:
         return None
     endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
-    start_listening(
-        [sock], config
-    )  # An open metrics port does not mean that the broker is ready, so it listens at once.
+    # An open metrics port does not mean that the broker is ready, so it listens at once.
+    start_listening([sock], config)
     return endpoint, sock
 
 

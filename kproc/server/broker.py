@@ -223,20 +223,7 @@ def make_controller(
     def settings() -> DynamicSettings:
         return settings_in_force(image, plan.config)
 
-    for problem in left_out(image, plan.config).values():
-        logger.error("%s", problem)
-    if locks_everybody_out(plan.config, image.acls):
-        logger.warning(
-            "there is an authorizer, and nobody may change its rules: name somebody in super.users "
-            "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
-        )
-    if nameless := listeners_without_users(plan.config, has_users=bool(image.scram_users)):
-        logger.warning(
-            "nobody can log in at %s: there is no user for SCRAM; stop the broker and make one: "
-            "kproc user add NAME --data %s",
-            ", ".join(nameless),
-            plan.config.log_dirs,
-        )
+    _tell_of_settings(plan, image)
     if handler_count is None:
         handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
     starting: list[tuple[str, dict[str, Any]]] = [
@@ -264,6 +251,24 @@ def make_controller(
         on_settings=on_settings,
         is_restart=is_restart,
     )
+
+
+def _tell_of_settings(plan: Plan, image: ClusterImage) -> None:
+    """Log what the stored settings and users keep clients from, or the broker."""
+    for problem in left_out(image, plan.config).values():
+        logger.error("%s", problem)
+    if locks_everybody_out(plan.config, image.acls):
+        logger.warning(
+            "there is an authorizer, and nobody may change its rules: name somebody in super.users "
+            "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
+        )
+    if nameless := listeners_without_users(plan.config, has_users=bool(image.scram_users)):
+        logger.warning(
+            "nobody can log in at %s: there is no user for SCRAM; stop the broker and make one: "
+            "kproc user add NAME --data %s",
+            ", ".join(nameless),
+            plan.config.log_dirs,
+        )
 
 
 def make_cleaner(

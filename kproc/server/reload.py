@@ -153,9 +153,9 @@ class Reloader:
             return _Wanted(name, None, f"applied: {name}={_shown(name, value)}")
         elif value is not None:
             self._applied[name] = value
-            # Written before the change is applied: after an end in between, the next start removes a setting that does
+            # Before the change is applied: if the broker ends in between, the next start removes a setting that is not
+            # there, which does no harm. The other way round the setting would stay above the file for ever.
             self._write_note()
-            # not exist, which does no harm.
             return _Wanted(name, value, f"applied: {name}={_shown(name, value)}")
         return None
 
@@ -177,27 +177,28 @@ class Reloader:
             "configs": configs,
         }
 
-        def on_reply(reply: dict[str, Any]) -> None:
-            self._open -= 1
-            failure = failure_of(reply)
-            complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
-            for name, value, done in wanted:
-                if complaint:
-                    logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), complaint)
-                    self._applied.pop(name, None)
-                    self._told.pop(name, None)  # So the next reload tries it again.
-                    continue
-                logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
-                if value is None:
-                    self._applied.pop(name, None)
-            self._write_note()
-            if not self._open and self._is_wanted_again:
-                self._is_wanted_again = False
-                self.reload()
-
         self._open += 1
         body = {"resources": [resource], "validate_only": False}
-        self._ask("incremental_alter_configs", body, on_reply)
+        self._ask("incremental_alter_configs", body, lambda reply: self._take_reply(wanted, reply))
+
+    def _take_reply(self, wanted: list[_Wanted], reply: dict[str, Any]) -> None:
+        """Log what became of each setting, and note those that are in force."""
+        self._open -= 1
+        failure = failure_of(reply)
+        complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
+        for name, value, done in wanted:
+            if complaint:
+                logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), complaint)
+                self._applied.pop(name, None)
+                self._told.pop(name, None)  # So the next reload tries it again.
+                continue
+            logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
+            if value is None:
+                self._applied.pop(name, None)
+        self._write_note()
+        if not self._open and self._is_wanted_again:
+            self._is_wanted_again = False
+            self.reload()
 
     def _write_note(self) -> None:
         try:

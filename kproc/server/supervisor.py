@@ -322,18 +322,8 @@ class Supervisor:
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
             timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
-        timeout_ms = self._manager.timeout_ms(timeout_ms)
-        for fd, _ in self._epoll.poll(timeout_ms / 1000):
-            if fd == self._signals.fd:
-                self._take_signal(self._signals.read())
-            elif fd == self._guardian:
-                logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
-                self._epoll.unregister(fd)
-                self._must_stop = self._children.is_stopping = True
-            elif fd == self._window.fileno():
-                self._window.serve()
-            else:
-                self._children.on_event(fd)
+        for fd, _ in self._epoll.poll(self._manager.timeout_ms(timeout_ms) / 1000):
+            self._take_event(fd)
         self._children.restart_due()
         self._children.asks.expire(self._clock.now_ns())
         self._pulse.look()
@@ -346,10 +336,22 @@ class Supervisor:
             self._is_reloading = False
             self._manager.reloaded()
         if self._has_started and not self._must_stop:
-            self._scaler.advance(
-                may_begin=not self._operations.is_busy
-            )  # Not while connections migrate for an operation.
+            # No change begins while connections migrate for an operation.
+            self._scaler.advance(may_begin=not self._operations.is_busy)
             self._operations.advance()
+
+    def _take_event(self, fd: int) -> None:
+        """Handle a readable descriptor."""
+        if fd == self._signals.fd:
+            self._take_signal(self._signals.read())
+        elif fd == self._guardian:
+            logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
+            self._epoll.unregister(fd)
+            self._must_stop = self._children.is_stopping = True
+        elif fd == self._window.fileno():
+            self._window.serve()
+        else:
+            self._children.on_event(fd)
 
     def _take_signal(self, number: int | None) -> None:
         if number == signal.SIGHUP and self._reloader.can_reload:

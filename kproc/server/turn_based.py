@@ -159,9 +159,8 @@ class ConnectionThreadsProcess(TurnBasedProcess):
     """kproc.transport=connection-threads: the main thread has the timers, the listeners and the handoff."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
-        self._lock = (
-            threading.RLock()
-        )  # Protects every role, because a partition, a group and the metadata have one writer each.
+        # Protects every role, because a partition, a group and the metadata have one writer each.
+        self._lock = threading.RLock()
         self._alarm = make_eventfd()
         self._sleeps_until_ns = 0  # 0 while the main thread is awake; it checks for work before it sleeps.
         self._is_over = False

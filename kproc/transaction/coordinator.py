@@ -56,6 +56,7 @@ _FENCED: Final = frozenset(
     {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
 )
 _CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
+# A partition that is gone needs no marker.
 _HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
 
 
@@ -92,7 +93,7 @@ class TransactionCoordinator:
         entry = self._entries.get(name)
         if entry is None:
             entry = self._entries[name] = Entry(name)
-        self._see(entry, transaction)
+        self._set_appended(entry, transaction)
         entry.latest = transaction
         if transaction is None:
             del self._entries[name]
@@ -102,9 +103,9 @@ class TransactionCoordinator:
         del topic_id_of  # A partition that is gone is noticed when its marker is sent.
         decided: list[Entry] = []
         for entry in self._entries.values():
-            assert entry.now is not None
-            self._follow(entry, entry.now)
-            if entry.now.state in PREPARED:
+            assert entry.appended is not None
+            self._follow(entry, entry.appended)
+            if entry.appended.state in PREPARED:
                 decided.append(entry)
 
         def on_durable(code: int) -> None:
@@ -124,7 +125,7 @@ class TransactionCoordinator:
             reply(Granted(self._refusal()))
             return
         now_ms = self._timing.wall_ms()
-        current = entry.now if entry is not None else None
+        current = entry.appended if entry is not None else None
         decision = rules.init(current, request, now_ms, spare_id)
         if decision is rules.NEEDS_ID:
             self._with_id(partial(self.init, name, request, reply), reply)
@@ -172,7 +173,7 @@ class TransactionCoordinator:
         """A code for each partition: whether it is in the transaction."""
         self._log.flush()
         entry = self._entries.get(name)
-        return rules.verify(entry.now if entry is not None else None, request)
+        return rules.verify(entry.appended if entry is not None else None, request)
 
     def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
         """EndTxn: answered when the decision is durable; markers follow."""
@@ -181,7 +182,7 @@ class TransactionCoordinator:
             reply(Granted(self._refusal()))
             return
         decision = rules.end(
-            entry.now if entry is not None else None, request, self._timing.wall_ms(), spare_id
+            entry.appended if entry is not None else None, request, self._timing.wall_ms(), spare_id
         )
         if decision is rules.NEEDS_ID:
             self._with_id(partial(self.end, name, request, reply), reply)
@@ -192,8 +193,8 @@ class TransactionCoordinator:
             self._prepare(entry, decision, lambda code: reply(Granted(code) if code else granted))
         elif decision == ErrorCode.NONE:
             assert entry is not None
-            assert entry.now is not None
-            reply(Granted(ErrorCode.NONE, entry.now.producer_id, entry.now.epoch))
+            assert entry.appended is not None
+            reply(Granted(ErrorCode.NONE, entry.appended.producer_id, entry.appended.epoch))
         else:
             assert isinstance(decision, ErrorCode)
             reply(Granted(decision))
@@ -238,14 +239,14 @@ class TransactionCoordinator:
         if entry.writes or self._is_over:
             return
         entry.pending = None
-        entry.latest = entry.now
-        if entry.now is None:
+        entry.latest = entry.appended
+        if entry.appended is None:
             del self._entries[entry.name]  # Its first record could not be written.
         self._resume(entry)
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
-        """The log has it."""
-        self._see(entry, target)
+        """The record of a state was appended, or replayed: it is the id's state now, and its timeout runs or ends."""
+        self._set_appended(entry, target)
         if target.state == State.ONGOING:
             if not self._ongoing:
                 interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -254,12 +255,13 @@ class TransactionCoordinator:
         else:
             self._ongoing.pop(entry.name, None)
 
-    def _see(self, entry: Entry, target: Transaction | None) -> None:
-        if entry.now is not None:
-            self.state_counts[entry.now.state] -= 1
+    def _set_appended(self, entry: Entry, target: Transaction | None) -> None:
+        """The state of an id in the log, counted; None for one that was forgotten."""
+        if entry.appended is not None:
+            self.state_counts[entry.appended.state] -= 1
         if target is not None:
             self.state_counts[target.state] += 1
-        entry.now = target
+        entry.appended = target
 
     def _resume(self, entry: Entry) -> None:
         """Adds that waited are asked again, in their order."""
@@ -283,13 +285,13 @@ class TransactionCoordinator:
         if (
             self._is_over
             or entry.pending is not None
-            or entry.now is None
-            or entry.now.state != State.ONGOING
+            or entry.appended is None
+            or entry.appended.state != State.ONGOING
         ):
             on_done(self._refusal())
             return
         decision = rules.fence(
-            entry.now, self._environment.cluster_version(), self._timing.wall_ms(), spare_id
+            entry.appended, self._environment.cluster_version(), self._timing.wall_ms(), spare_id
         )
         if isinstance(decision, Transaction):
             self._prepare(entry, decision, on_done)
@@ -301,8 +303,8 @@ class TransactionCoordinator:
 
     def _owe_markers(self, entry: Entry) -> None:
         """A decision is durable: its markers are sent with those of all others of this duty cycle."""
-        assert entry.now is not None
-        entry.unmarked, entry.asked = set(entry.now.partitions), set()
+        assert entry.appended is not None
+        entry.unmarked, entry.asked = set(entry.appended.partitions), set()
         self._owe(entry, 0)
 
     def _owe(self, entry: Entry, delay_ms: int) -> None:
@@ -320,7 +322,7 @@ class TransactionCoordinator:
             if not entry.unmarked:
                 self._complete(entry)
                 continue
-            transaction = entry.now
+            transaction = entry.appended
             assert transaction is not None
             assert transaction.state in PREPARED
             marker = Marker(
@@ -346,7 +348,8 @@ class TransactionCoordinator:
         if self._is_over:
             return
         if code in _FENCED:
-            # As in Kafka: whoever loads this log next sends it again.
+            # As in Kafka. The key stays in `asked`, so that this coordinator leaves it alone: a newer one, or an
+            # administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
             logger.error(
                 "%s-%d takes no marker of the transactional id %s: %s", *key, entry.name, ErrorCode(code).name
             )
@@ -361,11 +364,11 @@ class TransactionCoordinator:
 
     def _complete(self, entry: Entry) -> None:
         """Every partition has its marker."""
-        prepared = entry.now
+        prepared = entry.appended
         assert prepared is not None
 
         def on_done(code: int) -> None:
-            if code and not self._is_over and entry.now is prepared:
+            if code and not self._is_over and entry.appended is prepared:
                 self._owe(entry, RETRY_MS)
 
         self._write(entry, rules.complete(prepared, self._timing.wall_ms()), on_done)
@@ -386,7 +389,7 @@ class TransactionCoordinator:
         for name in list(self._ongoing):
             entry = self._entries[name]
             # One that is on its way to another state is looked at the next time, as in Kafka.
-            if entry.pending is None and entry.now is not None and wall_ms > entry.now.ends_at_ms:
+            if entry.pending is None and entry.appended is not None and wall_ms > entry.appended.ends_at_ms:
                 logger.info("the transaction of %s is aborted: its timeout is over", name)
                 self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
         if self._ongoing:
@@ -414,9 +417,9 @@ class TransactionCoordinator:
         count = min(SWEPT_AT_ONCE, len(self._to_sweep))
         for _ in range(count):
             entry = self._entries.get(self._to_sweep.popleft())
-            if entry is None or entry.pending is not None or entry.now is None:
+            if entry is None or entry.pending is not None or entry.appended is None:
                 continue
-            if entry.now.state in IDLE and entry.now.updated_ms <= unused_since_ms:
+            if entry.appended.state in IDLE and entry.appended.updated_ms <= unused_since_ms:
                 self._forget(entry)
         return count
 
@@ -425,7 +428,7 @@ class TransactionCoordinator:
         entry.writes += 1
 
         def on_appended(_offset: int) -> None:
-            self._see(entry, None)
+            self._set_appended(entry, None)
 
         def on_written(code: int) -> None:
             self._settle(entry)
@@ -440,12 +443,16 @@ class TransactionCoordinator:
         """DescribeTransactions; None for an id that is not known."""
         self._log.flush()
         entry = self._entries.get(name)
-        return Overview(name, entry.now) if entry is not None and entry.now is not None else None
+        return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None
 
     def overviews(self) -> list[Overview]:
         """ListTransactions: all of them."""
         self._log.flush()
-        return [Overview(entry.name, entry.now) for entry in self._entries.values() if entry.now is not None]
+        return [
+            Overview(entry.name, entry.appended)
+            for entry in self._entries.values()
+            if entry.appended is not None
+        ]
 
     def owed_again(self) -> tuple[int, int]:
         """How many transactions wait to send markers again, and how many to write Complete* again."""

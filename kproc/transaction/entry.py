@@ -40,11 +40,11 @@ class Waiting(NamedTuple):
 class Entry:
     """One transactional id."""
 
-    __slots__ = ("asked", "latest", "name", "now", "pending", "unmarked", "waiting", "writes")
+    __slots__ = ("appended", "asked", "latest", "name", "pending", "unmarked", "waiting", "writes")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.now: Transaction | None = None  # As the log has it; None until the first record.
+        self.appended: Transaction | None = None  # As the log has it; None until the first record.
         self.latest: Transaction | None = None  # With the writes that are on their way.
         self.pending: State | None = None
         self.writes = 0

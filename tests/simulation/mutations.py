@@ -171,7 +171,7 @@ def _detach_unheard(self: Any, role: Any, *, is_final: bool) -> None:
 def _markers_sent_at_once(self: Any, entry: Any, target: Any, on_done: Any) -> None:
     self._write(entry, target, on_done)
     self._log.flush()
-    if entry.now is target:
+    if entry.appended is target:
         self._owe_markers(entry)
 
 
@@ -179,13 +179,13 @@ def _completed_at_once(self: Any) -> None:
     due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= self._timing.now_ms()]
     _SEND_OWED(self)
     for entry in due:
-        if entry.now.state in PREPARED and entry.pending is None:
+        if entry.appended.state in PREPARED and entry.pending is None:
             self._complete(entry)
 
 
 def _loaded_without_markers(self: Any, _topic_id_of: Any) -> None:
     for entry in self._entries.values():
-        self._follow(entry, entry.now)
+        self._follow(entry, entry.appended)
 
 
 def _answered_when_written(state: State) -> Any:
