@@ -57,7 +57,7 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
-from tests.support.budget import Budget  # noqa: E402
+from tests.support.budget import PLAIN_EXAMPLES, Budget, is_long, is_plain  # noqa: E402
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
@@ -98,6 +98,12 @@ def pytest_configure(config: pytest.Config) -> None:
         providers._get_local_constants = lambda: providers._local_constants
     # Once; pytest's `log_level` sets it three times for each test, and each time forgets what every logger knew.
     logging.getLogger().setLevel(logging.INFO)
+    if is_plain(config.option.markexpr) and not config.getoption("hypothesis_profile", None):
+        few = hypothesis.settings(
+            hypothesis.settings.get_profile("same-examples"), max_examples=PLAIN_EXAMPLES
+        )
+        hypothesis.settings.register_profile("few-examples", few)
+        hypothesis.settings.load_profile("few-examples")
     _take_own_temporary_directory(config)
     config.pluginmanager.register(Budget(config), "budget")
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
@@ -143,14 +149,35 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("transport", variants, indirect=True, scope="session")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """A plain run of everything has a worker for each core, unless somebody says how many or looks into a test."""
+    options = config.option
+    if hasattr(config, "workerinput"):
+        return
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not options.keyword
+    looks = options.collectonly or options.usepdb or options.trace or options.capture == "no"
+    if is_plain(options.markexpr) and is_whole and not looks and getattr(options, "numprocesses", 0) is None:
+        options.numprocesses, options.dist = "logical", "loadfile"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if is_long(has_own_broker=_has_own_broker(item), seed=callspec and callspec.params.get("seed")):
+            item.add_marker(pytest.mark.long)
     if config.getoption("dist", "no") == "loadfile":
         items.sort(key=_turn)
     if not config.getoption("bootstrap"):
         return
     for item in items:
-        if item.get_closest_marker("own_broker") or "start_broker" in getattr(item, "fixturenames", ()):
+        if _has_own_broker(item):
             item.add_marker(pytest.mark.skip(reason="needs a broker of its own settings"))
+
+
+def _has_own_broker(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("own_broker")) or "start_broker" in getattr(item, "fixturenames", ())
 
 
 def _turn(item: pytest.Item) -> int:

@@ -14,6 +14,8 @@ from tests.support.broker import ServedBroker
 from tests.support.configs import set_config
 from tests.support.raw import RawClient
 
+pytestmark = pytest.mark.own_broker
+
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OPEN = {"authorizer.class.name": STANDARD, "allow.everyone.if.no.acl.found": "true", "num.io.threads": "2"}
 CLUSTER, ALTER, DESCRIBE, DENY, ALLOW = 4, 7, 8, 2, 3

@@ -21,7 +21,7 @@ from tests.support.secured import SecuredBroker, log_in
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.transports("process")
+pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process")]
 
 STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 # ANONYMOUS is a super user, as where brokers and tools have a listener of their own: nobody whom a Handler does not

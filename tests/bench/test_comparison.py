@@ -55,6 +55,7 @@ def budget(total: float, time: Time) -> Budget:
     return Budget(total, run_seconds=2.0, warmup_seconds=0.5, clock=time)
 
 
+@pytest.mark.own_broker
 def test_topic_of_the_groups_has_a_partition_for_each_member() -> None:
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         for name in ("groups-r1-topic", "groups-r2-topic"):  # Two rounds on one broker.
@@ -62,6 +63,7 @@ def test_topic_of_the_groups_has_a_partition_for_each_member() -> None:
             groups.commit_all(client, f"{name}-reader", name, 3)
 
 
+@pytest.mark.own_broker
 def test_wrong_answer_to_a_commit_is_not_waited_for() -> None:
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         groups.make_topic(client, "one", 1)

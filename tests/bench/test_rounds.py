@@ -68,7 +68,9 @@ class Machine:
         comparison.samples.add(compare.Sample(cell, name, number, {}))
 
 
-@pytest.mark.parametrize("slowness", [0.7, 1.0, 1.3])
+@pytest.mark.parametrize(
+    "slowness", [pytest.param(0.7, marks=pytest.mark.long), 1.0, pytest.param(1.3, marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("arguments", [["--quick"], []], ids=["quick", "full"])
 def test_every_cell_is_asked_of_every_peer_within_the_time(
     arguments: list[str], slowness: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

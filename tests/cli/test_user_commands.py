@@ -55,6 +55,7 @@ def can_log_in(broker: ServedBroker, name: str, password: str, mechanism: str = 
         return last["error_code"] == 0 and client.is_server(last["auth_bytes"])
 
 
+@pytest.mark.own_broker
 def test_the_first_user_comes_before_the_first_start(tmp_path: Path, kproc: Kproc) -> None:
     data = tmp_path / "data"
     added = kproc("add", "admin", "--data", data, stdin="first-word\nmore\n")
@@ -73,6 +74,7 @@ def test_the_first_user_comes_before_the_first_start(tmp_path: Path, kproc: Kpro
     assert not any(b"first-word" in file.read_bytes() for file in data.rglob("*") if file.is_file())
 
 
+@pytest.mark.own_broker
 def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: Path, kproc: Kproc) -> None:
     with ServedBroker(tmp_path / "data"):
         pass
@@ -88,6 +90,7 @@ def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: 
     assert marker.read_bytes() == before
 
 
+@pytest.mark.own_broker
 def test_users_of_a_running_broker(tmp_path: Path, kproc: Kproc, monkeypatch: pytest.MonkeyPatch) -> None:
     with secured(tmp_path / "data", mechanisms=("PLAIN", *KINDS)) as broker:
         monkeypatch.setenv("KPROC_COMMAND_CONFIG", str(client_config(tmp_path, broker)))
@@ -135,6 +138,7 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert complaint in answer.stderr
 
 
+@pytest.mark.own_broker
 def test_a_broker_that_lets_nobody_in_says_so_when_it_starts(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=sasl_settings(tuple(KINDS)), listener=LISTENER) as broker:
         assert "nobody can log in at SASL://127.0.0.1:0: there is no user for SCRAM" in broker.log()

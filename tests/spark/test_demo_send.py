@@ -46,6 +46,7 @@ def test_all_events_arrive_once_and_stay_and_the_topics_must_be_new(tmp_path: Pa
         cluster.close()
 
 
+@pytest.mark.own_broker
 def test_a_sender_that_is_stopped_ends_after_its_chunk(tmp_path: Path) -> None:
     with EmbeddedBroker(transport="process") as broker:
         Demo(broker.bootstrap, tmp_path, 10_000, environ={}, note=lambda _text: None).make_topics()

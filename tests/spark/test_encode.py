@@ -80,7 +80,15 @@ def read_back(drafts, *, batch_bytes: int) -> dict[int, list]:
     return found
 
 
-@pytest.mark.parametrize("codec", Compression)
+@pytest.mark.parametrize(
+    "codec",
+    [
+        codec
+        if codec in (Compression.NONE, Compression.ZSTD)
+        else pytest.param(codec, marks=pytest.mark.long)
+        for codec in Compression
+    ],
+)
 @pytest.mark.parametrize(("keys", "headers"), [(True, True), (False, True), (True, False), (False, False)])
 def test_every_record_comes_back_in_the_order_of_its_partition(
     codec: Compression, keys: bool, headers: bool
@@ -98,6 +106,7 @@ def test_every_record_comes_back_in_the_order_of_its_partition(
             assert found.get(partition, []) == wanted[skipped_here:]
 
 
+@pytest.mark.long
 def test_a_batch_of_200_000_records_has_three_byte_offset_deltas() -> None:
     count = 200_000
     rows = Rows(pa.array([b"v"] * count, pa.binary()), None, None, np.zeros(count, np.int64))

@@ -109,6 +109,7 @@ def test_only_the_leaders_own_directory_is_read(tmp_path: Path) -> None:
             found(str(tmp_path))
 
 
+@pytest.mark.own_broker
 def test_files_go_past_rules_so_those_of_a_broker_with_an_authorizer_are_not_read_unasked() -> None:
     settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
     with Broker(settings) as broker:

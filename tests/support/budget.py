@@ -8,13 +8,32 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import pytest
 
 PLAIN_SECONDS, ALL_SECONDS = 60, 15 * 60
+# CPU of one test in a plain run, with the processes that it waits for: what takes more is marked `long`.
+PLAIN_TEST_SECONDS = 1.0
+# Of its seeds and of Hypothesis' examples a test takes so many in a plain run; scripts/test and .ci/run take all.
+PLAIN_SEEDS, PLAIN_EXAMPLES = 2, 25
 FILES_SHOWN = 10
+
+
+def is_plain(markers: str) -> bool:
+    """Whether a run of the tests with these markers leaves out what is `long`."""
+    return "not long" in markers
+
+
+def is_long(*, has_own_broker: bool, seed: object) -> bool:
+    """Whether a test is `long` for what it is: a plain run starts one broker for all, and takes the first seeds."""
+    return has_own_broker or (isinstance(seed, int) and seed >= PLAIN_SEEDS)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of the children that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def budget_of(markers: str, *, is_whole: bool) -> int | None:
@@ -24,18 +43,28 @@ def budget_of(markers: str, *, is_whole: bool) -> int | None:
     return {"not slow": ALL_SECONDS}.get(markers, PLAIN_SECONDS if "not faults" in markers else None)
 
 
-def told(
-    budget: int, seconds: float, own_cpu: float, children_cpu: float, by_file: Mapping[str, float]
-) -> list[str]:
-    """What to say at the end of a run; nothing if it kept to its budget."""
-    if seconds <= budget:
-        return []
-    longest = sorted(by_file, key=by_file.__getitem__, reverse=True)
-    return [
-        f"{seconds:.0f} s, the budget is {budget} s on the 2-core machine when nothing else runs (tests/README.md); "
-        f"CPU of the run {own_cpu:.0f} s, of its children {children_cpu:.0f} s. Longest files:",
-        *(f"{by_file[name]:7.1f} s  {name}" for name in longest[:FILES_SHOWN]),
-    ]
+def told(budget: int, seconds: float, by_test: Mapping[str, float]) -> list[str]:
+    """What to say at the end of a run whose tests took so many seconds of CPU; nothing if it kept to its budget."""
+    lines = []
+    if seconds > budget:
+        by_file: dict[str, float] = defaultdict(float)
+        for name, each in by_test.items():
+            by_file[name.partition("::")[0]] += each
+        lines = [
+            f"{seconds:.0f} s, the budget is {budget} s on the 2-core machine when nothing else runs "
+            f"(tests/README.md); CPU of the tests {sum(by_test.values()):.0f} s. Files that took most CPU:",
+            *_longest_first(by_file)[:FILES_SHOWN],
+        ]
+    dear = {name: each for name, each in by_test.items() if each > PLAIN_TEST_SECONDS}
+    if budget == PLAIN_SECONDS and dear:
+        lines.append(f"more than {PLAIN_TEST_SECONDS:g} s of CPU in a plain run; make it cheaper, or `long`:")
+        lines += _longest_first(dear)
+    return lines
+
+
+def _longest_first(seconds: Mapping[str, float]) -> list[str]:
+    longest = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return [f"{seconds[name]:7.1f} s  {name}" for name in longest]
 
 
 class Budget:
@@ -45,24 +74,26 @@ class Budget:
         is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
         self._budget = budget_of(config.getoption("markexpr"), is_whole=is_whole)
         self._begin = time.monotonic()
-        self._by_file: dict[str, float] = defaultdict(float)
+        self._cpu_seconds = cpu_seconds()
+        self._by_test: dict[str, float] = defaultdict(float)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
+        """Where the test runs: the report carries the CPU time that has passed since the one before."""
+        report = yield
+        before, self._cpu_seconds = self._cpu_seconds, cpu_seconds()
+        report.cpu_seconds = self._cpu_seconds - before
+        return report
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
         """Setup, call and teardown of each test; with workers it is the main process that hears of all."""
-        self._by_file[report.nodeid.partition("::")[0]] += report.duration
+        self._by_test[report.nodeid] += report.cpu_seconds
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The last lines of the run."""
         if self._budget is None:
             return
-        times = os.times()
-        lines = told(
-            self._budget,
-            time.monotonic() - self._begin,
-            times.user + times.system,
-            times.children_user + times.children_system,
-            self._by_file,
-        )
+        lines = told(self._budget, time.monotonic() - self._begin, self._by_test)
         if lines:
             terminalreporter.section("over the budget")
             terminalreporter.write("\n".join(lines) + "\n")

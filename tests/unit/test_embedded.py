@@ -63,7 +63,14 @@ def unusable_data_directory(stack: ExitStack, scratch: Path) -> tuple[Broker, st
     return Broker(data=file / "data"), "log.dirs: cannot use"
 
 
-@pytest.mark.parametrize("obstacle", [taken_port, taken_metrics_port, unusable_data_directory])
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        taken_port,
+        pytest.param(taken_metrics_port, marks=pytest.mark.long),
+        pytest.param(unusable_data_directory, marks=pytest.mark.long),
+    ],
+)
 def test_what_keeps_it_from_starting_is_in_the_exception_though_its_directory_is_gone(scratch, obstacle):
     with ExitStack() as stack:
         broker, reason = obstacle(stack, scratch)

@@ -14,7 +14,9 @@ from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, parse_request_header
 
 # Bounded so that the folder stays fast; every run looks elsewhere.
-CASES = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CASES = settings(
+    max_examples=settings().max_examples * 2, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 produce_versions = st.sampled_from(hot.PRODUCE_VERSIONS)
 fetch_versions = st.sampled_from(hot.FETCH_VERSIONS)

@@ -130,7 +130,17 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[command for command, _ in MISTAKES])
+def in_a_process_of_its_own(command: str) -> bool:
+    return command.startswith(("serve ", "dev "))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        pytest.param(*mistake, marks=[pytest.mark.long] * in_a_process_of_its_own(mistake[0]), id=mistake[0])
+        for mistake in MISTAKES
+    ],
+)
 def test_a_wrong_command_is_one_line_and_exit_code_2(command, message, called):
     answer = called(command)
     assert answer.returncode == 2

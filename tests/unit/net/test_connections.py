@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kproc.metrics.slab import Slab
 from kproc.net.connection import INFLIGHT_MAX
 from kproc.net.handoff import EVICT, HANDOFF, REFUSED
 from kproc.transport.agent import AgentId
@@ -217,7 +218,7 @@ def test_many_idle_connections_end_in_one_look(start: Start) -> None:
 def test_row_is_stored_ten_times_a_second(rig: ProcessorRig) -> None:
     rig.connect()
     rig.advance_ms(100)
-    words = rig.doze._words
+    words = rig.doze._words[Slab.row_word(0) : Slab.row_word(1)]
     before = words.tobytes()
     rig.advance_ms(99)
     assert words.tobytes() == before

@@ -43,6 +43,7 @@ def test_there_are_as_many_as_asked_for_in_order_and_always_the_same() -> None:
         assert stamps[-1] <= ev.LATEST_MS
 
 
+@pytest.mark.long
 def test_expected_figures_are_those_of_a_plain_loop() -> None:
     events = ev.Events(RECORDS)
     expected = events.expected()

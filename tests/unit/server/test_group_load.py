@@ -26,6 +26,7 @@ from tests.support.logs import TOPIC_ID, LogRig
 BATCHES = 12
 
 
+@pytest.mark.long
 def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also inside the header of the next one, of which only the length is looked at otherwise."""
     log = LogRig(tmp_path / "log").open()

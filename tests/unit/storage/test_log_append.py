@@ -161,6 +161,7 @@ def test_batch_of_more_records_than_are_looked_at_is_refused_before_it_is_inflat
     log.close()
 
 
+@pytest.mark.long
 def test_records_inside_are_looked_at_one_by_one(rig: LogRig) -> None:
     rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
     log = rig.open()
