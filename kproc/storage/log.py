@@ -250,7 +250,7 @@ class Log:
 
     def reconfigure(self, config: LogConfig) -> None:
         """Use changed settings of the topic, from the next append on."""
-        self.state.config = config
+        self.state.config, self.state.limits = config, None
 
     # -- what the parts do: see there -----------------------------------------------------------------------
 

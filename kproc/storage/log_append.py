@@ -11,12 +11,12 @@ from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX
-from kproc.storage.log_state import LogState
+from kproc.storage.log_state import AppendLimits, LogState
 from kproc.storage.producer_state import ProducerEntry, first_offset
 from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
 from kproc.storage.validate import CLIENT, COORDINATOR, examine, read_marker
-from kproc.wire.batch_header import HEADER, HEADER_BYTES, STAMP, Header
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, STAMP, Header
 from kproc.wire.checksum import crc32c
 from kproc.wire.record_batch import (
     CONTROL,
@@ -34,8 +34,8 @@ SNAPSHOT_BYTES: Final = 64 << 20
 # log.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
-# No record has a smaller timestamp than -1, so a roll time below it means: roll before the next batch.
-_ROLL_NOW: Final = -2
+# No record has a smaller timestamp, so this roll time means: roll before the next batch.
+_ROLL_NOW: Final = -INT64_MAX - 2
 
 # Placeholder for a header that was not read; its length matches no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
@@ -51,33 +51,24 @@ _WITHOUT_LOG_START: Final = frozenset(
 )
 # For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
+# What a run appends: last offsets and positions of its batches, the entries of the two indexes, and the numbers of the
+# batches that are left out.
+_Run = tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]], list[int]]
+# What the log has after a run: end, size, bytes since the last index entry, largest timestamp and its offset.
+_Ends = tuple[int, int, int, int, int]
 _unpack_header = HEADER.unpack_from
 _pack_stamp = STAMP.pack_into
+_CHECKED: Final = slice(CRC_FROM, None)
 
 
-class _Run:
-    """Batches that are written with one system call, and what to change if that succeeds or fails."""
+class _Undo:
+    """What a run changes before its write."""
 
-    __slots__ = (
-        "aborted", "bytes_since_index", "end_offset", "lasts", "max_timestamp", "max_timestamp_offset",
-        "pairs", "positions", "size", "times", "undo", "views",
-    )  # fmt: skip
-
-    # What the log has after the run; set when all of its batches are known.
-    end_offset: int
-    size: int
-    bytes_since_index: int
-    max_timestamp: int
-    max_timestamp_offset: int
+    __slots__ = ("aborted", "producers")
 
     def __init__(self) -> None:
-        self.views: list[memoryview] = []
-        self.lasts: list[int] = []
-        self.positions: list[int] = []
-        self.pairs: list[tuple[int, int]] = []
-        self.times: list[tuple[int, int]] = []
-        self.undo: list[tuple[int, ProducerEntry | None]] = []
-        self.aborted: list[AbortedTransaction] = []
+        self.producers: list[tuple[int, ProducerEntry | None]] = []  # As they were.
+        self.aborted: list[AbortedTransaction] = []  # Rows for the transaction index.
 
 
 class LogAppender:
@@ -96,18 +87,14 @@ class LogAppender:
         The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
         compressed again is replaced in the list. A batch that is refused does not hold back the others.
         """
-        state = self._state
-        if state.offline_reason is not None:
-            return [self._refused(ErrorCode.KAFKA_STORAGE_ERROR, state.offline_reason)] * len(batches)
-        now_ms = self._clock.wall_ms()
+        state, now_ms = self._state, self._clock.wall_ms()
         results: list[AppendResult] = []
         reason: str | None = None
         try:
-            if not self._is_epoch_begun:
-                self._begin_epoch()
-            done = 0
-            while done < len(batches) and state.offline_reason is None:
-                done = self._append_run(batches, done, origin, now_ms, results)
+            while state.offline_reason is None:
+                self._append_run(batches, origin, now_ms, results)
+                if len(results) == len(batches):
+                    return results
         except StorageFailure as failure:
             state.note_failure(failure)
             reason = str(failure)
@@ -119,10 +106,8 @@ class LogAppender:
             raise FatalError(
                 f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
             ) from error
-        if len(results) < len(batches):
-            refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or state.offline_reason)
-            results.extend([refusal] * (len(batches) - len(results)))
-        return results
+        refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or state.offline_reason)
+        return results + [refusal] * (len(batches) - len(results))
 
     def append_marker(
         self,
@@ -150,74 +135,91 @@ class LogAppender:
         return self.append([memoryview(marker)], COORDINATOR)[0]
 
     def _append_run(
-        self, batches: list[memoryview], start: int, origin: str, now_ms: int, results: list[AppendResult]
-    ) -> int:
-        """Append from batch `start` on up to where the segment must roll; returns the next batch's number."""
-        # The broker's hot loop: a plain batch passes with one unpack, one CRC and no call of a Python function.
+        self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]
+    ) -> None:
+        """Append batches that have no result yet, until the segment must roll. Hot: a plain one calls no function."""
         state = self._state
-        segment, config, is_append_time = state.active, state.config, state.config.is_append_time
-        run = _Run()
-        views, lasts, positions = run.views, run.lasts, run.positions
-        position, next_offset, since = segment.size, state.end_offset, segment.bytes_since_index
+        segment, start = state.active, len(results)
+        limits = state.limits or self._find_limits(segment, now_ms)
+        plain_bytes, segment_bytes, offset_max, roll_after, after_max_ms, interval, is_append_time = limits
+        if origin is not CLIENT:
+            plain_bytes = 0
+        newest = now_ms + after_max_ms
+        if newest > roll_after:
+            newest = roll_after
+        position, next_offset = segment.size, state.end_offset
+        index_after = position - segment.bytes_since_index + interval
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
-        interval, segment_bytes = config.index_interval_bytes, config.segment_bytes
-        roll_after, offset_max = self._roll_after(segment, now_ms), segment.base_offset + INT32_MAX
-        plain_bytes = config.plain_bytes if origin is CLIENT else 0
-        latest = INT64_MAX if is_append_time else now_ms + config.timestamp_after_max_ms
-        append_ms, leader_epoch = now_ms if is_append_time else -1, state.leader_epoch
-        log_start, first_result, marker, done = state.start_offset, len(results), None, len(batches)
-        for number in range(start, len(batches)):
-            view = batches[number]
+        append_ms, leader_epoch, log_start = -1, state.leader_epoch, state.start_offset
+        run: _Run = [], [], [], [], []
+        lasts, positions, pairs, times, left_out = run
+        undo: _Undo | None = None
+        marker: _Marker = None
+        # The first one of a segment goes alone, because the segment rolls by its timestamp.
+        views = batches[start:] if position else batches[start : start + 1]
+        for view in views:
             total = len(view)
             header = _unpack_header(view) if HEADER_BYTES <= total <= plain_bytes else _NOT_PLAIN
             base, length, _, magic, crc, attributes, delta, first, timestamp, pid, _, sequence, count = header
+            last, end = next_offset + delta, position + total
             try:
                 if not (
-                    length == total - 12 and magic == 2 and 0 <= attributes <= 4 and base == 0
-                    and count == delta + 1 > 0 and timestamp <= latest and first <= latest
-                    and (pid < 0 or sequence >= 0) and crc32c(view[21:]) == crc
+                    not base and length == total - 12 and magic == 2 and attributes in {0, 1, 2, 3, 4}
+                    and count == delta + 1 > 0 and timestamp <= newest and first <= newest
+                    and end <= segment_bytes and last <= offset_max
+                    and (pid < 0 or sequence >= 0) and crc32c(view[_CHECKED]) == crc
                 ):  # fmt: skip
-                    view, total, header, marker = self._examine(batches, number, origin, now_ms)
+                    view, header, marker = self._examine(view, origin, now_ms)
+                    batches[len(results)] = view
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _ = header
-                if pid >= 0 and origin is not COORDINATOR and (known := self._stored(header)) is not None:
-                    results.append(known)
-                    continue
+                    last, end = next_offset + delta, position + len(view)
+                    has_room = end <= segment_bytes and last <= offset_max and timestamp <= roll_after
+                    if not has_room and self._stored(header, origin) is None:
+                        break
+                known = self._stored(header, origin) if pid >= 0 else None
             except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
-                results.append(self._refusal_of(error))
+                known = self._refusal_of(error)
+            if known is not None:
+                left_out.append(len(results))
+                results.append(known)
                 continue
-            last = next_offset + delta
-            if is_append_time:
-                timestamp = now_ms
-            if position + total > segment_bytes or timestamp > roll_after or last > offset_max:
-                done = number
-                break
             _pack_stamp(view, 0, next_offset, length, leader_epoch)
             if is_append_time:
+                append_ms = timestamp = now_ms
                 stamp_append_time(view, now_ms)
             if pid >= 0:
-                self._remember(run, header, marker, last, timestamp, now_ms)
-            if not position:
-                segment.first_timestamp = timestamp
-                roll_after = self._roll_after(segment, now_ms)
+                undo = self._remember(undo, header, marker, last, timestamp, now_ms)
             if timestamp > largest:
                 largest, largest_offset = timestamp, last
-            if since > interval:
-                run.pairs.append((last, position))
-                run.times.append((largest, largest_offset))
-                since = 0
-            since += total
-            views.append(view)
+            if position > index_after:
+                pairs.append((last, position))
+                times.append((largest, largest_offset))
+                index_after = position + interval
             lasts.append(last)
             positions.append(position)
             results.append(AppendResult(0, next_offset, last, append_ms, log_start))
-            next_offset = last + 1
-            position += total
-        run.end_offset, run.size, run.bytes_since_index = next_offset, position, since
-        run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
-        self._finish_run(run, results, first_result)
-        if not views and done < len(batches):
+            next_offset, position = last + 1, end
+        if lasts:
+            ends = next_offset, position, position - index_after + interval, largest, largest_offset
+            self._finish_run(batches, run, ends, undo, results, start)
+        elif len(results) < start + len(views):
             state.roll(next_offset, now_ms)
-        return done
+
+    def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:
+        """What batches for the active segment are compared with: see LogState."""
+        if not self._is_epoch_begun:
+            self._begin_epoch()
+        state, config = self._state, self._state.config
+        roll_after, after_max_ms = self._roll_after(segment, now_ms), config.timestamp_after_max_ms
+        if config.is_append_time:  # The batch has this time then, whatever its client says.
+            roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
+        limits = (
+            config.plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
+            config.index_interval_bytes, config.is_append_time,
+        )  # fmt: skip
+        if not config.is_append_time and (segment.first_timestamp or 0) > 0:  # Else the clock has a say.
+            state.limits = limits
+        return limits
 
     def _begin_epoch(self) -> None:
         """Record that this leader epoch begins here, before its first batch is written."""
@@ -264,9 +266,11 @@ class LogAppender:
         state.on_surprise(f"checking a batch for {state.topic}-{state.partition}", error)
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
-    def _stored(self, header: Header) -> AppendResult | None:
+    def _stored(self, header: Header, origin: str) -> AppendResult | None:
         """The result for a batch that is in the log already; KafkaError if it is out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
+        if producer_id < 0 or origin is COORDINATOR:
+            return None
         last_sequence = (sequence + delta) & _SEQUENCE_MAX
         if attributes & TRANSACTIONAL:
             known = self._producers.admit_in_transaction(
@@ -283,12 +287,13 @@ class LogAppender:
         return AppendResult(0, first_offset(known), known[1], known[3], self._state.start_offset, None, True)
 
     def _remember(
-        self, run: _Run, header: Header, marker: _Marker, last: int, timestamp: int, now_ms: int
-    ) -> None:
-        """Update the producers' state for a batch of this run; note how to undo it."""
+        self, undo: _Undo | None, header: Header, marker: _Marker, last: int, timestamp: int, now_ms: int
+    ) -> _Undo:
+        """Update the producers' state for a batch of this run; return how to undo the run so far."""
+        undo = undo or _Undo()
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _ = header
         producers = self._producers
-        run.undo.append((producer_id, producers.get(producer_id)))
+        undo.producers.append((producer_id, producers.get(producer_id)))
         if not attributes & CONTROL:
             last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
             mark = (last_sequence, last, delta, timestamp)
@@ -299,68 +304,84 @@ class LogAppender:
                 producer_id, epoch, marker[1], offset=last, timestamp=now_ms, is_abort=marker[0]
             )
             if aborted is not None:
-                run.aborted.append(aborted)
+                undo.aborted.append(aborted)
+        return undo
 
-    def _examine(
-        self, batches: list[memoryview], number: int, origin: str, now_ms: int
-    ) -> tuple[memoryview, int, Header, _Marker]:
-        """Check a batch that is not plain: (the batch as it is stored, its size, its header, its marker).
+    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, Header, _Marker]:
+        """Check a batch that is not plain: (the batch as it is stored, its header, its marker).
 
-        KafkaError if it is refused. The batch to store replaces the one in the list, because after a roll this is
-        called again.
+        KafkaError if it is refused. After a roll this is called again with the batch as it is to be stored.
         """
-        view, header = examine(batches[number], self._state.config, origin=origin, now_ms=now_ms)
-        batches[number] = view
+        view, header = examine(view, self._state.config, origin=origin, now_ms=now_ms)
         marker = read_marker(view, header.attributes)
         if origin is COORDINATOR and header.producer_id >= 0:
             self._producers.check_epoch(
                 header.producer_id, header.producer_epoch, None if marker is None else marker[1]
             )
-        return view, len(view), header, marker
+        return view, header, marker
 
-    def _finish_run(self, run: _Run, results: list[AppendResult], first_result: int) -> None:
+    def _finish_run(
+        self,
+        batches: list[memoryview],
+        run: _Run,
+        ends: _Ends,
+        undo: _Undo | None,
+        results: list[AppendResult],
+        start: int,
+    ) -> None:
         """Write a run and make it visible; if the write fails, undo everything and refuse its batches."""
-        if not run.views:
-            return
         state = self._state
-        segment = state.active
+        segment, snapshots, traffic = state.active, self._snapshots, state.traffic
+        lasts, positions, pairs, times, left_out = run
+        views = batches[start : len(results)]
+        if left_out:
+            views = [view for number, view in enumerate(views, start) if number not in left_out]
+        next_offset, size, since_index, largest, largest_offset = ends
         try:
-            if run.size > segment.reserve_at:
-                segment.reserve(run.size, state.config.segment_bytes)
-            if run.aborted:  # First: a marker whose row had no room would show what it has aborted.
-                self._index_aborted(segment, run.aborted)
-            state.fs.write(segment.descriptor(), run.views, position=segment.size)
+            if size > segment.reserve_at:
+                segment.reserve(size, state.config.segment_bytes)
+            if undo is not None and undo.aborted:
+                # First: a marker whose row had no room would show what it has aborted.
+                self._index_aborted(segment, undo.aborted)
+            state.fs.write(segment.descriptor(), views, position=segment.size)
         except StorageFailure as failure:
-            for producer_id, entry in reversed(run.undo):
-                self._producers.restore(producer_id, entry)
-            if not segment.size:
-                segment.first_timestamp = None
-            state.note_failure(failure)
-            if state.offline_reason is None:
-                self._cut_back(segment, indexes_too=bool(run.aborted))
-            refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            # Duplicates are refused, too, since the original may be in this very run; clients retry them.
-            for number in range(first_result, len(results)):
-                if results[number].error_code == 0:
-                    results[number] = refusal
+            self._undo(failure, undo, results, start)
             return
-        grown_bytes = run.size - segment.size
-        snapshots, traffic = self._snapshots, state.traffic
+        grown_bytes = size - segment.size
         snapshots.bytes_since += grown_bytes
-        snapshots.batches_since += len(run.views)
         traffic.bytes_in += grown_bytes
-        traffic.records_in += run.end_offset - state.end_offset
-        segment.size = run.size
-        segment.bytes_since_index = run.bytes_since_index
-        segment.max_timestamp, segment.max_timestamp_offset = run.max_timestamp, run.max_timestamp_offset
-        state.end_offset = self._producers.end_offset = run.end_offset
-        state.tail.extend(run.lasts, run.positions)
-        if run.pairs:
-            segment.note_indexed(run.pairs, run.times)
-        if snapshots.bytes_since >= SNAPSHOT_BYTES or (
-            snapshots.batches_since >= SNAPSHOT_BATCHES and self._producers
-        ):
+        traffic.records_in += next_offset - state.end_offset
+        if not segment.size:
+            segment.first_timestamp = largest
+        segment.size, segment.bytes_since_index = size, since_index
+        segment.max_timestamp, segment.max_timestamp_offset = largest, largest_offset
+        state.end_offset = next_offset
+        state.tail.extend(lasts, positions)
+        if pairs:
+            segment.note_indexed(pairs, times)
+            state.limits = None  # The index may be full.
+        if undo is not None:
+            snapshots.batches_since += len(undo.producers)
+            if snapshots.batches_since >= SNAPSHOT_BATCHES:
+                state.take_snapshot()
+        if snapshots.bytes_since >= SNAPSHOT_BYTES:
             state.take_snapshot()
+
+    def _undo(
+        self, failure: StorageFailure, undo: _Undo | None, results: list[AppendResult], start: int
+    ) -> None:
+        """A write failed: put back what was changed before it, and refuse its batches."""
+        state = self._state
+        for producer_id, entry in reversed(undo.producers if undo is not None else ()):
+            self._producers.restore(producer_id, entry)
+        state.note_failure(failure)
+        if state.offline_reason is None:
+            self._cut_back(state.active, indexes_too=undo is not None and bool(undo.aborted))
+        refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+        # Duplicates are refused, too, since the original may be in this very run; clients retry them.
+        for number in range(start, len(results)):
+            if results[number].error_code == 0:
+                results[number] = refusal
 
     def _index_aborted(self, segment: LogSegment, aborted: list[AbortedTransaction]) -> None:
         state = self._state

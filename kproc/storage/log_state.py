@@ -27,6 +27,10 @@ from kproc.wire.file_range import FileRange
 
 logger = logging.getLogger(__name__)
 
+# Size of a plain batch, of the segment; its last offset; the timestamp after which it rolls; how much later than now a
+# timestamp may be; bytes between index entries; whether the broker's clock dates the records.
+AppendLimits = tuple[int, int, int, int, int, int, bool]
+
 
 def _log_surprise(what: str, error: Exception) -> None:
     logger.error("%s failed", what, exc_info=error)
@@ -37,7 +41,7 @@ class LogState:
 
     __slots__ = (
         "active", "clock", "config", "directory", "end_offset", "epochs", "fs", "leader_epoch",
-        "offline_reason", "on_surprise", "partition", "producers", "recovery_point", "segments", "snapshots",
+        "limits", "offline_reason", "on_surprise", "partition", "producers", "recovery_point", "segments", "snapshots",
         "start_offset", "tail", "topic", "topic_id", "traffic", "unsynced",
     )  # fmt: skip
 
@@ -71,6 +75,8 @@ class LogState:
         self.end_offset = end_offset
         self.recovery_point = 0
         self.config = config  # The settings in force: Log.reconfigure() changes them.
+        # What LogAppender compares batches with. None: to be found anew, as config, segment or its indexes changed.
+        self.limits: AppendLimits | None = None
         self.clock = clock
         self.fs = fs
         self.segments = SegmentList(fs, segments)
@@ -148,7 +154,7 @@ class LogState:
 
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and begin a new one; if that fails, the old one stays active."""
-        old = self.active
+        old, self.limits = self.active, None
         old.seal()
         old.give_back()
         new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
@@ -162,4 +168,5 @@ class LogState:
 
     def take_snapshot(self) -> None:
         """Write a snapshot of the producers at the log's end. If that fails, the log goes on without it."""
+        self.producers.end_offset = self.end_offset
         self.snapshots.take(self.fs, self.directory, self.producers, self.segments)

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
 IDLE_MAX = 527
-PRODUCE_MAX = 2094
+PRODUCE_MAX = 1934
 FETCH_MAX = 1631
 # The Fetch that parks, and the Produce that wakes it: two passes.
-PARKED_MAX = 4315
+PARKED_MAX = 4155
 
 
 @pytest.fixture

@@ -338,6 +338,31 @@ def test_a_new_config_counts_from_the_next_append(rig: LogRig) -> None:
     log.close()
 
 
+def test_a_new_config_counts_where_the_old_one_has_been_used(rig: LogRig) -> None:
+    log = rig.open()
+    for _ in range(3):
+        append_one(log, batch(bytes(100)))
+    log.reconfigure(LogConfig(max_message_bytes=100))
+    assert append_one(log, batch(bytes(100))).error_code == ErrorCode.MESSAGE_TOO_LARGE
+    log.reconfigure(LogConfig(segment_bytes=300, segment_ms=1000))
+    append_one(log, batch(bytes(100)))
+    assert log.segment_count == 2
+    append_one(log, batch(bytes(10), timestamp=NOW_MS + 2000))
+    assert log.segment_count == 3
+    log.close()
+
+
+def test_records_without_a_time_roll_by_the_clock_after_any_number_of_them(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_ms=1000)
+    log = rig.open()
+    for _ in range(3):
+        append_one(log, batch("a", timestamp=-1))
+    rig.clock.advance_ns(2 * 10**9)
+    append_one(log, batch("a", timestamp=-1))
+    assert log.segment_count == 2
+    log.close()
+
+
 def test_many_batches_of_idempotent_producers_write_one_too(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
