@@ -110,11 +110,8 @@ class SessionCache:
         session.update(request)
         if not session.targets:
             del self._sessions[session.id]
-            return (
-                list(targets_of(request)),
-                None,
-                False,
-            )  # As in Kafka; it may have been told to forget them, too.
+            # As in Kafka; it may have been told to forget them, too.
+            return list(targets_of(request)), None, False
         return list(session.targets.values()), session, True
 
     def reads(self, session_id: int, name: str, topic_id: bytes) -> bool:

@@ -24,9 +24,8 @@ _OPERATION: Final = "append_marker"
 
 OnCode = Callable[[int], None]
 OnCodes = Callable[[list[int]], None]
-OnCodeOf = Callable[
-    [int, int], None
-]  # Gets the place of a marker among those that were sent, and its outcome.
+# Gets the place of a marker among those that were sent, and its outcome.
+OnCodeOf = Callable[[int, int], None]
 Parts = Sequence[tuple[PartitionKey, Marker]]
 
 # Of one owner that have not been answered: what its ring holds, and no more than that in memory when it hangs.

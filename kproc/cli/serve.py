@@ -159,9 +159,8 @@ class Parser(argparse.ArgumentParser):
 
             logs.use_json()
         if given.ready_file is not None:
-            given.ready_file.unlink(
-                missing_ok=True
-            )  # One that outlived a kill -9 must not speak for this start.
+            # One that outlived a kill -9 must not speak for this start.
+            given.ready_file.unlink(missing_ok=True)
         return self._start(given, self._flags(given))
 
     def _flags(self, given: argparse.Namespace) -> list[Flag]:

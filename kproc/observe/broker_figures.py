@@ -34,7 +34,7 @@ Sizes = dict[tuple[str, int], tuple[int, int]]  # Bytes and segments, by topic a
 NO_TRAFFIC: Final = (0, 0, 0, 0)
 
 
-class Places(Generic[Key]):
+class ShownKeys(Generic[Key]):
     """The keys that have a series of their own: the first ones, until they are deleted."""
 
     def __init__(self, limit: int) -> None:
@@ -108,11 +108,11 @@ class BrokerFigures:
         self._asked: set[int] = set()
         self._waiting: list[Callable[[], None]] = []
         self._until_ns = 0
-        self.topics: Places[str] = Places(TOPICS_MAX)
-        self.partitions: Places[tuple[str, int]] = Places(PARTITIONS_MAX)
-        self.group_ids: Places[str] = Places(GROUPS_MAX)
-        self.group_topics: Places[tuple[str, str]] = Places(GROUP_TOPICS_MAX)
-        self.group_partitions: Places[tuple[str, str, int]] = Places(GROUP_PARTITIONS_MAX)
+        self.topics: ShownKeys[str] = ShownKeys(TOPICS_MAX)
+        self.partitions: ShownKeys[tuple[str, int]] = ShownKeys(PARTITIONS_MAX)
+        self.group_ids: ShownKeys[str] = ShownKeys(GROUPS_MAX)
+        self.group_topics: ShownKeys[tuple[str, str]] = ShownKeys(GROUP_TOPICS_MAX)
+        self.group_partitions: ShownKeys[tuple[str, str, int]] = ShownKeys(GROUP_PARTITIONS_MAX)
 
     # -- gathering ---------------------------------------------------------------------------------------------
 

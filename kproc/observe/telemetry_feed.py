@@ -99,10 +99,8 @@ class Feed:
         self._bytes = 0
         self._number = 0
         self._dropped = 0
-        self._unsent: tuple[bytes, int] | None = (
-            # The batch that is under way or to be sent again, and how many lines are lost if it is refused.
-            None
-        )
+        # The batch that is under way or to be sent again, and how many lines are lost if it is refused.
+        self._unsent: tuple[bytes, int] | None = None
         self._is_asking = False
         self._next_ns = 0
         self._complaint = ""

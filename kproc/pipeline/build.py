@@ -227,9 +227,8 @@ class Builder:
                 column = f.expr(expression)
                 kind = frame.select(column.alias(name)).schema[name].dataType
             if name in ("key", "value") and not isinstance(kind, (StringType, BinaryType)):
-                column = column.cast(
-                    "string"
-                )  # Numbers and times as their text, as elsewhere in Kafka's tools.
+                # Numbers and times as their text, as elsewhere in Kafka's tools.
+                column = column.cast("string")
             columns.append((column.cast("int") if name == "partition" else column).alias(name))
         with self._at(sink, "input"):
             return frame.select(*columns)

@@ -42,6 +42,7 @@ class _Open(NamedTuple):
 
     def take(self, raw: memoryview) -> tuple[Any, bool]:
         """The reply, and whether another one follows."""
+        # The peer lives, but what it was to do has failed unexpectedly, which its log tells: as lost as if it had died.
         if raw == _NIL:
             return self.lost(), False
         if self.call is None:
@@ -105,7 +106,7 @@ class Calls:
         """Pass a REPLY record to the callback of its call."""
         token, length = TOKEN.unpack_from(view)
         found = self._open.get(token)
-        if found is None:
+        if found is None:  # Lost already, with the peer that is answering all the same.
             return
         reply, is_open = found.take(view[TOKEN.size : TOKEN.size + length])
         if not is_open:

@@ -60,10 +60,8 @@ def _usual_key(frame: memoryview) -> bytes | None:
         transactional_id, _, _, topics, name_bytes = _PLAIN.unpack_from(frame, at)
         if transactional_id != -1 or topics != 1 or name_bytes < 0:
             return None
-        start = at + _PLAIN.size - 2
-        return frame[
-            start : start + 2 + name_bytes + 8
-        ].tobytes()  # The name, how many partitions, the index.
+        start = at + _PLAIN.size - 2  # The length of the name, the name, how many partitions, the index.
+        return frame[start : start + 2 + name_bytes + 8].tobytes()
     tagged, transactional_id, _, _, topics, name_bytes = _COMPACT.unpack_from(frame, at)
     if tagged or transactional_id or topics != 2:
         return None

@@ -47,9 +47,8 @@ class PrincipalMapper:
 
     def __init__(self, rules: str = "DEFAULT") -> None:
         self._text = rules.strip() or "DEFAULT"
-        self._rules = [
-            _parse(match[1]) for match in _SPLITTER.finditer(self._text) if match[1]
-        ]  # Empty rules are left out.
+        # Empty rules are left out.
+        self._rules = [_parse(match[1]) for match in _SPLITTER.finditer(self._text) if match[1]]
 
     def name_of(self, subject: str) -> str:
         """The principal's name for the subject of a client's certificate. Raises NoMatchingRule."""

@@ -43,9 +43,7 @@ def run_in_process(
 def _kind_of(config: Config) -> type[BrokerProcess]:
     if config.kproc_transport not in ("connection-threads", "asyncio"):
         return BrokerProcess
-    from kproc.server.turn_based import (
-        ConnectionThreadsProcess,
-        LoopProcess,
-    )  # Imports asyncio, which the other transports do not need.
+    # Loaded here: it imports asyncio, which the other transports do not need.
+    from kproc.server.turn_based import ConnectionThreadsProcess, LoopProcess
 
     return LoopProcess if config.kproc_transport == "asyncio" else ConnectionThreadsProcess

@@ -26,6 +26,7 @@ def install() -> int:
     global _fd
     if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
         _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
+        # Who reads it empties it first, which does not move our position: the next stacks would follow a hole.
         fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
     # A registration inherited from the parent would keep this one from taking effect.
     faulthandler.unregister(signal.SIGUSR1)
@@ -58,6 +59,7 @@ def take(pid: int) -> str | None:
             for _ in range(_WAITS):
                 if handle.has_ended(_WAIT_S):
                     return None
+                # faulthandler writes in pieces and does not tell when it is done: it is when nothing more comes.
                 before, size = size, os.fstat(file.fileno()).st_size
                 if size and size == before:
                     return file.read().decode("utf-8", "replace")

@@ -240,6 +240,16 @@ class Supervisor:
                 return
         self._scaler.leave_out(shut)
         self._children.handler_count = wanted.handlers
+        self._add_roles(wanted)
+        for role in self._table:
+            if role.agent != CONTROLLER:
+                self._children.start(role, is_restart=False)
+        # Linked when all have been forked: a link needs both its processes.
+        for role in self._table:
+            self._children.introduce(role)
+        self._scaler.assign_acceptors()
+
+    def _add_roles(self, wanted: Wanted) -> None:
         self._table.add(CLEANER)
         for index in range(wanted.handlers):
             self._table.add(handler_id(index))
@@ -252,12 +262,6 @@ class Supervisor:
             self._table.add(CONTROL_PROCESSOR)
         for agent in self._listening:
             self._table.add(agent)
-        for role in self._table:
-            if role.agent != CONTROLLER:
-                self._children.start(role, is_restart=False)
-        for role in self._table:
-            self._children.introduce(role)
-        self._scaler.assign_acceptors()
 
     def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
         """Run the loop until these steps are done; None if the broker must stop before."""

@@ -95,10 +95,9 @@ class SupervisorOperations:
             planned = self._balancer.plan(pool, by_rate=True)
             yield from self._balancer.move(planned, moved)
             moves += planned
+        # Answer before the migrations end: the asking client's own connection may be among them.
         for on_reply in waiters:
-            on_reply(
-                {"moves": moved}
-            )  # Answer before the migrations end: the asking client's own connection may be among them.
+            on_reply({"moves": moved})
         yield from self._balancer.rest(moves)
 
     def _ask_processors(

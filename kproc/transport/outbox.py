@@ -115,6 +115,8 @@ class Outbox:
         overflow = self._overflow
         while overflow and self._try_push(overflow[0][0], overflow[0][1]):
             overflow.popleft()
+        # In this order: who is woken must find what it was woken for. Also with an overflow: the peer makes room for
+        # the rest when it has seen the beginning.
         self._sender.publish()
         self._waker.wake()
         self.is_dirty = self.has_overflow = bool(overflow)
@@ -149,7 +151,7 @@ class Inbox:
         """Take up to `limit` records; the views are valid until `release()`."""
         while True:
             batch = self._receiver.poll(limit)
-            # By a dict, because nothing looks through kinds as quickly.
+            # The pairs as a dict have the kinds as keys: made and searched in C, which a loop over the pairs is not.
             if not self._partial and CHUNK not in dict(batch):
                 return batch
             messages = self._join(batch)

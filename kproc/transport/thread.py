@@ -86,6 +86,7 @@ class PipeSender:
         return True
 
     def publish(self) -> None:
+        # Not at each push: a receiver must not see half of what one pass writes, which a ring does not show either.
         if self._unpublished:
             self._pipe.queue.extend(self._unpublished)
             self._unpublished.clear()

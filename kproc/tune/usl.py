@@ -141,9 +141,8 @@ def fit(points: Sequence[Point], *, seed: int = 1) -> Fit:
 
 
 def _solve(points: Sequence[Point]) -> Law:
-    rows = [
-        (w := p.throughput / p.n, w * (p.n - 1), w * p.n * (p.n - 1)) for p in points
-    ]  # the measured side is then 1 in every row
+    # The measured side is then 1 in every row.
+    rows = [(w := p.throughput / p.n, w * (p.n - 1), w * p.n * (p.n - 1)) for p in points]
     best: tuple[float, list[float]] | None = None
     for count in (1, 2, 3):
         for chosen in combinations(range(3), count):

@@ -14,7 +14,7 @@ from kproc.clock import ManualClock
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage
 from kproc.observe import broker_figures
-from kproc.observe.broker_figures import BrokerFigures, Group, HandlerFigures, Places
+from kproc.observe.broker_figures import BrokerFigures, Group, HandlerFigures, ShownKeys
 from kproc.observe.figures_text import OTHERS, figures_text
 from kproc.role.partition_table import PartitionTable, holder_word
 
@@ -131,7 +131,7 @@ def test_handler_that_hangs_is_counted_and_asked_again_when_it_has_answered(rig:
 
 
 def test_topics_without_a_series_of_their_own_are_together_one(rig: Rig) -> None:
-    rig.figures.topics = Places(2)
+    rig.figures.topics = ShownKeys(2)
     for name in ("a", "b", "c", "d"):
         rig.create(name)
     traffic = {name: [1, 1, 1, 1] for name in "abcd"}
@@ -151,7 +151,7 @@ def test_topics_without_a_series_of_their_own_are_together_one(rig: Rig) -> None
 
 
 def test_partitions_are_bounded_and_keep_their_series(rig: Rig) -> None:
-    rig.figures.partitions = Places(3)
+    rig.figures.partitions = ShownKeys(3)
     rig.create("t", 5)
     rig.open("t", 1, 4, 9)
     samples = rig.scrape(reply(sizes={"t": [1, 500, 2]}), reply())
@@ -184,7 +184,7 @@ def test_size_of_a_log_that_nobody_opened_is_that_of_its_files_and_is_not_counte
 
 
 def test_lag_is_by_partition_and_by_topic_and_the_largest_is_of_all_groups(rig: Rig) -> None:
-    rig.figures.group_topics = Places(1)
+    rig.figures.group_topics = ShownKeys(1)
     rig.create("t", 2)
     rig.open("t", 0, 0, 100)
     rig.ends["t", 1] = (0, 10)
