@@ -68,7 +68,7 @@ class Deadlines(Generic[K]):
         return due
 
     def pop_all(self) -> list[K]:
-        """The same, whatever the time."""
+        """`pop_due` of everything, whatever the time."""
         return self.pop_due(NEVER - 1)
 
     def _settle(self) -> None:

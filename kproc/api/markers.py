@@ -127,7 +127,7 @@ def _answer(_index: int, code: int, _message: str | None) -> Answer:
 
 @operation(_OPERATION, _answer)
 def serve(services: Services, name: str, partition: PartitionImage, marker: Any, on_answer: OnAnswer) -> None:
-    """The same, by whichever Handler it is asked."""
+    """Append a marker that a coordinator sent, of whichever Handler."""
 
     def on_code(code: int) -> None:
         on_answer(_answer(partition.index, code, None))

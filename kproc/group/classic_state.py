@@ -136,7 +136,7 @@ class ClassicState:
     # Answers.
 
     def join_result(self, member: Member, leader: str | None, *, skip_assignment: bool = False) -> JoinResult:
-        """A successful join of the present generation. Who is told that it leads is told all members."""
+        """A successful join of the present generation; the leader's has the list of all members."""
         leads = leader == member.member_id
         return JoinResult(
             ErrorCode.NONE,

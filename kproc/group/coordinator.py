@@ -384,7 +384,7 @@ class GroupCoordinator:
         self.abandon()
 
     def abandon(self) -> None:
-        """The same of one whose writes are not to be trusted any more."""
+        """`resign` without writing what waits: an exception left the state half changed."""
         groups, self._groups = self._groups, {}
         for group_id, group in groups.items():
             self._deadlines.discard((self, group_id))

@@ -113,7 +113,7 @@ class CoordinatorRuntime:
         return shard
 
     def loaded_shard(self, key: PartitionKey) -> Shard[Any]:
-        """The same of one that can be asked."""
+        """`shard`, if its coordinator is loaded and no request waits for it; else COORDINATOR_LOAD_IN_PROGRESS."""
         shard = self.shard(key)
         if not shard.is_loaded or self._waits.holds(key):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -270,7 +270,7 @@ class CoordinatorRuntime:
                 self.release((each.topic.name, each.partition.index))
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
-        """What was kept about them goes with them; with an internal topic itself, all that it kept."""
+        """Drop what coordinators store about deleted topics, and the coordinators of a deleted internal topic."""
         names = {topic.name for topic in topics}
         for key in list(self._shards):
             if key[0] in names:

@@ -1,9 +1,9 @@
 """CoordinatorWaits: requests that met a coordinator which is still being loaded, and wait for it for a short time.
 
 A client that is told COORDINATOR_LOAD_IN_PROGRESS asks again after a pause of its own, half a second for librdkafka;
-most loads take a few ms. Who waits is called back once: when the coordinator can be asked, when the partition has
-another owner, or when the time is over; it then asks again and takes what comes. In the order in which they came, so
-nobody else may ask the coordinator as long as somebody waits for it.
+most loads take a few ms. A waiting request is called back once: when the coordinator can be asked, when the partition
+has another owner, or when the time is over; it then asks again and takes what comes. Requests are served in the order
+in which they came, so a later one may not ask a coordinator while an earlier one waits for it.
 """
 
 from __future__ import annotations

@@ -379,7 +379,7 @@ class Handler(LinkedAgent):
         if change.moved:
             self._load_eagerly()
         if change.acls_changed:
-            # Whoever waits for records was allowed to read them when he asked. He asks again.
+            # A Fetch that is parked was authorised when it came. Ended now, its client asks again, under the new rules.
             self._purgatory.expire_all()
         image = self._services.image
         if change.broker_configs_changed:

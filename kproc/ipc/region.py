@@ -142,7 +142,7 @@ class Region:
         return part
 
     def carve_words(self, offset: int, count: int) -> memoryview:
-        """The same as shared words."""
+        """`carve`, as shared words."""
         assert offset % WORD_BYTES == 0, offset
         words = cast_words(self.carve(offset, count * WORD_BYTES))
         self._views.append(words)

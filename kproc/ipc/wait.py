@@ -54,7 +54,7 @@ class Waker:
             self.signal()
 
     def wake_fenced(self) -> None:
-        """The same for a caller that has fenced since its last publish."""
+        """`wake` without its fence: the caller has fenced since its last publish."""
         if self._words[self._index]:
             self.signal()
 

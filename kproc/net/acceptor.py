@@ -192,7 +192,7 @@ class Acceptor:
         due = [self._parked.first]
         if self._backoff_until_ns:
             due.append(self._backoff_until_ns)
-        # What is over and still waits, waits for something else as well: a place, or another Processor.
+        # A time that has passed is left out: if it is still waited, then for something else as well, which is told.
         if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
             due.append(self.quotas.ready_ns)
         if self._lookups.is_busy:

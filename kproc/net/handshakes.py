@@ -114,7 +114,7 @@ class Handshakes:
         self._state.counts[SLOT["tls_handshakes"]] += 1
         connection = self._table.by_fd[transport.fd]
         certificate = transport.peer_certificate()
-        if certificate is None or connection.gate is not None:  # Who logs in is who the login says.
+        if certificate is None or connection.gate is not None:  # With a login, that names the principal.
             return
         try:
             principal = Principal(USER, transport.context.mapper.name_of(subject_of(certificate)))

@@ -79,7 +79,7 @@ class TlsShare:
         self.state.is_pressed = True
 
     def may_encrypt(self, count: int) -> bool:
-        """Whether so many bytes may be encrypted in this pass. What is small may be when what is large may not."""
+        """Whether so many bytes may be encrypted in this pass. Small answers have a share of their own."""
         if self._left > (-_SMALL_ANSWERS_BYTES if count <= _RECORD_BYTES else 0):
             return True
         self.is_spent = self.state.is_pressed = True

@@ -88,7 +88,7 @@ class Calls:
         on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
-        """The same with types."""
+        """`call`, with a body and a reply of declared types."""
         self._push(outbox, call.name, body, payload, _Open(peer, on_reply, self._containment.owner, call))
 
     def _push(
@@ -168,7 +168,7 @@ def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
 
 
 def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw) -> None:
-    """The same for who knows how the body of each op is to be read."""
+    """`serve_call` for a role that decodes the body itself, by the type that its operation declares."""
     token, length = TOKEN.unpack_from(view)
     op, raw = _decode_call(view[TOKEN.size : TOKEN.size + length])
 

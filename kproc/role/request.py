@@ -168,7 +168,8 @@ class HandlerRequest(RequestContext):
         if authorizer is None or self.flags & FLAG_PROBE:
             return True
         client = self.peer.identities.get(self.connection_id)
-        if client is None:  # It has left. Whoever it was, it is not ANONYMOUS, who may have rights.
+        if client is None:
+            # It has left, and is forgotten: it must not get the rights that ANONYMOUS may have.
             return False
         return authorizer.is_allowed(
             client, operation, resource, name, api_key=self.api_key, is_question=is_question, count=count

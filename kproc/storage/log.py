@@ -66,7 +66,7 @@ _STATE_VERSION: Final = 2
 
 
 def _of_state(name: str) -> Any:
-    """A property that reads a field of the log's state. Who reads several for each request uses `state`."""
+    """A property that reads a field of the log's state. Code that reads several a request uses `state`."""
     return property(attrgetter(f"state.{name}"))
 
 

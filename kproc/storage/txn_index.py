@@ -46,7 +46,8 @@ class TxnIndex:
 
     def close(self) -> None:
         """Forget the rows; the next use reads them again."""
-        if self._rows:  # That there are none is worth remembering.
+        # An empty index stays known as empty: that costs no memory, and to find it out again a file access.
+        if self._rows:
             self._rows = None
 
     @property
@@ -68,7 +69,7 @@ class TxnIndex:
             entry = _entry(self.path, TXN_ENTRY.unpack_from(rows, row * size))
             if entry.first_offset < upper_bound:
                 found.append(entry)
-            # What was open when that marker came, or later, begins behind the bound.
+            # Every later row is of a transaction that was open at this marker or began after it: behind the bound.
             if entry.last_stable_offset >= upper_bound:
                 return found, True
         return found, False

@@ -214,7 +214,7 @@ class TransactionCoordinator:
         assert entry.latest is None or entry.latest.state in PREDECESSORS[target.state], (
             f"{entry.name}: {entry.latest.state.word} to {target.state.word}"
         )
-        # Whoever loads a producer's change of ids must know both, in a cluster of any level.
+        # A coordinator that loads a change of the producer's id needs both ids, which only the flexible version has.
         is_flexible = target.changes_its_id or self._environment.cluster_version() >= FLEXIBLE_RECORDS
         version = FLEXIBLE if is_flexible else PLAIN
         record = encode_key(entry.name), encode_value(target, version)
@@ -472,7 +472,7 @@ class TransactionCoordinator:
         self.abandon()
 
     def abandon(self) -> None:
-        """The same of one whose writes are not to be trusted any more."""
+        """`resign` without writing what waits: an exception left the state half changed."""
         self._is_over = True
         for name in (_TIMEOUTS, _MARKERS, _WAITING):
             self._deadlines.discard((self, name))

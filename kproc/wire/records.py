@@ -186,5 +186,5 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
 
 
 def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
-    """The same as a list, for those who know that it has room."""
+    """`walk_records` as a list: for callers that know that so many records fit into memory."""
     return list(walk_records(raw, count, base_timestamp, base_offset))
