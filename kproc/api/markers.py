@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import astuple
 
-from kproc.api.context import PartitionKey, Services
+from kproc.api.context import PartitionKey, PartitionMoving, Services
 from kproc.api.forwarding import Answer, OnAnswer, gather, operation
 from kproc.cluster.image import PartitionImage
 from kproc.coordinator.marker import Marker
@@ -49,8 +49,7 @@ class MarkerSender:
             owner = services.handler_index if partition is None else partition.owner
             by_owner.setdefault(owner, []).append(at)
         for at in by_owner.pop(services.handler_index, ()):
-            # One by one: a log may be on its way here from another owner, and wait for that.
-            send_markers(services, [parts[at]], partial(_pass_on, [at], on_code))
+            self._append(*parts[at], partial(on_code, at))
         for owner, ats in by_owner.items():
             in_flight = self._in_flight.get(owner, 0)
             sent, left = ats[: IN_FLIGHT_MAX - in_flight], ats[IN_FLIGHT_MAX - in_flight :]
@@ -60,6 +59,17 @@ class MarkerSender:
                 send_markers(services, [parts[at] for at in sent], on_codes)
             for at in left:
                 on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _append(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+        """End a transaction in a partition of ours: at once, unless its log or coordinator may be on its way here."""
+        if key[0] not in self._services.coordinators:
+            try:
+                append_marker(self._services, key, marker, on_code)
+            except PartitionMoving:
+                pass
+            else:
+                return
+        send_markers(self._services, [(key, marker)], lambda codes: on_code(codes[0]))
 
     def _take(self, owner: int, sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
         self._in_flight[owner] -= len(sent)
@@ -85,7 +95,7 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
 
 
 def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """End a transaction in a partition of ours."""
+    """End a transaction in a partition of ours; PartitionMoving if its log is not here yet."""
     name, index = key
     partition = services.image.partition(name, index)
     if partition is None:
@@ -101,6 +111,8 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
         return
     try:
         owned = services.partitions.get(name, partition)
+    except PartitionMoving:
+        raise
     except KafkaError as error:
         on_code(error.code)
         return

@@ -22,8 +22,8 @@ from kproc.api.produce_answers import (
     ManyAnswer,
     OneProduce,
     Pending,
-    PendingProduce,
     failed,
+    pending_of,
     row_of,
 )
 from kproc.api.produce_order import (
@@ -45,7 +45,7 @@ from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation
 from kproc.storage.results import AppendResult
-from kproc.storage.validate import CLIENT
+from kproc.storage.validate import CLIENT, CONFIRMED
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import ProduceRequest, ProduceTopic, decode_produce
@@ -215,11 +215,10 @@ class ProduceBatcher:
         self, context: RequestContext, body: memoryview, request: ProduceRequest, *, is_transactional: bool
     ) -> None:
         total = sum(len(topic.partitions) for topic in request.topics)
-        on_done = ManyAnswer(context, request)
         if total == 0:
-            on_done([])
+            ManyAnswer(context, request)([])
             return
-        pending = PendingProduce(request.acks, request.transactional_id, total, on_done)
+        pending = pending_of(context, request, total)
         refusal = self._transactions.refusal_of(context, request) if is_transactional else 0
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
@@ -335,6 +334,8 @@ class ProduceBatcher:
                         self._known_answers.answer(gathered.known, results, index)
                         continue
                     self._name_targets(gathered)
+                elif gathered.origin is CONFIRMED:
+                    self._transactions.appended(owned)
                 for result, (pending, at) in zip(results, gathered.targets, strict=True):
                     code = result.error_code
                     answer = row_of(index, result)
@@ -343,11 +344,12 @@ class ProduceBatcher:
                     else:
                         owned.when_synced(result.last_offset + 1, DecideWhenSynced(pending, at, answer))
             except Exception as error:  # noqa: BLE001 - contained: appended it is, or the error is fatal
-                self._fail(gathered, error)
+                self._fail(owned, gathered, error)
 
-    def _fail(self, gathered: Gathered, error: Exception) -> None:
+    def _fail(self, owned: OwnedPartition, gathered: Gathered, error: Exception) -> None:
         """A surprise between the publication of what was appended and its answers: the clients ask again."""
         self._services.containment.caught("the answers of an append", error)
+        self._transactions.appended(owned)
         if gathered.known:
             self._name_targets(gathered)
         for pending, _ in gathered.targets:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 from kproc.api.context import RequestContext
 from kproc.api.owners import Join
@@ -72,12 +72,18 @@ class PendingProduce(Join[Result | None]):
 class OneProduce:
     """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
 
-    __slots__ = ("_context", "_name", "_topic_id", "acks")
+    __slots__ = ("_context", "_name", "_topic_id", "acks", "transactional_id")
 
-    transactional_id: ClassVar[str | None] = None
-
-    def __init__(self, context: RequestContext, acks: int, name: str | None, topic_id: bytes | None) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        acks: int,
+        name: str | None,
+        topic_id: bytes | None,
+        transactional_id: str | None = None,
+    ) -> None:
         self.acks = acks
+        self.transactional_id = transactional_id
         self._context = context
         self._name = name
         self._topic_id = topic_id
@@ -177,6 +183,14 @@ class ManyAnswer:
         version, correlation_id = context.api_version, context.correlation_id
         context.settle()
         context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
+
+
+def pending_of(context: RequestContext, request: ProduceRequest, count: int) -> Pending:
+    """Who waits for the results of a request's partitions, at least one."""
+    if count == 1 == len(request.topics):
+        topic = request.topics[0]
+        return OneProduce(context, request.acks, topic.name, topic.topic_id, request.transactional_id)
+    return PendingProduce(request.acks, request.transactional_id, count, ManyAnswer(context, request))
 
 
 def finish_unanswered(context: RequestContext, code: int) -> None:

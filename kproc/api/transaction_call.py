@@ -59,11 +59,12 @@ def ask_to_join(
     def on_outcomes(outcomes: list[Outcome]) -> None:
         (outcome,) = outcomes
         codes = outcome["codes"] if isinstance(outcome, dict) else [outcome] * len(partitions)
+        refused = sum(code != ErrorCode.NONE for code in codes) if any(codes) else 0
         took_us = (clock.now_ns() - began_ns) // NS_PER_US
         counts.add(VERIFIED, bucket_of(took_us))
         counts.add(VERIFYING, 0, count=took_us)
-        counts.add(UNVERIFIED, 0, count=sum(code != ErrorCode.NONE for code in codes))
-        on_code(next((code for code in codes if code), int(ErrorCode.NONE)))
+        counts.add(UNVERIFIED, 0, count=refused)
+        on_code(next(code for code in codes if code) if refused else int(ErrorCode.NONE))
 
     TRANSACTIONS.ask_for(services, _BROKER, ADD if adds else VERIFY, [item], on_outcomes)
 
@@ -85,12 +86,13 @@ def fields_of(granted: Granted) -> Fields:
 
 
 def to_add(transactional_id: str, request: AddRequest) -> Item:
-    """An add or a verification as plain values."""
-    keys = [[topic, index] for topic, index in request.partitions]
-    return Item(transactional_id, [request.producer_id, request.epoch, keys, request.client_version])
+    """An add or a verification, as it is asked here or travels."""
+    return Item(transactional_id, request)
 
 
 def _asked(wanted: Any) -> AddRequest:
+    if isinstance(wanted, AddRequest):  # It has not travelled.
+        return wanted
     producer_id, epoch, keys, client_version = wanted
     return AddRequest(producer_id, epoch, tuple((topic, index) for topic, index in keys), client_version)
 

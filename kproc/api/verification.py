@@ -24,7 +24,7 @@ from kproc.api.transaction_call import TxnProducer
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation, ResourceType
 from kproc.storage.producer_state import Verification
-from kproc.storage.validate import TRANSACTION
+from kproc.storage.validate import CONFIRMED, TRANSACTION
 from kproc.wire.batch_header import HEADER, HEADER_BYTES
 from kproc.wire.record_batch import MAGIC, TRANSACTIONAL, check_batch
 
@@ -139,6 +139,8 @@ class TransactionalProduce:
         self._ask_to_join: AskToJoin = transaction_call.ask_to_join
         self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
         self._to_ask: list[_Waiting] = []  # Of the request that is being taken.
+        # What its coordinator has confirmed, until the next flush has appended it.
+        self._confirmed: dict[OwnedPartition, dict[int, _Waiting]] = {}  # And by producer id.
 
     @staticmethod
     def refusal_of(context: RequestContext, request: ProduceRequest) -> int:
@@ -170,6 +172,8 @@ class TransactionalProduce:
             self._appender.gather(owned, records, pending, later.at)
             return
         producer_id, epoch, sequence = _producer_of(records)
+        if producer_id in self._confirmed.get(owned, ()):
+            self._appender.flush()  # What it is after that, the log knows.
         waiting = self._still_waiting(owned, producer_id, epoch)
         if waiting is not None and waiting.producer.epoch > epoch:
             pending.decide(later.at, failed(later.partition, ErrorCode.INVALID_PRODUCER_EPOCH))
@@ -275,17 +279,20 @@ class TransactionalProduce:
         if first.topic_id not in self._services.image.topics_by_id:  # It was deleted meanwhile.
             self._place_anew(waiting)
             return
-        # What was gathered before goes first; and all views of the ring are released by who called.
-        self._appender.flush()
+        # Behind what was gathered before, whatever that is; the first batches of many producers become one write.
         for later in waiting.laters:
             records = memoryview(later.records)
-            self._appender.gather(waiting.owned, records, later.pending, later.at, TRANSACTION)
-        producers = waiting.owned.log.producers
+            self._appender.gather(waiting.owned, records, later.pending, later.at, CONFIRMED)
         waiting.guard.is_confirmed = True  # Says nothing if a marker has ended this guard meanwhile.
-        self._appender.flush()
-        waiting.guard.is_confirmed = False
-        if producers.in_transaction(waiting.producer.producer_id, waiting.producer.epoch):
-            producers.end_verification(waiting.producer.producer_id)
+        self._confirmed.setdefault(waiting.owned, {})[waiting.producer.producer_id] = waiting
+
+    def appended(self, owned: OwnedPartition) -> None:
+        """They are in the log, or refused: a confirmation is for what waited, and for nothing else."""
+        producers = owned.log.producers
+        for producer_id, waiting in self._confirmed.pop(owned, {}).items():
+            waiting.guard.is_confirmed = False
+            if producers.in_transaction(producer_id, waiting.producer.epoch):
+                producers.end_verification(producer_id)
 
     def on_moved(self, moved: Collection[PartitionKey]) -> None:
         """These have new owners, who ask for themselves."""

@@ -289,9 +289,6 @@ class Handler(LinkedAgent):
                 work += self._take_from_peer(peer)
         if self._transfers.is_opening:
             work += self._transfers.go_on_opening()
-        # Requests that waited for a partition may have gone on between two passes.
-        if self._produce.gathered:
-            self._produce.flush()
         for _, client in self._serving:
             work += self._requests.drain(client)
         if self._is_stopping or self._is_leaving:
@@ -308,6 +305,9 @@ class Handler(LinkedAgent):
             work += self._purgatory.expire()
         # The coordinators last: they return when they have something to do next.
         work += self._coordinators.work(now_ns)
+        # Requests that waited for a partition, or for the coordinator of a transaction, have gone on.
+        if self._produce.gathered:
+            self._produce.flush()
         # After them, or what they have written by themselves would wait for the next pass, which may be 100 ms away.
         if self._partitions.unsynced:
             self._partitions.start_sync()

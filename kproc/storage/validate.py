@@ -13,6 +13,7 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
 from kproc.storage.records_inside import look_inside, refuse_misdated
 from kproc.wire.record_batch import (
+    CODEC_MASK,
     CONTROL,
     LOG_APPEND_TIME,
     BatchHeader,
@@ -24,11 +25,15 @@ from kproc.wire.record_batch import (
     control_type,
     coordinator_epoch_of,
     decode_records,
+    parse_header,
+    read_end_transaction,
 )
 
 CLIENT: Final = "client"
 # A client's, too: in a request that names a transactional id.
 TRANSACTION: Final = "transaction"
+# The same, and its transaction's coordinator was asked for it: apart from what only seems to go on in one.
+CONFIRMED: Final = "confirmed"
 COORDINATOR: Final = "coordinator"
 
 
@@ -38,15 +43,16 @@ def examine(
     """Check a batch; return it as it is to be stored, and its header. KafkaError with Kafka's code if it is refused.
 
     The result is the given view, unless the topic has another codec. Batches of the origin "coordinator" are the
-    broker's own: they may be markers, and their timestamps, which the broker has set, are not checked.
+    broker's own, made a moment ago: they may be markers, and nothing but their size is checked.
     """
     if len(view) > config.max_message_bytes:  # As in Kafka, the size is checked before the batch's content.
         check_one_batch(view)
         check_base_offset(int.from_bytes(view[:8], "big"))
         _check_size(view, config)
-    header = check_batch(view)
-    is_clients = origin != COORDINATOR
-    if is_clients:
+    if origin is COORDINATOR:
+        header = parse_header(view)
+    else:
+        header = check_batch(view)
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         check_from_client(header)
@@ -82,6 +88,9 @@ def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:
     """
     if not attributes & CONTROL:
         return None
+    found = None if attributes & CODEC_MASK else read_end_transaction(view)
+    if found is not None:
+        return found
     records = decode_records(view)
     if not records or control_type(records[0]) not in (ControlType.ABORT, ControlType.COMMIT):
         return None

@@ -171,8 +171,10 @@ class TransactionCoordinator:
 
     def verify(self, name: str, request: AddRequest) -> list[ErrorCode]:
         """A code for each partition: whether it is in the transaction."""
-        self._log.flush()
         entry = self._entries.get(name)
+        if entry is not None and entry.writes:
+            self._log.flush()
+            entry = self._entries.get(name)
         return rules.verify(entry.appended if entry is not None else None, request)
 
     def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:

@@ -15,8 +15,11 @@ class InitRequest(msgspec.Struct, frozen=True):
     epoch: int = NO_EPOCH
 
 
-class AddRequest(msgspec.Struct, frozen=True):
-    """AddPartitionsToTxn, AddOffsetsToTxn, and the partitions of a Produce or TxnOffsetCommit."""
+class AddRequest(msgspec.Struct, frozen=True, array_like=True):
+    """AddPartitionsToTxn, AddOffsetsToTxn, and the partitions of a Produce or TxnOffsetCommit.
+
+    It reaches a coordinator of another Handler as the list of its fields.
+    """
 
     producer_id: int
     epoch: int

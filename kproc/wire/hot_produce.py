@@ -120,7 +120,20 @@ def _decode_one(version: int, body: memoryview) -> ProduceRequest | None:
     return ProduceRequest(None, acks, timeout_ms, [topic])
 
 
-def _decode_one_flexible(version: int, body: memoryview) -> ProduceRequest | None:
+def _decode_one_in_transaction(version: int, body: memoryview) -> ProduceRequest | None:
+    """The same behind a transactional id: all that follows stands as it does behind none."""
+    size = body[0]
+    if version < _FLEXIBLE or not 1 < size < 128:
+        return None
+    request = _decode_one_flexible(version, body[size - 1 :], in_transaction=True)
+    if request is not None:
+        request.transactional_id = str(body[1:size], "utf-8")
+    return request
+
+
+def _decode_one_flexible(
+    version: int, body: memoryview, *, in_transaction: bool = False
+) -> ProduceRequest | None:
     if version >= _TOPIC_IDS:
         transactional, acks, timeout_ms, topics, topic_id, partitions, index = _ID_HEAD.unpack_from(body)
         at = name_at = 29
@@ -133,7 +146,7 @@ def _decode_one_flexible(version: int, body: memoryview) -> ProduceRequest | Non
         partitions, index = _FLEXIBLE_PARTITION.unpack_from(body, at)
         at += 5
         topic_id = None
-    if transactional != 0 or topics != 2 or partitions != 2:
+    if (transactional != 0 and not in_transaction) or topics != 2 or partitions != 2:
         return None
     size = body[at]
     start = at + 1
@@ -148,6 +161,12 @@ def _decode_one_flexible(version: int, body: memoryview) -> ProduceRequest | Non
 
 
 def _decode_any(version: int, body: memoryview) -> ProduceRequest:
+    try:
+        request = _decode_one_in_transaction(version, body)
+    except (StructError, IndexError, UnicodeDecodeError):
+        request = None
+    if request is not None:
+        return request
     try:
         return _decode_general(version, body)
     except (StructError, IndexError):

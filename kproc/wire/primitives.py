@@ -35,6 +35,11 @@ _VARLONG_SHIFT_MAX: Final = 63
 STRING_BYTES_MAX: Final = 0x7FFF
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
+# Those of the numbers from 0 on, zig-zag coded: lengths, and how far records are from the first one of their batch.
+_VARINTS: Final = tuple(
+    bytes((value << 1,)) if value < 64 else bytes((value << 1 & 127 | 128, value >> 6))
+    for value in range(1024)
+)
 
 
 def encode_unsigned_varint(value: int) -> bytes:
@@ -54,6 +59,8 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 def encode_varint(value: int) -> bytes:
     """Bytes of a signed number, zig-zag coded. Python's integers do not wrap, so it serves varlong too."""
+    if 0 <= value < 1024:
+        return _VARINTS[value]
     return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 

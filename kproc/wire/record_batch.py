@@ -343,16 +343,37 @@ class ControlType(IntEnum):
 
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
+# The record of a marker, up to the end of its key's length: the record's length, attributes, deltas, the key's length;
+# its key, with the outcome; the value's length; its value, with the coordinator's epoch; the count of headers.
+_END: Final = Struct(">5shhBhiB")
+_END_HEAD: Final = bytes((2 * (_END.size - 1), 0, 0, 0, 2 * _CONTROL_KEY.size))
+_VALUE_LENGTH: Final = 2 * _CONTROL_VALUE.size
+_END_BATCH: Final = Struct(HEADER.format + _END.format[1:])
 
 
 def encode_end_transaction(
     outcome: ControlType, *, timestamp_ms: int, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> bytearray:
-    """The marker that ends a producer's transaction in one partition."""
-    marker = Record(_CONTROL_KEY.pack(0, outcome), _CONTROL_VALUE.pack(0, coordinator_epoch), timestamp_ms)
-    return encode_batch(
-        [marker], producer_id=producer_id, producer_epoch=producer_epoch, flags=TRANSACTIONAL | CONTROL
-    )
+    """The marker that ends a producer's transaction in one partition: what `encode_batch` would make of it."""
+    batch = bytearray(
+        _END_BATCH.pack(
+            0, _END_BATCH.size - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0, TRANSACTIONAL | CONTROL, 0,
+            timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1,
+            _END_HEAD, 0, outcome, _VALUE_LENGTH, 0, coordinator_epoch, 0,
+        )
+    )  # fmt: skip
+    batch[CRC_AT:CRC_FROM] = _UINT32.pack(crc_of(batch))
+    return batch
+
+
+def read_end_transaction(batch: memoryview) -> tuple[bool, int] | None:
+    """(is abort, coordinator epoch) of a batch as `encode_end_transaction` makes it; None for any other bytes."""
+    if len(batch) != _END_BATCH.size:
+        return None
+    head, _, outcome, value_length, _, epoch, headers = _END.unpack_from(batch, HEADER_BYTES)
+    if head != _END_HEAD or outcome not in (0, 1) or value_length != _VALUE_LENGTH or headers:
+        return None
+    return outcome == ControlType.ABORT, epoch
 
 
 def control_type(record: Record) -> int:

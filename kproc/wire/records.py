@@ -56,10 +56,13 @@ def encode_records(records: Iterable[tuple[int, int, Record]]) -> bytes:
         body += encode_varint(offset_delta)
         body += _nullable_bytes(record.key)
         body += _nullable_bytes(record.value)
-        body += encode_varint(len(record.headers))
-        for key, value in record.headers:
-            body += _nullable_bytes(key.encode())
-            body += _nullable_bytes(value)
+        if record.headers:
+            body += encode_varint(len(record.headers))
+            for key, value in record.headers:
+                body += _nullable_bytes(key.encode())
+                body += _nullable_bytes(value)
+        else:
+            body.append(0)
         encoded += encode_varint(len(body))
         encoded += body
     return bytes(encoded)

@@ -253,6 +253,35 @@ def test_a_batch_outside_of_transactions_waits_for_nothing(scene: Scene) -> None
     assert scene.answers() == [[(0, 2)]]
 
 
+@pytest.mark.parametrize("version", [WITH_ABORTABLE, ADDING])
+def test_the_first_batches_of_many_producers_become_one_write(scene: Scene, version: int) -> None:
+    scene.coordinator.always = ErrorCode.NONE
+    batcher = scene.rig.handler()._produce
+    before = batcher.append_calls
+    for pid in range(4):  # As many as a Handler takes at once from a Processor that was quiet.
+        scene.send(0, pid=pid, version=version, connection=pid + 1)
+    assert sorted(scene.answers(version)) == [[(0, offset)] for offset in range(4)]
+    assert batcher.append_calls - before == 1
+
+
+def test_what_comes_behind_a_confirmed_batch_in_the_same_pass_goes_on_in_its_transaction(
+    scene: Scene,
+) -> None:
+    scene.coordinator.always = ErrorCode.NONE
+    for sequence in range(3):
+        scene.send(sequence)
+    assert scene.answers() == [[(0, sequence)] for sequence in range(3)]
+    assert len(scene.coordinator.asked) == 1
+
+
+def test_what_is_confirmed_between_two_passes_is_answered_without_another_request(scene: Scene) -> None:
+    scene.send(0)
+    scene.rig.settle()
+    scene.coordinator.answer()
+    scene.rig.handler().do_work(0)
+    assert len(scene.rig.processors[0].answers(settles=False)) == 1
+
+
 def test_plain_and_transactional_batches_of_one_pass_stay_in_order(scene: Scene) -> None:
     scene.coordinator.always = ErrorCode.NONE
     scene.send(0)

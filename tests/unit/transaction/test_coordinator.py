@@ -99,6 +99,20 @@ def test_whatever_meets_a_pending_state_is_told_to_come_again() -> None:
     assert codes(rig.init()) == [CONCURRENT]
 
 
+def test_a_verification_writes_only_what_its_own_id_waits_for() -> None:
+    rig = CoordinatorRig()
+    producer, other = rig.producer(), rig.producer("other")
+    rig.add(producer, P0)
+    rig.log.holds_appends = True
+    rig.add(other, P1, name="other")
+    asked = AddRequest(producer.producer_id, producer.epoch, (P0,))
+    assert rig.coordinator.verify(NAME, asked) == [NONE]
+    assert len(rig.log.gathered) == 1
+    asked = AddRequest(other.producer_id, other.epoch, (P1,))
+    assert rig.coordinator.verify("other", asked) == [NONE]
+    assert not rig.log.gathered
+
+
 def test_adds_do_not_wait_for_each_other() -> None:
     rig = CoordinatorRig()
     producer = rig.producer()
