@@ -67,22 +67,27 @@ def test_a_plain_run_takes_fewer_of_hypothesis_examples(pytestconfig: pytest.Con
 
 
 def test_cpu_of_a_test_is_counted_where_it_ran(pytestconfig: pytest.Config):
-    """The fixtures and the body of a test that takes a tenth of a second are in its reports."""
+    """All its phases, and nothing that came before: collection took seconds."""
     budget = Budget(pytestconfig)
 
     class Report:
         nodeid = "tests/a.py::test_a"
 
-    def worked() -> Report:
+    def work(seconds: float) -> None:
+        begin = cpu_seconds()
+        while cpu_seconds() - begin < seconds:
+            pass
+
+    def phase() -> Report:
         step = budget.pytest_runtest_makereport()
         next(step)
-        begin = cpu_seconds()
-        while cpu_seconds() - begin < 0.1:
-            pass
+        work(0.1)
         with pytest.raises(StopIteration) as end:
             step.send(Report())
         return end.value.value
 
+    work(0.3)
+    budget.pytest_runtest_logstart()
     for _ in range(2):
-        budget.pytest_runtest_logreport(worked())
-    assert 0.2 <= budget._by_test["tests/a.py::test_a"] < 5
+        budget.pytest_runtest_logreport(phase())
+    assert 0.19 < budget._by_test["tests/a.py::test_a"] < 0.3

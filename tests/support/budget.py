@@ -77,6 +77,10 @@ class Budget:
         self._cpu_seconds = cpu_seconds()
         self._by_test: dict[str, float] = defaultdict(float)
 
+    def pytest_runtest_logstart(self) -> None:
+        """What came before, such as the collection, is no test's."""
+        self._cpu_seconds = cpu_seconds()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
         """Where the test runs: the report carries the CPU time that has passed since the one before."""
