@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 POLL_MS: Final = 2
 """Between looks at the ready file; the wait ends at once if the broker ends, which is what needs no delay."""
 SETTLE_MS: Final = 2_000
+_READY_FILE: Final = "ready.json"
 """What children get after their supervisor's end: they see it at once, the cleaner may have to tidy up."""
 TOPIC_TIMEOUT_MS: Final = 10_000
 """What a change of a topic may take."""
@@ -228,7 +229,7 @@ class Broker:
             raise BrokerFailed("the broker is running already")
         self._owner_pid = os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="kproc-"))
-        ready_file = self._directory / "ready.json"
+        ready_file = self._directory / _READY_FILE
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
             self._log = os.open(self._directory / "stderr.log", flags, 0o600)
@@ -346,14 +347,16 @@ class Broker:
         The supervisor is not reaped until the end: as long as it is a zombie, its number, which is also the
         session's and the group's, belongs to nobody else, and the group can be signalled safely.
         """
-        was_killed = False
+        was_killed = has_ended = False
         if child.returncode is None and self._child_pidfd >= 0:
             if graceful:
                 # An ended but unreaped process takes signals silently; where SIGCHLD is ignored it is reaped.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
             if not _is_readable(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
-                was_killed = graceful
+                # Without its ready file every role has ended, and it only removes the directory, which we do, too.
+                has_ended = self._directory is not None and not (self._directory / _READY_FILE).exists()
+                was_killed = graceful and not has_ended
                 _kill_group(child.pid)
                 _is_readable(self._child_pidfd, self._stop_timeout_ms)
         left_over = _wait_session_ends(
@@ -365,7 +368,7 @@ class Broker:
         code = child.wait()
         if was_killed:
             return f"the broker did not stop in {self._stop_timeout_ms} ms and was killed{self._log_suffix()}"
-        if code != 0 and not (self._is_killed and code == -signal.SIGKILL):
+        if code != 0 and not ((self._is_killed or has_ended) and code == -signal.SIGKILL):
             return f"the broker ended with {_exit_text(code)}{self._log_suffix()}"
         if left_over:
             return f"processes outlived their supervisor and were killed: {left_over}{self._log_suffix()}"

@@ -247,9 +247,11 @@ class Cleaner(LinkedAgent):
 
     def finish(self, *, is_clean: bool) -> None:
         """Write the last checkpoints, after the Handlers have closed their logs, and the marker if the stop
-        is clean.
+        is clean. Nothing of that where the data go with the broker.
         """
         self._compactor.close()
+        if not self._config.keeps_data:
+            return
         # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
         self.write_checkpoints()
         if is_clean:

@@ -97,6 +97,12 @@ class Config(
         """The listener that other brokers would use, if it is there."""
         return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
 
+    @property
+    def keeps_data(self) -> bool:
+        """Whether the data outlive the broker: not those that lie in the directory which goes with it."""
+        temporary = self.kproc_temporary_directory
+        return not temporary or not Path(self.log_dirs).absolute().is_relative_to(Path(temporary).absolute())
+
     def wire_value(self, name: str) -> str | None:
         """A setting's value as DescribeConfigs writes it; KeyError for a name that is not in SETTINGS."""
         return wire_text(getattr(self, SETTINGS[name].field_name))

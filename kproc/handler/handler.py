@@ -253,14 +253,15 @@ class Handler(LinkedAgent):
         return super().is_drained() and is_synced and not self._requests.moving.has_holders()
 
     def close(self) -> str | None:
-        """Close every log cleanly, raises OSError if one could not be flushed; returns `Partitions.unknown_log`."""
+        """Close every log cleanly, unless nobody will open them again; raises OSError if one could not be flushed.
+        Returns `Partitions.unknown_log`."""
         unknown = self._partitions.unknown_log()
         self._syncer.close()
         self._partitions.finish_sync()
         try:
             self._transfers.close()
         finally:
-            self._partitions.close(is_clean=True)
+            self._partitions.close(is_clean=self._services.config.keeps_data)
         self._requests.close()
         super().close()
         return unknown

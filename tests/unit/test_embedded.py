@@ -129,6 +129,21 @@ def test_a_session_that_does_not_end_is_killed_and_told(scratch, monkeypatch, be
         _ = broker.bootstrap
 
 
+def test_a_broker_that_has_ended_and_removes_its_directory_for_long_is_no_failure(scratch, monkeypatch):
+    """Thousands of partitions on a busy machine: whoever stops it removes the directory, too."""
+    monkeypatch.setattr(
+        Broker,
+        "_command",
+        lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, "stay", str(ready_file)],
+    )
+    broker = Broker(stop_timeout_ms=300).start()
+    session = broker.pid
+    (scratch_file,) = scratch.glob("*/ready.json")
+    scratch_file.unlink()  # As the broker does when its roles have ended.
+    broker.stop()
+    assert _session_members(session) == []
+
+
 def test_a_forked_child_that_unwinds_the_block_leaves_its_parents_broker_alone(scratch):
     with Broker() as broker:
         directory = next(scratch.iterdir())

@@ -306,6 +306,17 @@ def test_marker_is_written_only_after_a_clean_stop(rig: CleanerRig, *, is_clean:
     assert checkpoints.take_clean_shutdown(OsFs(), rig.directory) is is_clean
 
 
+def test_nothing_is_written_at_the_end_of_data_that_go_with_the_broker(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    rig = start(**{"kproc.temporary.directory": str(tmp_path)})
+    rig.create("t")
+    rig.write_row("t", 0, start=0, end=9, recovery=9)
+    rig.cleaner.finish(is_clean=True)
+    assert rig.recovery_points() == {}
+    assert not checkpoints.take_clean_shutdown(OsFs(), rig.directory)
+
+
 # -- retention -----------------------------------------------------------------------------------------------
 
 

@@ -654,6 +654,19 @@ def test_many_logs_are_closed_by_several_threads_and_one_that_cannot_be_synced_i
     assert all(recovered(log.directory) == 2 for log in logs)
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_handler_syncs_at_its_end_what_outlives_the_broker(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_kept: bool
+) -> None:
+    """2,000 logs of a broker for tests were synced one by one, and then removed."""
+    rig = start(settings={"kproc.temporary.directory": str(tmp_path / "other" if is_kept else tmp_path)})
+    rig.create_topic("t")
+    produce(rig, "t")
+    log = rig.open("t").log
+    assert rig.handlers[0].close() is None
+    assert (log.recovery_point, log.is_offline) == (int(is_kept), True)
+
+
 def test_nothing_is_synced_by_a_close_that_is_not_clean(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
