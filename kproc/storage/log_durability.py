@@ -41,16 +41,23 @@ class LogDurability:
         """
         state = self._state
         segments: list[LogSegment] = []
-        extra: list[int] = []
         unsynced = state.unsynced
-        if state.recovery_point < state.end_offset or unsynced.directories or unsynced.segments:
+        is_due = bool(state.recovery_point < state.end_offset or unsynced.directories or unsynced.segments)
+        if is_due:
             segments = [*unsynced.segments, state.active]
-            extra = unsynced.open_names(state.fs)
         elif closes:
             segments = [state.active]
-        fds = [
-            fd for segment in segments for fd in segment.pin(indexes=closes or segment is not state.active)
-        ]
+        fds: list[int] = []
+        pinned = 0
+        try:
+            for segment in segments:
+                fds += segment.pin(indexes=closes or segment is not state.active)
+                pinned += 1
+            extra = unsynced.open_names(state.fs) if is_due else []
+        except StorageFailure:  # Nothing has changed.
+            for segment in segments[:pinned]:
+                segment.unpin()
+            raise
         return SyncPoint(
             (*fds, *extra),
             state.end_offset,

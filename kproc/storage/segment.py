@@ -353,10 +353,11 @@ class LogSegment:
 
     def pin(self, *, indexes: bool) -> list[int]:
         """Keep the descriptors open for a sync thread; returns them, with or without those of the indexes."""
+        descriptors = [self.descriptor()]
+        if indexes:
+            descriptors += [self.index.descriptor(), self.time_index.descriptor()]
         self._pins += 1
-        if not indexes:
-            return [self.descriptor()]
-        return [self.descriptor(), self.index.descriptor(), self.time_index.descriptor()]
+        return descriptors
 
     def note_synced(self) -> None:
         """Before a sync of a pinned segment: record, in whole pages, what the last sync brought to the disk.

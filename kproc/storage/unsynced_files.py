@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from kproc.storage.checkpoints import PARTITION_METADATA_FILE
-from kproc.storage.fs import Fs
+from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.segment import LogSegment
 
 
@@ -36,11 +36,21 @@ class UnsyncedFiles:
         self.segments = [segment for segment in self.segments if segment not in segments]
 
     def open_names(self, fs: Fs) -> list[int]:
-        """Descriptors of the directories and small files, which are noted no more."""
-        descriptors = [fs.open_directory(path) for path in self.directories]
-        # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
-        # partition.metadata the checkpoints' entries for this log are not believed.
-        descriptors += [fs.open(path) for path in self.files if fs.exists(path)]
+        """Descriptors of the directories and small files, which are noted no more; none stays open if one of them
+        cannot be opened."""
+        descriptors: list[int] = []
+        try:
+            for path in self.directories:
+                descriptors.append(fs.open_directory(path))
+            # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
+            # partition.metadata the checkpoints' entries for this log are not believed.
+            for path in self.files:
+                if fs.exists(path):
+                    descriptors.append(fs.open(path))
+        except StorageFailure:
+            for descriptor in descriptors:
+                fs.close(descriptor)
+            raise
         self.directories, self.files = [], []
         return descriptors
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -234,6 +238,57 @@ def test_failures_are_os_errors_with_their_number(tmp_path: Path) -> None:
         OsFs().open(tmp_path / "missing")
     assert caught.value.errno == errno.ENOENT
     assert isinstance(caught.value, DiskFailed)
+
+
+class NoMoreDescriptors(FailingFs):
+    """After so many openings a process has as many files open as it may have."""
+
+    left = sys.maxsize
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        self._count(path)
+        return super().open(path, create=create, writable=writable)
+
+    def open_directory(self, path: Path) -> int:
+        self._count(path)
+        return super().open_directory(path)
+
+    def _count(self, path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise DiskFailed(errno.EMFILE, f"open {path}")
+
+
+def descriptors_below(directory: Path) -> list[str]:
+    """What this process has open there."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # Of the listing itself.
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(str(directory))]
+
+
+def test_a_sync_point_that_cannot_be_opened_leaves_no_descriptor_open(rig: LogRig) -> None:
+    rig.config = LogConfig(segment_bytes=300)
+    rig.fs = fs = NoMoreDescriptors()
+    log = rig.open()
+    for _ in range(5):
+        append_one(log, batch(bytes(200)))
+    segments = log.state.segments
+    for left in itertools.count():
+        segments.close()
+        fs.left = left
+        try:
+            point = log.sync_point(closes=True)
+        except DiskFailed:
+            segments.close()
+            assert descriptors_below(rig.directory.parent) == [], left
+        else:
+            break
+    assert left == len(point.fds) > 3 * len(segments)
+    log.mark_synced(point)
+    segments.close()
+    assert descriptors_below(rig.directory.parent) == []
 
 
 def test_the_sync_descriptors_outlive_roll_and_close(rig: LogRig) -> None:
