@@ -10,7 +10,8 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class LogRate:
-    """One per kind of lines and role. How many there were too many stands before the first line of a later second."""
+    """One per kind of lines and role. How many there were too many is told in a later second: before its first line,
+    or by the role's tick, for a flood that has ended."""
 
     __slots__ = ("_lines", "_logger", "_more", "_since_ns")
 
@@ -22,9 +23,16 @@ class LogRate:
 
     def has_room(self, now_ns: int) -> bool:
         """Whether one more line may be logged now; if not, it is counted."""
-        if now_ns - self._since_ns >= _SECOND_NS:
-            if self._lines > _LINES_PER_SECOND:
-                self._logger.warning(self._more, self._lines - _LINES_PER_SECOND)
-            self._lines, self._since_ns = 0, now_ns
+        self.tell(now_ns)
+        if not self._lines:
+            self._since_ns = now_ns
         self._lines += 1
         return self._lines <= _LINES_PER_SECOND
+
+    def tell(self, now_ns: int) -> None:
+        """Once the second is over: how many lines were too many in it. For the role's tick, too."""
+        if now_ns - self._since_ns < _SECOND_NS:
+            return
+        if self._lines > _LINES_PER_SECOND:
+            self._logger.warning(self._more, self._lines - _LINES_PER_SECOND)
+        self._lines = 0

@@ -7,6 +7,7 @@ one request that belong to other Handlers are asked for with `services.peers`, m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -19,6 +20,7 @@ from kproc.containment import Containment
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import OnCode
 from kproc.errors import ErrorCode, KafkaError
+from kproc.log_rate import LogRate
 from kproc.metrics.requests import ERRORS, Counts
 from kproc.purgatory.purgatory import Purgatory
 from kproc.security.acl import Operation, ResourceType
@@ -32,6 +34,8 @@ from kproc.wire.header import ApiKey, RequestHeader
 if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
     from kproc.api.traffic import Traffic
+
+logger = logging.getLogger(__name__)
 
 OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
@@ -275,6 +279,7 @@ class Services:
         "peers",
         "producer_ids",
         "purgatory",
+        "refusals",
         "samples",
         "served",
         "session_cache",
@@ -307,6 +312,7 @@ class Services:
         self.partitions = partitions
         self.peers = peers
         self.purgatory = purgatory
+        self.refusals = LogRate(logger, "and %d more connections were closed for their requests")
         self.waits_for_sync = config.kproc_flush == "group"
         # The API keys that are served here; None: all. The control listener serves few.
         self.served: frozenset[int] | None = None

@@ -196,7 +196,9 @@ def pending_of(context: RequestContext, request: ProduceRequest, count: int) -> 
 def finish_unanswered(context: RequestContext, code: int) -> None:
     """acks=0: silence, or the end of the connection, which is how the client learns to refresh its metadata."""
     if code:
-        logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
+        services = context.services
+        if services.refusals.has_room(services.clock.now_ns()):
+            logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
         context.close()
     else:
         context.no_op()

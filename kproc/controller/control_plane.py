@@ -23,7 +23,6 @@ from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.containment import Containment
 from kproc.controller.operations import Decides
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
-from kproc.log_rate import LogRate
 from kproc.metrics.requests import Counts
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.dispatch import PRIVATE_API_KEY, dispatch
@@ -99,8 +98,11 @@ class ControlPlane:
         self._services.authorizer = make_authorizer(plan.config, lambda: controller.image.acls, kafka_name)
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None
-        self._refusals = LogRate(logger, "and %d more connections were closed for malformed requests")
         self.in_work = 0
+
+    def tell_of_floods(self, now_ns: int) -> None:
+        """By the controller's tick: how many closed connections were not logged."""
+        self._services.refusals.tell(now_ns)
 
     def attach(self, peer: LinkedPeer) -> None:
         """Use the link to the control listener's Processor, which has started."""
@@ -180,7 +182,7 @@ class ControlPlane:
             if request.is_timed:
                 request.done_ns = self._services.clock.now_ns()
         except ProtocolError as error:
-            if self._refusals.has_room(self._services.clock.now_ns()):
+            if self._services.refusals.has_room(self._services.clock.now_ns()):
                 logger.warning(
                     "closing connection %d: %s (API key %d, version %d)", head[0], error, api_key, version
                 )

@@ -157,6 +157,7 @@ class Controller(LinkedAgent):
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
+        self._control_plane.tell_of_floods(now_ns)
         self._operations.status.disk.tell(logger, now_ns)
         self._lookups.work()
         self._names.tick(is_stopping=self._is_stopping)

@@ -22,7 +22,6 @@ from kproc.handler.migrating_connections import MigratingConnections
 from kproc.handler.partitions import Partitions
 from kproc.handler.produce_fast_path import ProduceFastPaths
 from kproc.handler.request_log import LoggedRequest, RequestLog, open_request_log
-from kproc.log_rate import LogRate
 from kproc.metrics.requests import REQUESTS
 from kproc.role.dispatch import after_header_tags, dispatch
 from kproc.role.linked_agent import LinkedPeer
@@ -89,7 +88,6 @@ class ClientRequests:
         "_make_request",
         "_produce",
         "_produce_paths",
-        "_refusals",
         "_services",
         "_timed",
         "log",
@@ -122,7 +120,6 @@ class ClientRequests:
         self.rates = rates
         self.moving = MigratingConnections()
         self.logins = services.logins = Logins(services)
-        self._refusals = LogRate(logger, "and %d more connections were closed for malformed requests")
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -440,7 +437,7 @@ class ClientRequests:
             request.peer.outbox.push(HINT, OWNER.pack(owner), key)
 
     def _refuse(self, request: HandlerRequest, reason: str) -> None:
-        if self._refusals.has_room(self._services.clock.now_ns()):
+        if self._services.refusals.has_room(self._services.clock.now_ns()):
             logger.warning(
                 "closing connection %d: %s (API key %d, version %d)",
                 request.connection_id,
@@ -451,6 +448,11 @@ class ClientRequests:
         self.refused += 1
         request.leave_untimed()
         request.close()
+
+    def tell_of_floods(self, now_ns: int) -> None:
+        """By the Handler's tick: how much of what clients brought about was not logged."""
+        self._services.refusals.tell(now_ns)
+        self.logins.tell_of_floods(now_ns)
 
     def _begin_log(self, request: HandlerRequest, body: memoryview | None) -> None:
         if isinstance(request, LoggedRequest):

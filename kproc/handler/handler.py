@@ -463,6 +463,7 @@ class Handler(LinkedAgent):
         self.containment.run("telemetry", None, self._telemetry.tick, now_ns)
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
+            self._requests.tell_of_floods(now_ns)
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
             self._offline.tell(self._partitions.offline)
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)

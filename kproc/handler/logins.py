@@ -278,6 +278,10 @@ class Logins:
         request.count_error(refused.code)
         return codec.encode_response(request.api_key, request.api_version, request.correlation_id, fields)
 
+    def tell_of_floods(self, now_ns: int) -> None:
+        """How many failed logins of the last second were not logged."""
+        self._lines.tell(now_ns)
+
     def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
         if not self._lines.has_room(self._services.clock.now_ns()):
             return

@@ -135,6 +135,7 @@ class Handshakes:
     def expire(self) -> None:
         """Close those that are too late. Called once a second."""
         now_ns = self._state.now_ns
+        self._lines.tell(self._clock.now_ns())
         for begun in list(self._begun.values()):
             try:
                 begun.flush_handshake()

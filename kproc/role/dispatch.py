@@ -84,7 +84,9 @@ def _refuse(
     """The API's own error response, or the end of the connection if it has none."""
     error_response = api.error_response
     if error_response is None:
-        logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(code).name)
+        services = request.services
+        if services.refusals.has_room(services.clock.now_ns()):
+            logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(code).name)
         request.close()
         return None
     return error_response(decoded, code, message)

@@ -194,6 +194,7 @@ def test_a_flood_of_what_is_not_kafka_does_not_fill_the_log(
     assert rig.metric("malformed") == 30
     assert caplog.text.count("an HTTP request came") == 10
     rig.advance_ms(1000)
+    assert caplog.messages[-1] == "and 20 more connections were closed for what their clients did"
     rig.connect().send(b"GET / HTTP/1.1\r\n")
     assert caplog.messages[-2] == "and 20 more connections were closed for what their clients did"
     assert caplog.text.count("an HTTP request came") == 11

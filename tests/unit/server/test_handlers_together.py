@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kproc.api import registry
 from kproc.api.fetch_owners import RemoteReads
 from kproc.api.owners import Gather, Join
 from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode
+from kproc.errors import ErrorCode, KafkaError
 from kproc.role.roles import handler_id
 from kproc.role.routing import OWNER, body_key
 from kproc.transport.envelope import CLOSE, NO_OP
@@ -577,8 +579,38 @@ def test_a_flood_of_malformed_requests_does_not_fill_the_log(
     assert caplog.text.count("(API key 0, version 0)") == 10
     rig.advance_ms(1_000)
     flood(range(32, 33))
-    assert "and 20 more connections were closed for malformed requests" in caplog.messages
+    assert "and 20 more connections were closed for their requests" in caplog.messages
     assert caplog.text.count("(API key 0, version 0)") == 11
+
+
+@pytest.mark.parametrize("is_api", [True, False])
+def test_a_flood_of_requests_that_end_their_connection_does_not_fill_the_log(
+    rig: HandlerRig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_api: bool
+) -> None:
+    """A Produce without an answer that fails, or an API that has no answer for errors; nothing follows the flood."""
+
+    def refuse(*_: object) -> None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "no")
+
+    caplog.set_level(logging.INFO)
+    processor = rig.processors[0]
+    for connection in range(2, 32):
+        if is_api:
+            api = registry.lookup(ApiKey.LIST_GROUPS)
+            assert api is not None
+            monkeypatch.setattr(api, "handler", refuse)
+            monkeypatch.setattr(registry.Api, "error_response", None)
+            processor.send(ApiKey.LIST_GROUPS, 0, {}, connection=connection)
+        else:
+            fields = produce_fields([("nobody", bytes(16), [(0, batch(b"v"))])], acks=0)
+            processor.send(ApiKey.PRODUCE, 9, fields, connection=connection)
+        assert [answer.kind for answer in processor.answers()] == [CLOSE]
+    assert caplog.text.count("closing a connection") == 10
+    assert "more connections" not in caplog.text
+    rig.advance_ms(1_000)
+    assert "and 20 more connections were closed for their requests" in caplog.messages
+    rig.advance_ms(5_000)
+    assert caplog.text.count("more connections") == 1, "told once"
 
 
 def test_large_frame_is_read_from_the_arena_and_its_block_can_be_used_again(start: Start) -> None:

@@ -1,0 +1,27 @@
+"""Lines that clients can bring about: so many a second, and how many there were more."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kproc.log_rate import LogRate
+
+SECOND_NS = 1_000_000_000
+logger = logging.getLogger("kproc.test")
+
+
+def test_what_was_too_much_is_told_before_the_next_line_or_by_a_tick(caplog: pytest.LogCaptureFixture) -> None:
+    rate = LogRate(logger, "and %d more")
+    assert [rate.has_room(SECOND_NS) for _ in range(12)] == [True] * 10 + [False] * 2
+    rate.tell(2 * SECOND_NS - 1)
+    assert caplog.messages == [], "the second is not over"
+    rate.tell(2 * SECOND_NS)
+    rate.tell(3 * SECOND_NS)
+    assert caplog.messages == ["and 2 more"]
+    assert [rate.has_room(4 * SECOND_NS) for _ in range(11)] == [True] * 10 + [False]
+    assert rate.has_room(5 * SECOND_NS)
+    assert caplog.messages == ["and 2 more", "and 1 more"]
+    rate.tell(9 * SECOND_NS)
+    assert caplog.messages == ["and 2 more", "and 1 more"], "nothing was too much"
