@@ -40,13 +40,11 @@ class UnsyncedFiles:
         cannot be opened."""
         descriptors: list[int] = []
         try:
-            for path in self.directories:
-                descriptors.append(fs.open_directory(path))
+            # What extend() has taken of a generator that raises is in the list.
+            descriptors.extend(fs.open_directory(path) for path in self.directories)
             # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
             # partition.metadata the checkpoints' entries for this log are not believed.
-            for path in self.files:
-                if fs.exists(path):
-                    descriptors.append(fs.open(path))
+            descriptors.extend(fs.open(path) for path in self.files if fs.exists(path))
         except StorageFailure:
             for descriptor in descriptors:
                 fs.close(descriptor)
