@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
     from kproc.api.traffic import Traffic
 
-logger = logging.getLogger(__name__)
-
 OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
 OnReady = Callable[[bool], None]
@@ -257,6 +255,7 @@ class Samples(Protocol):
 
 
 _NO_RATES: Final = _NoRates()
+_logger = logging.getLogger(__name__)
 
 
 class Services:
@@ -312,7 +311,7 @@ class Services:
         self.partitions = partitions
         self.peers = peers
         self.purgatory = purgatory
-        self.refusals = LogRate(logger, "and %d more connections were closed for their requests")
+        self.refusals = LogRate(_logger, "and %d more connections were closed for their requests")
         self.waits_for_sync = config.kproc_flush == "group"
         # The API keys that are served here; None: all. The control listener serves few.
         self.served: frozenset[int] | None = None
