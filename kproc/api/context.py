@@ -7,9 +7,9 @@ one request that belong to other Handlers are asked for with `services.peers`, m
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from kproc.api.calls import B, Call, Lost, R
@@ -255,7 +255,6 @@ class Samples(Protocol):
 
 
 _NO_RATES: Final = _NoRates()
-_logger = logging.getLogger(__name__)
 
 
 class Services:
@@ -311,7 +310,7 @@ class Services:
         self.partitions = partitions
         self.peers = peers
         self.purgatory = purgatory
-        self.refusals = LogRate(_logger, "and %d more connections were closed for their requests")
+        self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
         self.waits_for_sync = config.kproc_flush == "group"
         # The API keys that are served here; None: all. The control listener serves few.
         self.served: frozenset[int] | None = None
