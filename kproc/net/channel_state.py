@@ -12,7 +12,7 @@ read meanwhile. The state is computed from three facts, so none of Kafka's illeg
 
 The five response actions are records of transport/envelope.py: Send (SEND, SEND_PARTS) and NoOp (NO_OP) take one
 request out of work; CloseConnection (CLOSE) ends the connection; StartThrottling (THROTTLE) comes before the answer it
-belongs to, which leaves at once; EndThrottling is the Processor's own timer (throttle.py).
+belongs to, which leaves at once; EndThrottling is the Processor's own timer (connection_table.py).
 """
 
 from __future__ import annotations

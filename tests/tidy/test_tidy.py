@@ -316,6 +316,18 @@ def test_nothing_is_left_to_do_in_the_tree() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_files_that_the_package_names_are_there() -> None:
+    """A reader who follows a docstring or a comment finds what it names; `file.py` stands for a user's."""
+    there = {f"/{relative(path)}" for path in all_files()} | {"/file.py"}
+    problems = [
+        f"{relative(path)}: {named}"
+        for path in package_files()
+        for named in re.findall(r"(?<![\w*/.-])[\w/]+\.py\b", text_of(path))
+        if not any(each.endswith(f"/{named}") for each in there)
+    ]
+    assert not problems, "\n".join(problems)
+
+
 def test_no_file_of_an_editor_or_a_merge_is_left_behind() -> None:
     ends = (".orig", ".rej", ".bak", ".swp", "~")
     folders = ("kproc", "tests", "bench", "scripts")
