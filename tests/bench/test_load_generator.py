@@ -16,7 +16,10 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.certificates import Certificates
 from tests.support.topics import fresh_name
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH to build it with")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(compiler() is None, reason="no C compiler on the PATH to build it with"),
+]
 
 SHORT: dict[str, Any] = {"seconds": 0.3, "warmup": 0.1}
 on_processes = pytest.mark.transports("process")

@@ -300,6 +300,7 @@ def pairs(count: int) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("cut", [two_tasks, another_number_of_tasks])
+@pytest.mark.long
 def test_two_deaths_of_everything_at_any_steps_leave_each_row_once(cut: Cut) -> None:
     count = steps_of(cut)
     assert count > 30
@@ -310,6 +311,7 @@ def test_two_deaths_of_everything_at_any_steps_leave_each_row_once(cut: Cut) -> 
         check(spark.broker)
 
 
+@pytest.mark.long
 def test_two_deaths_with_time_outs_of_transactions_between_leave_each_row_once() -> None:
     for deaths in pairs(steps_of(two_tasks)):
         spark = Spark(ModelBroker(), two_tasks)

@@ -171,6 +171,7 @@ def test_the_environment_names_the_broker():
     assert f"127.0.0.1:{port}" in answer.stderr
 
 
+@pytest.mark.long
 def test_something_else_on_the_port_is_told_apart():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -189,6 +190,7 @@ def test_something_else_on_the_port_is_told_apart():
     assert re.fullmatch(r"kproc: 127\.0\.0\.1:\d+ does not speak Kafka's protocol: .*b'HTTP'\n", stderr)
 
 
+@pytest.mark.long
 def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
     reading, writing = os.pipe()
     os.close(reading)
@@ -259,6 +261,7 @@ def test_serve_help_has_every_settings_default_and_looks_like_the_others(capsys)
 @pytest.mark.parametrize(
     ("typed", "found"), [("kproc serve --li", "--listeners"), ("kproc dev --po", "--port")]
 )
+@pytest.mark.long
 def test_a_shell_completes_the_options_of_serve_and_dev(typed, found):
     environ = {**os.environ, "_KPROC_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": "2"}
     done = subprocess.run(
