@@ -64,7 +64,7 @@ class MarkerSender:
         """End a transaction in a partition of ours: at once, unless its log or coordinator may be on its way here."""
         if key[0] not in self._services.coordinators:
             try:
-                append_marker(self._services, key, marker, on_code)
+                _append_here(self._services, key, marker, on_code)
             except PartitionMoving:
                 pass
             else:
@@ -95,7 +95,15 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
 
 
 def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """End a transaction in a partition of ours; PartitionMoving if its log is not here yet."""
+    """End a transaction in a partition of ours."""
+    try:
+        _append_here(services, key, marker, on_code)
+    except PartitionMoving as moving:
+        on_code(moving.code)
+
+
+def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+    """The same; PartitionMoving if its log is not here yet."""
     name, index = key
     partition = services.image.partition(name, index)
     if partition is None:

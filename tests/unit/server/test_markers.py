@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from kproc.api.context import PartitionKey
+from kproc.api.context import PartitionKey, PartitionMoving
 from kproc.api.markers import MarkerSender, append_marker, send_markers
 from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.errors import ErrorCode
+from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records
 from tests.support.logs import read_all
@@ -80,6 +81,32 @@ def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
     rig.create_topic("t", partitions=4)
     rig.open("t").log.take_offline("on purpose")
     assert sent(rig, [(("t", 0), COMMIT), (("t", 1), COMMIT)]) == [[ErrorCode.KAFKA_STORAGE_ERROR, 0]]
+
+
+def test_a_log_on_its_way_here_is_waited_for_by_a_coordinator_and_told_to_who_does_not_wait(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting: list[Callable[[bool], None]] = []
+    monkeypatch.setattr(PartitionTransfer, "when_ready", lambda _, _key, on_ready: waiting.append(on_ready))
+    rig = start()
+    rig.create_topic("t")
+    partitions, services = rig.partitions(), rig.handler()._services
+    is_here = partitions.before_open
+
+    def is_moving(key: PartitionKey, _row: object) -> None:
+        raise PartitionMoving(key, 0, 0)
+
+    partitions.before_open = is_moving
+    told: list[int] = []
+    append_marker(services, ("t", 0), COMMIT, told.append)
+    assert told == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    codes: dict[int, int] = {}
+    MarkerSender(services).send([(("t", 0), COMMIT)], codes.__setitem__)
+    assert codes == {}
+    partitions.before_open = is_here
+    (on_ready,) = waiting
+    on_ready(True)
+    assert codes == {0: 0}
 
 
 def test_an_owner_that_hangs_holds_up_its_own_markers_alone(start: Start) -> None:
