@@ -41,15 +41,16 @@ from kproc.ipc.words import WEAKLY_ORDERED, fence
 
 Buffer = bytes | bytearray | memoryview
 
-_RECORD_HEADER: Final = struct.Struct("=II")
-_pack_header = _RECORD_HEADER.pack_into
-_unpack_header = _RECORD_HEADER.unpack_from
+RECORD_HEADER: Final = struct.Struct("=II")  # Length of the payload, kind.
+_pack_header = RECORD_HEADER.pack_into
+_unpack_header = RECORD_HEADER.unpack_from
 # Plain numbers for the hot loops; checked against the layout right here.
 _CAPACITY: Final = RING_HEADER.word["capacity"]
 _TAIL: Final = RING_HEADER.word["tail"]
 _HEAD: Final = RING_HEADER.word["head"]
-_ROUND: Final = RECORD_HEADER_BYTES + WORD_BYTES - 1  # (length + _ROUND) & -8 = header, payload, alignment
-assert _RECORD_HEADER.size == RECORD_HEADER_BYTES == WORD_BYTES
+# (length + RECORD_ROUND) & -8 = header, payload, alignment.
+RECORD_ROUND: Final = RECORD_HEADER_BYTES + WORD_BYTES - 1
+assert RECORD_HEADER.size == RECORD_HEADER_BYTES == WORD_BYTES
 
 
 def is_ring_capacity(capacity: int) -> bool:
@@ -98,27 +99,29 @@ class _RingEnd:
 class RingProducer(_RingEnd):
     """The writing end. One per ring, owned by the producing agent."""
 
-    __slots__ = ("_end", "_published", "_reserved", "_start", "_written")
+    __slots__ = ("_end", "_published", "_reserved", "_run_end", "_start", "_written")
 
     def __init__(self, region: Region, offset: int = 0) -> None:
         super().__init__(region, offset)
         self._published = self._written = int(self._words[_TAIL])
         # The sequence that we may write up to, by the head as last seen.
         self._end = int(self._words[_HEAD]) + self.capacity
-        self._start = 0  # Where the reserved record begins, padding skipped.
+        self._run_end = 0  # What `_end` will be again; itself it is 0 until a run is committed.
+        self._start = 0  # Where the reserved record or run begins, padding skipped.
         self._reserved: memoryview | None = None  # Until it is committed.
 
     def reserve(self, length: int) -> memoryview | None:
         """Contiguous room for a record of up to `length` bytes, to be filled and committed; None if full.
 
-        Reserving again, or pushing, drops a reservation that was not committed: nothing of it is ever seen.
+        Reserving again, or pushing, drops a reservation that was not committed: nothing of it is ever seen. Reserved
+        again at once, the room still holds what was written there.
         """
         if length > self.record_bytes_max:
             self._refuse_length(length)
         capacity = self.capacity
         start = self._written
         slot = start & self._mask
-        need = (length + _ROUND) & -8
+        need = (length + RECORD_ROUND) & -8
         if slot + need > capacity:
             start += capacity - slot
             slot = 0
@@ -141,13 +144,53 @@ class RingProducer(_RingEnd):
         # Padding is written here and not by reserve(): a reservation may be dropped, and then the next record, if it is
         # shorter, still fits before the end.
         if start != self._written:
-            slot = self._written & self._mask
-            _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
+            self._pad()
         _pack_header(self._data, start & self._mask, length, kind)
-        self._written = start + ((length + _ROUND) & -8)
+        self._written = start + ((length + RECORD_ROUND) & -8)
         # Its bytes belong to the consumer soon; a late write must fail here and not over there.
         reserved.release()
         self._reserved = None
+
+    def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
+        """Room for several records of up to `length` bytes each, whose headers the caller packs, too; None if full.
+
+        Returns the ring's bytes, where the first record begins in them, and where the last one may begin. A record
+        takes (its length + RECORD_ROUND) & -8 bytes. Until `commit_run` nothing else may be written.
+        """
+        if length > self.record_bytes_max:
+            self._refuse_length(length)
+        self._reserved = None
+        capacity = self.capacity
+        start = self._written
+        slot = start & self._mask
+        need = (length + RECORD_ROUND) & -8
+        if slot + need > capacity:
+            start += capacity - slot
+            slot = 0
+        if start + need > self._end and not self._has_room(start + need):
+            return None
+        self._start = start
+        self._run_end = end = self._end
+        self._end = 0  # So that whoever writes something else comes to `_has_room`.
+        room = end - start
+        if slot + room > capacity:
+            room = capacity - slot
+        return self._data, slot, slot + room - need
+
+    def commit_run(self, position: int) -> None:
+        """Finish the records that were written up to `position`; publish() makes them visible."""
+        self._end = self._run_end
+        start = self._start
+        length = position - (start & self._mask)
+        if length:
+            if start != self._written:
+                self._pad()
+            self._written = start + length
+
+    def _pad(self) -> None:
+        """Fill the end of the ring: the next record begins at slot 0."""
+        slot = self._written & self._mask
+        _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
 
     def try_push(self, kind: int, *parts: Buffer) -> bool:
         """Copy the parts in as one record; publish() makes it visible. False if the ring is full."""
@@ -159,7 +202,7 @@ class RingProducer(_RingEnd):
         capacity = self.capacity
         written = start = self._written
         slot = start & self._mask
-        need = (length + _ROUND) & -8
+        need = (length + RECORD_ROUND) & -8
         if slot + need > capacity:
             start += capacity - slot
         following = start + need
@@ -198,7 +241,7 @@ class RingProducer(_RingEnd):
         count = 0
         while sequence < published and count < limit:
             length, kind = _unpack_header(data, sequence & mask)
-            sequence += (length + _ROUND) & -8
+            sequence += (length + RECORD_ROUND) & -8
             count += kind != PADDING_KIND
         return count
 
@@ -214,6 +257,7 @@ class RingProducer(_RingEnd):
 
     def _has_room(self, following: int) -> bool:
         """Look at the consumer's head again: does a record that ends at `following` fit?"""
+        assert self._end, "a run of records was not committed"
         head = self._words[_HEAD]
         if WEAKLY_ORDERED:
             fence()  # Its reads of the old records come before our writes over them.
@@ -241,16 +285,16 @@ class RingConsumer(_RingEnd):
         batch: list[tuple[int, memoryview]] = []
         sequence = self._next
         tail = self._words[_TAIL]
-        if sequence == tail:
+        if sequence == tail or limit <= 0:
             return batch
         if WEAKLY_ORDERED:
             fence()
         data, mask, capacity = self._data, self._mask, self.capacity
         unpack_header, append = _unpack_header, batch.append
-        while limit > 0 and sequence < tail:
+        while sequence < tail:
             slot = sequence & mask
             length, kind = unpack_header(data, slot)
-            need = (length + _ROUND) & -8
+            need = (length + RECORD_ROUND) & -8
             sequence += need
             # A length is bytes that a producer wrote: a damaged one must not lead out of what was published.
             if sequence > tail or slot + need > capacity:
@@ -259,6 +303,8 @@ class RingConsumer(_RingEnd):
                 slot += RECORD_HEADER_BYTES
                 append((kind, data[slot : slot + length]))
                 limit -= 1
+                if not limit:
+                    break
         self._next = sequence
         self._lent += batch
         return batch

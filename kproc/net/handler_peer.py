@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from kproc.transport.agent import AgentId, Link
@@ -18,6 +19,10 @@ class Router(Protocol):
         """Store a Handler's hint about who owns the partition of frames like this one."""
 
 
+def _without_link(_: int) -> None:
+    """What `reserve_run` and `commit_run` are without a link: there is no room. They must not keep a dead ring."""
+
+
 class HandlerPeer:
     """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not.
 
@@ -25,11 +30,13 @@ class HandlerPeer:
     """
 
     __slots__ = (
-        "_notices", "_publish", "_unpublished", "_wake", "homes", "inbox", "is_away", "is_leaving", "link",
-        "peer",
+        "_notices", "_publish", "_unpublished", "_wake", "commit_run", "homes", "inbox", "is_away", "is_leaving",
+        "link", "peer", "reserve_run",
     )  # fmt: skip
 
-    _notices: Outbox  # Set by the first link.
+    _notices: Outbox  # Set by the first link, as these are, which are the sender's.
+    reserve_run: Callable[[int], tuple[memoryview, int, int] | None]
+    commit_run: Callable[[int], None]
 
     def __init__(self, peer: AgentId, unpublished: dict[HandlerPeer, None]) -> None:
         self.peer = peer
@@ -45,12 +52,14 @@ class HandlerPeer:
         self.inbox = Inbox(link.receiver)
         self._notices = Outbox(link.sender, link.waker)
         self._publish, self._wake = link.sender.publish, link.waker.wake
+        self.reserve_run, self.commit_run = link.sender.reserve_run, link.sender.commit_run
         self._unpublished.pop(self, None)
 
     def detach(self) -> None:
         if self.link is not None:
             self._notices.close()
             self._publish, self._wake = self._notices.flush, self._notices.flush
+            self.reserve_run = self.commit_run = _without_link
         self.link = self.inbox = None
         self._unpublished.pop(self, None)
 

@@ -15,13 +15,14 @@ class HandlerSet:
     """One per Processor. homes.py decides which connection has which of them as its home."""
 
     __slots__ = (
-        "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "router",
-        "unpublished",
+        "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "only",
+        "router", "unpublished",
     )  # fmt: skip
 
     def __init__(self, router: Router | None) -> None:
         self._given_router = router
         self.router: Router | None = None  # None with one Handler: routing would only cost.
+        self.only: HandlerPeer | None = None  # If there is only one: it is the home of all connections.
         self.by_id: dict[AgentId, HandlerPeer] = {}
         # Without those that are leaving. In no order, because a Handler that was restarted comes last.
         self.by_index: dict[int, HandlerPeer] = {}
@@ -40,10 +41,8 @@ class HandlerSet:
     def choose_routing(self) -> HandlerPeer | None:
         """Switch the router on or off; return the only Handler if there is one only."""
         self.router = self._given_router if len(self.by_id) > 1 else None
-        if len(self.by_id) != 1:
-            return None
-        (only,) = self.by_id.values()
-        return only
+        self.only = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
+        return self.only
 
     def least_busy(self) -> HandlerPeer:
         """The Handler that is to be the next connection's home: a live one with the fewest connections."""

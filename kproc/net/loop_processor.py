@@ -75,10 +75,7 @@ class LoopProcessor(TurnProcessor):
 
     def _on_ready(self, connection: Connection) -> None:
         self.note_time()
-        try:
-            self.reader.read(connection)
-        except OSError as error:  # The kernel refuses something for this one.
-            self.table.close_failed(connection, error)
+        self.runs.read_ready([(connection.fd, ACTIVE)])
         self._on_input()
 
     def _on_room(self, connection: Connection) -> None:

@@ -3,7 +3,8 @@
 It is made of parts, which share ProcessorState:
 
     ConnectionTable      registers and closes connections, decides what each waits for    connection_table.py
-    RequestReader        sockets -> request rings                                         request_reader.py
+    RunReader            sockets -> request rings, whole frames side by side               run_reader.py
+    RequestReader        the same for everything else                                     request_reader.py
     ResponseWriter       response rings -> sockets                                        response_writer.py
     HandlerSet, Homes    the Handlers, and which connection has which as its home         handler_set.py, homes.py
     ConnectionMigration  gives connections to other Processors and takes theirs           migration.py
@@ -29,7 +30,6 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.net.connection import Connection
 from kproc.net.connection_books import ClientBooks, ProbeBooks
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.descriptors import descriptor_end
@@ -45,6 +45,7 @@ from kproc.net.migration import ConnectionMigration
 from kproc.net.processor_state import ProcessorState
 from kproc.net.request_reader import RequestReader
 from kproc.net.response_writer import ResponseWriter
+from kproc.net.run_reader import RunReader
 from kproc.net.slow_frames import SlowFrameReaper
 from kproc.net.socket_watch import EpollWatch
 from kproc.net.timed_requests import TimedRequests
@@ -57,7 +58,6 @@ logger = logging.getLogger(__name__)
 
 _STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
 _COMPLAINT_NS: Final = 10_000_000_000
-_EPOLLIN: Final = select.EPOLLIN
 _NO_EVENTS: Final[list[tuple[int, int]]] = []
 # The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
 # before it polls. After a lone request that would be in vain: its Handler has only just been woken.
@@ -70,11 +70,11 @@ class Processor:
 
     __slots__ = (  # More attributes than CPython keeps inline in an object without.
         "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
-        "_doze_fd", "_epoll", "_find", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
+        "_doze_fd", "_epoll", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
         "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken",
-        "_poll", "_probe_books", "_read", "_reporter", "_sleep_ms_max", "_slow_frames", "_state", "_take_responses",
-        "_tls", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader", "table", "timed",
-        "tls_listeners", "writer",
+        "_poll", "_probe_books", "_read_ready", "_reporter", "_sleep_ms_max", "_slow_frames", "_state",
+        "_take_responses", "_tls", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader",
+        "runs", "table", "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -134,13 +134,13 @@ class Processor:
             arena=arena,
             request_bytes_max=request_bytes_max,
         )
+        self.runs = RunReader(self.reader, table, handlers, state)
         self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
         self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
         # What every pass calls.
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
-        self._find, self._read, self._has_answers = table.by_fd.get, self.reader.read, handlers.has_answers
-        self._take_responses = self.writer.take_responses
-        self._only_woken = [(doze.fd, select.EPOLLIN)]
+        self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
+        self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._descriptor_end = descriptor_end()
@@ -246,28 +246,11 @@ class Processor:
             if now_ns < state.due_ns and not (state.is_pressed or handlers.unpublished):
                 events = self._doze.wait(self._poll, (state.due_ns - now_ns) / 1e9, self._has_answers)
                 state.now_ns = now_ns = self._now_ns()
-        find, read = self._find, self._read
-        others: list[int] = []
-        for fd, mask in events:
-            connection = find(fd)
-            if connection is None:
-                if fd == self._doze_fd:
-                    handlers.may_have_answers = True
-                else:
-                    others.append(fd)
-                continue
-            work += 1
-            try:
-                if mask == _EPOLLIN:
-                    read(connection)
-                else:
-                    self._on_event(connection, mask)
-            except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
-                self.table.close_failed(connection, error)
-        # Last, because these close connections and bring new ones with the same descriptors: an event that is still
-        # to come would hit a stranger.
-        for fd in others:
-            work += self._on_other_event(fd)
+        if events:
+            others = self._read_ready(events)
+            work += len(events) - len(others)
+            if others:
+                work += self._on_events(others)
         if handlers.unpublished:
             handlers.publish()
         if now_ns >= state.due_ns:
@@ -278,14 +261,32 @@ class Processor:
                 handlers.may_have_answers = True
         return work
 
-    def _on_event(self, connection: Connection, mask: int) -> None:
-        """Handle an event that is not only something to read."""
-        if mask & select.EPOLLOUT:
-            self.writer.go_on(connection)
-        elif mask & _EPOLLIN:
-            self._read(connection)
-        else:
-            self.table.hung_up(connection)
+    def _on_events(self, events: list[tuple[int, int]]) -> int:
+        """Handle events that are not only something to read for a connection."""
+        work = 0
+        others: list[int] = []
+        for fd, mask in events:
+            connection = self.table.by_fd.get(fd)
+            if connection is None:
+                if fd == self._doze_fd:
+                    self.handlers.may_have_answers = True
+                else:
+                    others.append(fd)
+                continue
+            work += 1
+            try:
+                if mask & select.EPOLLOUT:
+                    self.writer.go_on(connection)
+                elif mask & select.EPOLLIN:
+                    self.reader.read(connection)
+                else:
+                    self.table.hung_up(connection)
+            except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
+                self.table.close_failed(connection, error)
+        # Last: these close connections and bring others with the same descriptors, whom an event to come would hit.
+        for fd in others:
+            work += self._on_other_event(fd)
+        return work
 
     def _on_other_event(self, fd: int) -> int:
         """Handle an event of an Acceptor, another Processor, or whoever runs this one."""
@@ -311,7 +312,7 @@ class Processor:
             work += steps.work()
         tls = self._tls
         if tls is not None:
-            work += tls.work(self._read)
+            work += tls.work(self.reader.read)
         if self.handlers.unpublished:
             self.handlers.publish()
         self._state.is_pressed = bool(

@@ -3,8 +3,8 @@
     socket --recv_into--> request ring (whole frames)            small frames, no copy
     socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
 
-It does not look into a frame: the router decides which Handler gets it. The hot path is written out, because a Python
-call costs 50 ns.
+It does not look into a frame: the router decides which Handler gets it. What nearly every read brings, one whole frame
+for the only Handler, run_reader.py puts into the ring; this is the way of everything else.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ _ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with 
 _LOOK_NS: Final = 500_000  # So often at most a request is considered for timing.
 _LENGTH: Final = struct.Struct(">i")
 _unpack_length: Final = _LENGTH.unpack_from
-_pack_head: Final = HEAD.pack_into
-_RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
+RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
-_INFLIGHT_LAST: Final = INFLIGHT_MAX - 1
+_CLOSED: Final = "the client closed it"
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
 
 
 class RequestReader:
-    """One per Processor, which calls `read` for each connection whose socket is readable."""
+    """One per Processor. `read` is for any connection whose socket is readable."""
 
     __slots__ = (
-        "_arena", "_blocks", "_budget", "_counts", "_handlers",  "_next_look_ns",
-        "_request_bytes_max", "_state", "_table", "_timed", "_unpublished", "read",
+        "_arena", "_blocks", "_budget", "_counts", "_handlers",
+        "_request_bytes_max", "_state", "_table", "_timed", "_unpublished", "judges_each", "next_look_ns", "read",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +72,9 @@ class RequestReader:
         self._timed = timed
         self._arena = arena
         self._request_bytes_max = request_bytes_max
-        self._next_look_ns = 0  # When the next request may be timed.
+        self.next_look_ns = 0  # When the next request may be timed.
+        # Whether a read or a frame that fits into one may have to be refused.
+        self.judges_each = budget.is_limited or request_bytes_max < READ_BYTES
         self.read = self._read_within_budget if budget.is_limited else self._read
 
     def _read_within_budget(self, connection: Connection) -> None:
@@ -87,12 +88,11 @@ class RequestReader:
 
     def _read(self, connection: Connection) -> None:
         """Read once, straight into the home's ring, and pass every whole frame on."""
-        home = connection.home
-        link = home.link
+        link = connection.home.link
         if connection.held or connection.block is not None or link is None:
             self._read_on(connection)
             return
-        view = link.sender.reserve(_RESERVED_BYTES)
+        view = link.sender.reserve(RESERVED_BYTES)
         if view is None:
             self._table.stall(connection)
             return
@@ -103,32 +103,25 @@ class RequestReader:
         except OSError as error:
             self._table.close(connection, str(error))
             return
-        connection.last_active_ns = now_ns = self._state.now_ns
-        counts = self._counts
-        counts[_BYTES_IN] += count
-        if count > 4 and connection.inflight < _INFLIGHT_LAST:
+        self.split(connection, view, count)
+
+    def split(self, connection: Connection, view: memoryview, count: int) -> None:
+        """Pass on the frames in the `count` bytes that were received behind the room for a head; 0 is the end."""
+        if not count:
+            self._table.close(connection, _CLOSED)
+            return
+        connection.last_active_ns = self._state.now_ns
+        self._counts[_BYTES_IN] += count
+        end = HEAD_BYTES + count
+        if count > 4 and connection.inflight < INFLIGHT_MAX:
             (length,) = _unpack_length(view, HEAD_BYTES)
             if length == count - 4 <= self._request_bytes_max and connection.is_introduced:
-                if self._handlers.router is not None:
-                    if self._route(connection, view[HEAD_BYTES : HEAD_BYTES + count]):
-                        return
-                elif now_ns < self._next_look_ns:
-                    # `_pass_on` and `_passed`, written out for what nearly every read brings: one whole frame.
-                    sequence = connection.next_sequence
-                    _pack_head(view, 0, connection.id, sequence, connection.listener, connection.flags)
-                    link.sender.commit(HEAD_BYTES + count, REQUEST)
-                    self._unpublished[home] = None
-                    connection.next_sequence = (sequence + 1) & SEQUENCE_MASK
-                    connection.inflight += 1
-                    counts[_REQUESTS] += 1
+                if self._handlers.router is not None and self._route(connection, view[HEAD_BYTES:end]):
                     return
             elif LARGE_FRAME_BYTES < length <= self._request_bytes_max and length > count - 4:
-                self._hold(connection, view[HEAD_BYTES : HEAD_BYTES + count])
+                self._hold(connection, view[HEAD_BYTES:end])
                 return
-        if count:
-            self._pass_on(connection, view, HEAD_BYTES + count)
-        else:
-            self._table.close(connection, "the client closed it")
+        self._pass_on(connection, view, end)
 
     def _read_on(self, connection: Connection) -> None:
         """Read once from a connection that has part of a frame, or whose home is away."""
@@ -141,7 +134,7 @@ class RequestReader:
         if view is None:
             self._table.stall(connection)
             return
-        if count := self._receive(connection, view[start:], "the client closed it"):
+        if count := self._receive(connection, view[start:], _CLOSED):
             self._pass_on_behind_held(connection, view, count)
 
     def _receive(self, connection: Connection, into: memoryview, if_ended: str) -> int:
@@ -214,7 +207,7 @@ class RequestReader:
                 self._pass_on_routed(connection, bytes(view[HEAD_BYTES:position]), rest)
                 return
             flags = connection.flags
-            if self._state.now_ns >= self._next_look_ns:
+            if self._state.now_ns >= self.next_look_ns:
                 flags |= self._begin_timing(connection, view[HEAD_BYTES + 4 : position], connection.home)
             HEAD.pack_into(view, 0, connection.id, connection.next_sequence, connection.listener, flags)
             link = connection.home.link
@@ -295,7 +288,7 @@ class RequestReader:
         if link is None or (connection.inflight and target is not connection.target):
             return False
         flags = connection.flags
-        if self._state.now_ns >= self._next_look_ns:
+        if self._state.now_ns >= self.next_look_ns:
             flags |= self._begin_timing(connection, frame[4:], target)
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
         if not link.sender.try_push(REQUEST, head, frame):
@@ -358,7 +351,7 @@ class RequestReader:
             self._table.stall(connection)
             return
         flags = connection.flags
-        if gate is None and self._state.now_ns >= self._next_look_ns:
+        if gate is None and self._state.now_ns >= self.next_look_ns:
             flags |= self._begin_timing(connection, block.view, target)
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
         link = target.link
@@ -443,5 +436,5 @@ class RequestReader:
         if not connection.books.is_timed:
             return 0
         now_ns = self._state.now_ns
-        self._next_look_ns = now_ns + _LOOK_NS
+        self.next_look_ns = now_ns + _LOOK_NS
         return self._timed.begin(connection, frame, target.peer, now_ns)

@@ -49,6 +49,7 @@ _RESPONSES_PER_PASS: Final = 512
 _BYTES_OUT: Final = SLOT["bytes_out"]
 _RESPONSES: Final = SLOT["responses"]
 _unpack_head: Final = HEAD.unpack_from
+_BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 
 
 class ResponseWriter:
@@ -97,7 +98,7 @@ class ResponseWriter:
                     connection_id, sequence, _, _ = _unpack_head(view)
                     if lent:
                         self._blocks.give_back(connection_id, sequence)
-                    answers.append((connection_id, sequence, view[HEAD_BYTES:]))
+                    answers.append((connection_id, sequence, view[_BEHIND_HEAD]))
                     continue
                 if kind == SENDS:  # Answers of known Produce requests, none of which came in a block.
                     answers += answers_of(view)
@@ -137,25 +138,26 @@ class ResponseWriter:
     def _pass_back(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
-        """Send whole answers. One leaves at once if its connection has no other, else with all of this pass."""
-        by_id = self._by_id
+        """Send whole answers. One leaves at once if its connection expects no other, else with all of this pass."""
+        by_id, counts = self._by_id, self._counts
         now_ns = self._state.now_ns
         count = size = 0
         for connection_id, sequence, frame in answers:
             connection = by_id.get(connection_id)
             if connection is None:
                 continue  # Closed meanwhile.
-            if sequence != connection.next_send or connection.stash or connection.is_closing:
-                head = HEAD.pack(connection_id, sequence, 0, 0)
-                self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+            if (
+                sequence != connection.next_send
+                or connection.inflight != 1
+                or connection.interest != ACTIVE
+                or (touched and connection in touched)
+            ):
+                self._queue(connection, sequence, frame, touched)
                 continue
-            count += 1
+            # An active connection has nothing else to send, but for what this pass has for it.
             connection.next_send = (sequence + 1) & SEQUENCE_MASK
-            connection.inflight -= 1
-            if connection.inflight or connection.ready or connection.out or connection.interest != ACTIVE:
-                touched[connection] = None
-                connection.ready.append(frame)
-                continue
+            connection.inflight = 0
+            count += 1
             try:
                 sent = connection.send(frame)
             except BlockingIOError:
@@ -168,8 +170,26 @@ class ResponseWriter:
             if sent != len(frame):
                 connection.out = deque((bytes(frame[sent:]),))
                 touched[connection] = None  # To wait for room.
-        self._counts[_RESPONSES] += count
-        self._counts[_BYTES_OUT] += size
+        counts[_RESPONSES] += count
+        counts[_BYTES_OUT] += size
+
+    def _queue(
+        self,
+        connection: Connection,
+        sequence: int,
+        frame: bytes | memoryview,
+        touched: dict[Connection, None],
+    ) -> None:
+        """Add a whole answer to those that leave at the end of this pass, if it is its turn."""
+        if sequence != connection.next_send or connection.stash or connection.is_closing:
+            head = HEAD.pack(connection.id, sequence, 0, 0)
+            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+            return
+        connection.next_send = (sequence + 1) & SEQUENCE_MASK
+        connection.inflight -= 1
+        connection.ready.append(frame)
+        touched[connection] = None
+        self._counts[_RESPONSES] += 1
 
     def _pass_back_range(
         self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]

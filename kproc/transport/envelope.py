@@ -56,6 +56,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Final
 
+from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND
 from kproc.wire.file_range import FileRange
 
 REQUEST: Final = 1
@@ -86,6 +87,11 @@ SOCKET_TIME: Final = 25
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size
+# A record's header (ipc/ring.py: RECORD_HEADER) with a head behind it.
+RECORD: Final = struct.Struct("=IIQIHH")
+assert RECORD.size == RECORD_HEADER.size + HEAD_BYTES
+# A record with a head and so many bytes behind it takes (their count + BEHIND_HEAD_ROUND) & -8.
+BEHIND_HEAD_ROUND: Final = HEAD_BYTES + RECORD_ROUND
 SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 requests.
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow

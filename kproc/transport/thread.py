@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
+from kproc.ipc.ring import RECORD_HEADER
 from kproc.transport.agent import Agent
 
 _SLEEP_MS: Final = 100  # Longest sleep of an agent's thread, which stop() and post() may have to wait for.
 # A record's header in a ring; counted here too, so that both kinds of links are full after the same records.
-_RECORD_HEAD: Final = 8
+_RECORD_HEAD: Final = RECORD_HEADER.size
 
 
 class Pipe:
@@ -59,21 +60,33 @@ class PipeSender:
             return None
         # Use a buffer again that was reserved and never committed, as a ring does.
         buffer = self._reserved
-        if buffer is None or len(buffer) < length:
-            buffer = self._reserved = bytearray(length)
-        return memoryview(buffer)[:length]
+        if buffer is None or len(buffer) < _RECORD_HEAD + length:
+            buffer = self._reserved = bytearray(_RECORD_HEAD + length)
+        return memoryview(buffer)[_RECORD_HEAD : _RECORD_HEAD + length]
 
     def commit(self, length: int, kind: int) -> None:
         buffer = self._reserved
         assert buffer is not None, "commit without reserve"
-        assert length <= len(buffer), (length, len(buffer))
+        assert length <= len(buffer) - _RECORD_HEAD, (length, len(buffer))
+        record = memoryview(buffer)[_RECORD_HEAD : _RECORD_HEAD + length]
         if length * 4 < len(buffer):  # A small record must not keep a whole read buffer alive.
-            record = memoryview(bytearray(memoryview(buffer)[:length]))
+            record = memoryview(bytearray(record))
         else:
-            record = memoryview(buffer)[:length]
             self._reserved = None
         self._unpublished.append((kind, record))
         self._pipe.pushed_bytes += length + _RECORD_HEAD
+
+    def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
+        """Room for a run of one record."""
+        if self.reserve(length) is None:
+            return None
+        assert self._reserved is not None
+        return memoryview(self._reserved), 0, 0
+
+    def commit_run(self, position: int) -> None:
+        if position:
+            assert self._reserved is not None, "commit without reserve"
+            self.commit(*RECORD_HEADER.unpack_from(self._reserved))
 
     def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool:
         length = sum(map(len, parts))

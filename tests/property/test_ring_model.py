@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kproc.ipc.ring import RingConsumer, RingProducer
+from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer
 from tests.support.ring_pair import make_ring
 
 pytestmark = pytest.mark.long
@@ -67,6 +67,24 @@ class RingMachine(RuleBasedStateMachine):
             self.refused()
         else:
             room[:] = b"\xff" * len(room)
+
+    @rule(kind=st.integers(1, 9), fraction=FRACTIONS, cuts=st.lists(st.floats(0, 1), max_size=9))
+    def run(self, kind: int, fraction: float, cuts: list[float]) -> None:
+        whole = self.record(fraction)
+        run = self.producer.reserve_run(len(whole))
+        if run is None:
+            self.refused()
+            return
+        data, at, last = run
+        for cut in cuts:
+            if at > last:
+                break
+            body = whole[: int(len(whole) * cut)]
+            RECORD_HEADER.pack_into(data, at, len(body), kind)
+            data[at + 8 : at + 8 + len(whole)] = whole  # More than it keeps, as a read may bring.
+            at += (len(body) + RECORD_ROUND) & -8
+            self.committed.append((kind, body))
+        self.producer.commit_run(at)
 
     @rule(kind=st.integers(1, 9), fraction=FRACTIONS, cuts=st.lists(st.floats(0, 1), max_size=3))
     def push(self, kind: int, fraction: float, cuts: list[float]) -> None:

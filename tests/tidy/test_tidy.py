@@ -106,6 +106,7 @@ PACK_INTO_EXCEPTIONS = {
     "kproc/ipc/ring.py": "record headers behind the published tail: nobody reads them before the tail moves",
     "kproc/ipc/words.py": "words between an odd version and the next even one: no reader believes them",
     "kproc/net/request_reader.py": "an envelope's head inside a reserved record, published later",
+    "kproc/net/run_reader.py": "headers and heads of reserved records, published later",
     "kproc/storage/log_append.py": "a batch in a ring or a block, which only its Handler reads until it is released",
 }
 

@@ -13,7 +13,7 @@ from kproc.ipc import ring as ring_module
 from kproc.ipc.layout import RING_CAPACITY_BYTES_MIN, RING_HEADER
 from kproc.ipc.link import create_link, open_first_end, open_second_end
 from kproc.ipc.region import Region, RegionKind, RegionMismatch
-from kproc.ipc.ring import RingConsumer, RingProducer, format_ring
+from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer, format_ring
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked, make_ring, open_ring
 
@@ -114,6 +114,97 @@ def test_committed_room_can_no_longer_be_written(ends):
     producer.commit(10, 1)
     with pytest.raises(ValueError, match="released"):
         room[0] = 1
+
+
+def fill(run: tuple[memoryview, int, int], kind: int, *bodies: bytes) -> int:
+    """Write records into a run as its caller does; where the next one would begin."""
+    data, at, last = run
+    for body in bodies:
+        assert at <= last
+        RECORD_HEADER.pack_into(data, at, len(body), kind)
+        data[at + RECORD_HEADER.size : at + RECORD_HEADER.size + len(body)] = body
+        at += (len(body) + RECORD_ROUND) & -8
+    return at
+
+
+def test_run_of_records_comes_out_one_by_one(ends):
+    producer, consumer = ends
+    assert producer.try_push(1, b"before")
+    producer.commit_run(fill(producer.reserve_run(50), 2, b"one", b"", b"three" * 10))
+    assert producer.try_push(3, b"behind")
+    assert consumer.is_empty()
+    producer.publish()
+    assert take(consumer) == [(1, b"before"), (2, b"one"), (2, b""), (2, b"three" * 10), (3, b"behind")]
+
+
+def test_run_without_records_changes_nothing(ends):
+    producer, consumer = ends
+    _, first, _ = producer.reserve_run(50)
+    producer.commit_run(first)
+    producer.publish()
+    assert consumer.is_empty()
+    assert producer.free_bytes() == CAPACITY
+
+
+def test_run_ends_where_the_longest_record_would_not_fit_any_more(ends):
+    producer, consumer = ends
+    _, first, last = producer.reserve_run(200)
+    assert (first, last) == (0, CAPACITY - 208)
+    producer.commit_run(first)
+    for _ in range(3):
+        assert producer.try_push(1, bytes(200))
+    producer.publish()
+    consumer.poll(2)
+    consumer.release()
+    # 400 bytes are left to the ring's end, and the two records before them are free again.
+    _, first, last = producer.reserve_run(200)
+    assert (first, last) == (624, CAPACITY - 208)
+    producer.commit_run(fill((producer._data, first, last), 2, bytes(200)))
+    # Behind that a record of 200 bytes begins at slot 0, and ends before the one that was not released.
+    _, first, last = producer.reserve_run(200)
+    assert (first, last) == (0, 416 - 208)
+    producer.commit_run(fill((producer._data, first, last), 3, b"wrapped"))
+    producer.publish()
+    assert take(consumer) == [(1, bytes(200)), (2, bytes(200)), (3, b"wrapped")]
+
+
+def test_run_is_refused_when_the_ring_is_full(ends):
+    producer, consumer = ends
+    for _ in range(4):
+        assert producer.try_push(1, bytes(200))
+    assert producer.reserve_run(200) is None
+    assert producer.try_push(1, bytes(100)), "nothing is reserved"
+    producer.publish()
+    assert len(take(consumer)) == 5
+    with pytest.raises(ValueError, match="takes"):
+        producer.reserve_run(CAPACITY)
+
+
+def test_while_a_run_is_open_nothing_else_may_be_written(ends):
+    producer, consumer = ends
+    run = producer.reserve_run(50)
+    at = fill(run, 1, b"mine")
+    for other in (lambda: producer.try_push(2, b"other"), lambda: producer.reserve(1), producer.free_bytes):
+        with pytest.raises(AssertionError, match="not committed"):
+            other()
+    with pytest.raises(AssertionError, match="not committed"):
+        producer.reserve_run(1)
+    producer.commit_run(at)
+    producer.publish()
+    assert take(consumer) == [(1, b"mine")]
+
+
+def test_room_that_is_reserved_after_a_run_holds_what_was_written_behind_it(ends):
+    """A reader that received something else than a whole frame goes on with it from there."""
+    producer, consumer = ends
+    run = producer.reserve_run(50)
+    at = fill(run, 1, b"whole")
+    run[0][at + RECORD_HEADER.size : at + RECORD_HEADER.size + 4] = b"half"
+    producer.commit_run(at)
+    assert bytes(producer.reserve(50)[:4]) == b"half"
+    producer.commit(4, 2)
+    producer.publish()
+    assert take(consumer) == [(1, b"whole"), (2, b"half")]
 
 
 def test_polled_views_end_at_release(ends):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import SEND
 from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
@@ -96,6 +97,39 @@ def test_small_record_does_not_keep_a_whole_read_buffer_alive(pipe: tuple[PipeSe
     ((_, view),) = receiver.poll(1)
     assert isinstance(view.obj, bytearray)
     assert len(view.obj) == 10
+
+
+def test_run_of_records_is_one_at_a_time(pipe: tuple[PipeSender, PipeReceiver]) -> None:
+    sender, receiver = pipe
+    for body in (b"one", b"two" * 20):
+        run = sender.reserve_run(60)
+        assert run is not None
+        data, at, last = run
+        RECORD_HEADER.pack_into(data, at, len(body), SEND)
+        data[at + RECORD_HEADER.size : at + RECORD_HEADER.size + len(body)] = body
+        at += (len(body) + RECORD_ROUND) & -8
+        assert at > last
+        sender.commit_run(at)
+    assert sender.free_bytes() == CAPACITY - 2 * RECORD_HEADER.size - 63
+    sender.publish()
+    assert [(kind, bytes(view)) for kind, view in receiver.poll(10)] == [(SEND, b"one"), (SEND, b"two" * 20)]
+
+
+def test_run_without_records_keeps_its_room(pipe: tuple[PipeSender, PipeReceiver]) -> None:
+    sender, receiver = pipe
+    run = sender.reserve_run(60)
+    assert run is not None
+    data, at, _ = run
+    data[at + RECORD_HEADER.size : at + RECORD_HEADER.size + 4] = b"half"
+    sender.commit_run(at)
+    view = sender.reserve(60)
+    assert view is not None
+    assert bytes(view[:4]) == b"half"
+    sender.publish()
+    assert receiver.poll(10) == []
+    while sender.try_push(SEND, bytes(100)):
+        pass
+    assert sender.reserve_run(100) is None
 
 
 def test_records_may_be_stamped_in_place(pipe: tuple[PipeSender, PipeReceiver]) -> None:
