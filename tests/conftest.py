@@ -161,6 +161,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         options.numprocesses, options.dist = "logical", "loadfile"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Without rounds of garbage collection: what is made here stays, and every worker would look through it often."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
