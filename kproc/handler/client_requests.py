@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
 from typing import Final
 
 from kproc.api.context import Services
@@ -15,6 +14,7 @@ from kproc.api.produce import Placed, ProduceBatcher
 from kproc.cluster.values_in_force import current_value
 from kproc.errors import ProtocolError
 from kproc.handler.client_rates import ClientRates
+from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
 from kproc.handler.logins import Logins
@@ -83,8 +83,8 @@ class ClientRequests:
 
     __slots__ = (
         "_batch_max",
+        "_coordinators",
         "_fetch_paths",
-        "_flush_coordinators",
         "_make_request",
         "_produce",
         "_produce_paths",
@@ -105,11 +105,11 @@ class ClientRequests:
         produce: ProduceBatcher,
         partitions: Partitions,
         rates: ClientRates,
-        flush_coordinators: Callable[[], None],
+        coordinators: CoordinatorRuntime,
     ) -> None:
         self._services = services
         self._produce = produce
-        self._flush_coordinators = flush_coordinators
+        self._coordinators = coordinators
         self._batch_max = services.config.kproc_handler_batch_max
         self._produce_paths = ProduceFastPaths(services, produce, _PRODUCE_SERVED)
         self._fetch_paths = FetchFastPaths(services, partitions, produce)
@@ -192,7 +192,8 @@ class ClientRequests:
                 else:
                     self._take_news(client, kind, view)
             self._produce.flush()
-            self._flush_coordinators()
+            if self._coordinators.dirty:
+                self._coordinators.flush()
             if self._timed:
                 self._mark_done()
             inbox.release()

@@ -55,7 +55,8 @@ class CoordinatorEpochs:
 
     def ask(self) -> None:
         """Ask the controller for what is wanted: a call for each topic."""
-        wanted, self.wanted = self.wanted, {}
+        wanted = list(self.wanted)
+        self.wanted.clear()
         by_topic: dict[str, list[int]] = {}
         for name, index in wanted:
             by_topic.setdefault(name, []).append(index)

@@ -82,6 +82,11 @@ class CoordinatorRuntime:
         self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
         self._is_stopping = False
         self.dirty: dict[Shard[Any], None] = {}
+        # While all of these are empty, only the next timer and the next sweep can be due.
+        self._unfinished = (
+            self.dirty, self._loading, self._to_open, self._sweeping, self._epochs.wanted, self._owed,
+            self._offline, self._waits.waiting,
+        )  # fmt: skip
         self._guard = Guard(containment, self._give_up)
         # Of each topic, when a coordinator had been loaded, and how long that took.
         self._loads: dict[str, deque[tuple[int, int]]] = {
@@ -281,6 +286,7 @@ class CoordinatorRuntime:
     def begin_stop(self) -> None:
         """Answer all waiting requests: the broker stops, so there is no other coordinator."""
         self._is_stopping = True
+        self._next_sweep_ms = NEVER
         for key in list(self._shards):
             self.release(key)
         self._to_open.clear()
@@ -303,16 +309,18 @@ class CoordinatorRuntime:
 
     def _next_deadline_ms(self, now_ns: int) -> int:
         """How many milliseconds the Handler may sleep before a coordinator has something to do."""
-        if self.dirty or self._loading or self._to_open or self._sweeping or self._epochs.wanted:
-            return 0
-        due_ms, first_ms = NEVER if self._is_stopping else self._next_sweep_ms, self._deadlines.first
-        if first_ms < due_ms:
-            due_ms = first_ms
-        if self._owed or self._offline:
-            due_ms = min(due_ms, *self._owed.values(), *self._offline.values())
-        if self._waits.waiting:
-            due_ms = min(due_ms, self._waits.due_ms)
-        return max(0, due_ms - now_ns // NS_PER_MS)
+        due_ms = self._deadlines.first
+        if self._next_sweep_ms < due_ms:
+            due_ms = self._next_sweep_ms
+        if any(self._unfinished):
+            if self.dirty or self._loading or self._to_open or self._sweeping or self._epochs.wanted:
+                return 0
+            if self._owed or self._offline:
+                due_ms = min(due_ms, *self._owed.values(), *self._offline.values())
+            if self._waits.waiting:
+                due_ms = min(due_ms, self._waits.due_ms)
+        left_ms = due_ms - now_ns // NS_PER_MS
+        return left_ms if left_ms > 0 else 0
 
     def work(self, now_ns: int) -> int:
         """What is due: timers, a chunk of a load, a part of a sweep. At every duty cycle, so the first line is for a
@@ -333,7 +341,7 @@ class CoordinatorRuntime:
         if self._loading or self._to_open:
             work += 1
             self._go_on_loading()
-        if now_ms >= self._next_sweep_ms and not self._is_stopping:
+        if now_ms >= self._next_sweep_ms:
             self._begin_sweeps(now_ms)
         if self._sweeping:
             work += 1

@@ -16,8 +16,8 @@ from typing import Final, Protocol
 from kproc.role.request import HandlerRequest
 
 # What a REQUEST record with one frame begins with, as bytes where they are only compared or given back: connection
-# id, sequence, listener and flags (transport/envelope.py: HEAD); frame length, API key and version; correlation id.
-RECORD_START: Final = "8s4s4s8s4s"
+# id; sequence; listener, flags (transport/envelope.py: HEAD), frame length, API key and version; correlation id.
+RECORD_START: Final = "8s4s12s4s"
 RECORD_START_BYTES: Final = Struct(RECORD_START).size
 CONNECTION_BYTES: Final = 8
 _LISTENER_AND_FLAGS: Final = Struct("=HH")

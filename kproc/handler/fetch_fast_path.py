@@ -59,7 +59,6 @@ class FetchFastPath:
         "_bytes_max",
         "_fetches",
         "_is_committed",
-        "_listener_and_flags",
         "_partition",
         "_record_bytes",
         "_requests",
@@ -87,7 +86,6 @@ class FetchFastPath:
         self.misses = 0
         self._fetches = fetches
         self._requests = RequestTemplate(request)
-        self._listener_and_flags = self._requests.listener_and_flags
         self._version = request.api_version
         self._answer = answer
         self._topic, self._partition, self.owned = found
@@ -101,7 +99,8 @@ class FetchFastPath:
         self._wait_ns = wanted.max_wait_ms * 1_000_000 if may_wait else 0
         self._body_at, offset_at = places
         self._record_bytes = len(record)
-        self._start = bytes(record[HEAD_BYTES : HEAD_BYTES + _START_BYTES])
+        frame_start = bytes(record[HEAD_BYTES : HEAD_BYTES + _START_BYTES])
+        self._start = self._requests.listener_and_flags + frame_start
         self._before = bytes(record[RECORD_START_BYTES:offset_at])
         self._after = bytes(record[offset_at + _OFFSET_BYTES :])
         self._unpack = Struct(
@@ -112,13 +111,8 @@ class FetchFastPath:
         """Answer or park a request that equals the learned one except for its offset."""
         if len(record) != self._record_bytes:
             return False
-        connection, sequence, listener_and_flags, start, correlation, before, at, after = self._unpack(record)
-        if not (
-            before == self._before
-            and after == self._after
-            and start == self._start
-            and listener_and_flags == self._listener_and_flags
-        ):
+        connection, sequence, start, correlation, before, at, after = self._unpack(record)
+        if not (before == self._before and after == self._after and start == self._start):
             return False
         fetches = self._fetches
         fetches.see_appends()
@@ -152,7 +146,7 @@ class FetchFastPath:
 
     def repeats(self, record: memoryview) -> bool:
         """Whether a record has the learned form, so that it fell back for another reason."""
-        return len(record) == self._record_bytes and self._unpack(record)[5::2] == (self._before, self._after)
+        return len(record) == self._record_bytes and self._unpack(record)[4::2] == (self._before, self._after)
 
     def frame_around(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
         """The bytes of an answer before and behind its records; the records are counted as sent."""

@@ -138,7 +138,7 @@ class Handler(LinkedAgent):
             produce=self._produce,
             partitions=self._partitions,
             rates=self._rates,
-            flush_coordinators=self._coordinators.flush,
+            coordinators=self._coordinators,
         )
         self._offline = OfflineNews(agent_id.index, self._services.peers.call_controller)
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._transfers)

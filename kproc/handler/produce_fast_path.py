@@ -9,6 +9,7 @@ bytes of the request, and the answers of a pass are sent as one record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -30,13 +31,15 @@ _FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _START: Final = Struct(">hhi")  # Of a frame without its length: API key, version, correlation id.
 _SIZE: Final = Struct(">i")
 _NO_TAGS: Final = bytes(3)  # Behind the records: no tagged fields in partition, topic and request.
+_TEMPLATES_KEPT: Final = 1024
 _ANSWERS_MAX: Final = 256  # In one record, which must fit into the smallest ring.
 # What is kept of a request until its answer: its path, and connection id, sequence and correlation id as they came.
 Target = tuple["ProduceFastPath", bytes, bytes, bytes]
 
 
 class AnswerTemplate:
-    """The SEND record of an answer without an error: all but whom it is for and three numbers of the result.
+    """The SEND record of an answer without an error: all but whom it is for and three numbers of the result. Fast paths
+    to the same partition share one: `answer_template`.
 
     `pack(connection, sequence, frame length, correlation id, before, base offset, append time, log start, after)`
     """
@@ -53,6 +56,9 @@ class AnswerTemplate:
         self.length, self.before, self.after = frame[:4], frame[8:at], frame[at + len(numbers) :]
         prepared = Struct(f">8s4s4x4s4s{len(self.before)}sqqq{len(self.after)}s")
         self.pack, self.bytes = prepared.pack, prepared.size
+
+
+answer_template: Final = lru_cache(_TEMPLATES_KEPT)(AnswerTemplate)
 
 
 class ProduceFastPath:
@@ -100,7 +106,7 @@ class ProduceFastPath:
         self.template: AnswerTemplate | None = None
         # A request that waits for a sync, or that gets no answer (acks=0), needs an object of its own.
         if placed.acks == 1 or (placed.acks == -1 and not request.services.waits_for_sync):
-            self.template = AnswerTemplate(version, placed.name, placed.topic_id, placed.owned.key[1])
+            self.template = answer_template(version, placed.name, placed.topic_id, placed.owned.key[1])
         self._record_bytes = self._odd_bytes = -1  # -1: no length is known yet, only the prefix.
         self._records_from = self._records_to = 0
         # What a record of that length has, apart from its ids and its records.
@@ -151,9 +157,9 @@ class ProduceFastPath:
             return
         end = len(frame) - (len(_NO_TAGS) if self._version >= _FLEXIBLE else 0)
         at = end - size
-        start = _SIZE.pack(len(frame)) + bytes(frame[:4])
+        start = self._requests.listener_and_flags + _SIZE.pack(len(frame)) + bytes(frame[:4])
         same, tail = bytes(frame[_START.size : at]), bytes(frame[end:])
-        self._expected = self._requests.listener_and_flags, start, same, tail
+        self._expected = start, same, tail
         record = Struct(f"={RECORD_START}{len(same)}s{size}x{len(tail)}s")
         self._unpack, self._record_bytes = record.unpack, record.size
         self._records_from = RECORD_START_BYTES + len(same)
@@ -165,8 +171,8 @@ class ProduceFastPath:
         """Gather a record that has the learned length and the same bytes around its records."""
         if len(record) != self._record_bytes:
             return False
-        connection, sequence, listener_and_flags, start, correlation, same, tail = self._unpack(record)
-        if (listener_and_flags, start, same, tail) != self._expected:
+        connection, sequence, start, correlation, same, tail = self._unpack(record)
+        if (start, same, tail) != self._expected:
             return False
         if self._log_state.offline_reason is not None:
             return False
@@ -251,25 +257,26 @@ class FastAnswers:
     def answer(self, targets: Sequence[Target], results: Sequence[AppendResult], index: int) -> None:
         """Answer requests of one partition, all of one Processor, that wait for nothing any more."""
         answers: list[bytes] = []
-        template = targets[0][0].template
-        assert template is not None, "those without one are gathered as objects"
-        size, is_even = template.bytes, True
+        template: AnswerTemplate | None = None
+        size, is_even = 0, True
         for (path, connection, sequence, correlation), result in zip(targets, results, strict=True):
             if result.error_code:
                 path.pending(connection, sequence, correlation).decide(0, row_of(index, result))
                 continue
-            template = path.template
-            assert template is not None
-            if template.bytes != size:  # Of another version.
-                is_even = False
+            if path.template is not template:
+                template = path.template
+                assert template is not None, "those without one are gathered as objects"
+                is_even = is_even and size in (0, template.bytes)  # Else they are of several versions.
+                size, pack = template.bytes, template.pack
+                length, before, after = template.length, template.before, template.after
             answers.append(
-                template.pack(
-                    connection, sequence, template.length, correlation, template.before,
-                    result.base_offset, result.append_time_ms, result.log_start_offset, template.after,
+                pack(
+                    connection, sequence, length, correlation, before,
+                    result.base_offset, result.append_time_ms, result.log_start_offset, after,
                 )
             )  # fmt: skip
         push = targets[0][0].outbox.push
-        if is_even and len(answers) > 1:
+        if len(answers) > 1 and is_even:
             for first in range(0, len(answers), _ANSWERS_MAX):
                 push(SENDS, b"".join(answers[first : first + _ANSWERS_MAX]))
         else:

@@ -25,11 +25,11 @@ pytestmark = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other v
 
 PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
-IDLE_MAX = 527
-PRODUCE_MAX = 1934
-FETCH_MAX = 1631
+IDLE_MAX = 508
+PRODUCE_MAX = 1918
+FETCH_MAX = 1600
 # The Fetch that parks, and the Produce that wakes it: two passes.
-PARKED_MAX = 4155
+PARKED_MAX = 4108
 # As librdkafka makes one: an add, a Produce to each of 3 partitions, an end, all in passes of their own.
 TRANSACTION_MAX = 33_500
 
