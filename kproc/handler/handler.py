@@ -197,6 +197,7 @@ class Handler(LinkedAgent):
     def detach(self, peer: AgentId) -> None:
         client = self._clients.pop(peer, None)
         if client is None:
+            self._unlinked.take_back(self._peers.get(peer))
             super().detach(peer)
             if peer == CLEANER:
                 self._compaction.forget()
@@ -346,10 +347,10 @@ class Handler(LinkedAgent):
         payload: bytes | memoryview = b"",
     ) -> None:
         outbox = self._outbox(peer)
-        if outbox is None and peer.role == HANDLER:
+        if (outbox is None or self._unlinked.waiting) and peer.role == HANDLER:
             # The metadata may name a Handler before we have its link: metadata comes by a ring, links by the control
             # socket, which a busy Handler reads now and then. Read it now; only if there is no link then is the call
-            # lost.
+            # lost. Nor may a call overtake those that wait for this.
             self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return

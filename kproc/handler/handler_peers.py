@@ -10,6 +10,7 @@ from kproc.api.init_producer_id import CallController
 from kproc.clock import NS_PER_S
 from kproc.containment import Containment, Owner
 from kproc.role.calls import Calls
+from kproc.role.linked_agent import LinkedPeer
 from kproc.role.roles import CLEANER, handler_id
 from kproc.transport.agent import AgentId
 from kproc.transport.outbox import Outbox
@@ -45,6 +46,19 @@ class UnlinkedCalls:
     def attached(self, peer: AgentId) -> None:
         """Note that a Handler is attached again."""
         self._away_since.pop(peer, None)
+
+    def take_back(self, peer: LinkedPeer | None) -> None:
+        """Keep what a peer that has ended in order never took: the next one of its name is asked, if it is linked.
+
+        Scaled away and started again, it may be named by the metadata before we have read that its link is another.
+        """
+        if peer is not None:
+            for each in self._calls.take_back(peer.outbox):
+                self.waiting.append(
+                    UnlinkedCall(
+                        peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner
+                    )
+                )
 
     def add(
         self,

@@ -13,7 +13,7 @@
     +-----------------------------+ 128   line 1: stored by the producer only
     | tail                        |
     +-----------------------------+ 256   line 2: stored by the consumer only
-    | head                        |
+    | head, is_over               |
     +-----------------------------+ 384
     | records, `capacity` bytes   |
     +-----------------------------+ 384 + capacity
@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 REGION_MAGIC: Final = int.from_bytes(b"kprocRGN", "little")
 PAGE_BYTES: Final = 4096  # What memfds are made of, and the grain of MADV_REMOVE, on every CPU we name.
 WORD_BYTES: Final = 8
@@ -90,6 +90,9 @@ RING_HEADER: Final = Layout(
         Word("capacity", "Bytes of records, a power of two; stored once, before anybody attaches.", True),
         Word("tail", "Sequence up to which records are whole; stored by the producer at publish().", True),
         Word("head", "Sequence up to which bytes may be reused; stored by the consumer at release().", True),
+        Word(
+            "is_over", "1 once the consumer has ended in order: it took nothing of what lies behind the head."
+        ),
     ),
     total_bytes=3 * LINE_BYTES,
 )
@@ -107,6 +110,6 @@ def ring_bytes(capacity: int) -> int:
 
 
 assert REGION_HEADER.word["magic"] == 0, "the magic must come first: it is what a foreign file is told by"
-_RING_LINES: Final = {place * WORD_BYTES // LINE_BYTES for place in RING_HEADER.word.values()}
-assert len(_RING_LINES) == len(RING_HEADER.words), "words of two writers share a cache line pair"
+_RING_LINES: Final = [place * WORD_BYTES // LINE_BYTES for place in RING_HEADER.word.values()]
+assert _RING_LINES == [0, 1, 2, 2], "words of two writers share a cache line pair"
 assert PAGE_BYTES % LINE_BYTES == 0, "a payload must begin on a cache line"

@@ -48,6 +48,7 @@ _unpack_header = RECORD_HEADER.unpack_from
 _CAPACITY: Final = RING_HEADER.word["capacity"]
 _TAIL: Final = RING_HEADER.word["tail"]
 _HEAD: Final = RING_HEADER.word["head"]
+_IS_OVER: Final = RING_HEADER.word["is_over"]
 # (length + RECORD_ROUND) & -8 = header, payload, alignment.
 RECORD_ROUND: Final = RECORD_HEADER_BYTES + WORD_BYTES - 1
 assert RECORD_HEADER.size == RECORD_HEADER_BYTES == WORD_BYTES
@@ -245,6 +246,23 @@ class RingProducer(_RingEnd):
             count += kind != PADDING_KIND
         return count
 
+    def untaken(self) -> list[tuple[int, bytes]] | None:
+        """Copies of the records that the consumer never took, published or not; None unless it has ended in order."""
+        if not self._words[_IS_OVER]:
+            return None
+        if WEAKLY_ORDERED:
+            fence()
+        records: list[tuple[int, bytes]] = []
+        sequence = int(self._words[_HEAD])
+        while sequence < self._written:
+            slot = sequence & self._mask
+            length, kind = _unpack_header(self._data, slot)
+            if kind != PADDING_KIND:
+                slot += RECORD_HEADER_BYTES
+                records.append((kind, bytes(self._data[slot : slot + length])))
+            sequence += (length + RECORD_ROUND) & -8
+        return records
+
     def progress(self) -> tuple[int, int]:
         """(sequence up to which was written, sequence up to which the consumer has given back)."""
         return self._written, int(self._words[_HEAD])
@@ -318,6 +336,13 @@ class RingConsumer(_RingEnd):
         if WEAKLY_ORDERED:
             fence()
         self._words[_HEAD] = self._next
+
+    def end(self) -> None:
+        """Poll no more, and tell the producer so: what was not polled may go to somebody else."""
+        self.release()
+        if WEAKLY_ORDERED:
+            fence()
+        self._words[_IS_OVER] = 1
 
     def drop_views(self) -> None:
         """End the views of polled records without giving their bytes back."""

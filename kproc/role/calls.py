@@ -2,14 +2,15 @@
 
 A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
 reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
-as lost, so that no request waits for ever. `Calls.ask` makes calls with types (api/calls.py), which a `ServedCalls`
+as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
+successor (`Calls.take_back`). `Calls.ask` makes calls with types (api/calls.py), which a `ServedCalls`
 answers; `Calls.call` those to the controller, whose bodies and replies are the fields of requests.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -54,6 +55,16 @@ class _Open(NamedTuple):
     def lost(self) -> Any:
         """Instead of the reply."""
         return {"lost": True} if self.call is None else Lost()
+
+
+class Untaken(NamedTuple):
+    """A call that its peer never took: as if it had not been made. Its body may be passed on as it was encoded."""
+
+    call: Call[Any, Any]
+    body: msgspec.Raw
+    payload: memoryview
+    on_reply: Callable[[Any], None]
+    owner: Owner | None
 
 
 class Calls:
@@ -112,6 +123,18 @@ class Calls:
         if not is_open:
             del self._open[token]
         self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
+
+    def take_back(self, outbox: Outbox) -> Iterator[Untaken]:
+        """The calls of declared types that a peer which has ended in order never took. They are not open any more."""
+        for kind, view in outbox.untaken():
+            if kind != CALL:
+                continue
+            token, length = TOKEN.unpack_from(view)
+            made = self._open.get(token)
+            if made is not None and made.call is not None:
+                del self._open[token]
+                _, body = _decode_call(view[TOKEN.size : TOKEN.size + length])
+                yield Untaken(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
 
     def lose(self, peer: AgentId) -> None:
         """Answer every open call to a peer that has died as lost."""

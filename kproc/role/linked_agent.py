@@ -169,6 +169,8 @@ class LinkedAgent:
         return self._is_stopping and not any(each.has_overflow for each in self._outboxes)
 
     def close(self) -> str | None:
+        for peer in self._peers.values():
+            peer.inbox.end()
         self._epoll.close()
         return None
 

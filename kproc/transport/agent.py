@@ -44,12 +44,16 @@ class Sender(Protocol):
     def waiting(self, limit: int) -> int:
         """How many published records the other side has not taken; counted up to `limit`."""
 
+    def untaken(self) -> list[tuple[int, bytes]] | None:
+        """The records that the other side never took, published or not; None unless it has ended in order."""
+
 
 class Receiver(Protocol):
-    """The consuming end of a link: `poll` takes a batch, `release` gives its bytes back."""
+    """The consuming end: `poll` takes a batch, `release` gives its bytes back, `end` says that none follows."""
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]: ...
     def release(self) -> None: ...
+    def end(self) -> None: ...
     def is_empty(self) -> bool: ...
 
 

@@ -25,6 +25,7 @@ class _Publishes(Protocol):
     def publish(self) -> None: ...
     def free_bytes(self) -> int: ...
     def waiting(self, limit: int) -> int: ...
+    def untaken(self) -> list[tuple[int, bytes]] | None: ...
 
 
 class _Gone:
@@ -46,6 +47,9 @@ class _Gone:
 
     def waiting(self, limit: int) -> int:
         return 0
+
+    def untaken(self) -> list[tuple[int, bytes]] | None:
+        return None
 
 
 class Outbox:
@@ -128,6 +132,15 @@ class Outbox:
         """Records that the peer has not taken, queued ones included; counted up to about `limit`."""
         return self._sender.waiting(limit) + len(self._overflow)
 
+    def untaken(self) -> list[tuple[int, memoryview]]:
+        """The messages that the peer never took, queued ones included; none unless it has ended in order."""
+        records = self._sender.untaken()
+        if records is None:
+            return []
+        return _join(
+            [(kind, memoryview(record)) for kind, record in (*records, *self._overflow)], bytearray()
+        )[0]
+
     def fill_bytes(self) -> int:
         return self._sender.capacity - self._sender.free_bytes()
 
@@ -154,22 +167,32 @@ class Inbox:
             # The pairs as a dict have the kinds as keys: made and searched in C, which a loop over the pairs is not.
             if not self._partial and CHUNK not in dict(batch):
                 return batch
-            messages = self._join(batch)
+            messages, self._partial = _join(batch, self._partial)
             if messages or not batch:
                 return messages
             # There were only pieces, and they are copied. The caller releases only records that it got, so release
             # here: a message longer than the ring needs this room for its further pieces.
             self.release()
 
-    def _join(self, batch: Sequence[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
-        messages: list[tuple[int, memoryview]] = []
-        for kind, view in batch:
-            if kind == CHUNK:
-                self._partial += view
-            elif self._partial:
-                self._partial += view
-                messages.append((kind, memoryview(self._partial)))
-                self._partial = bytearray()
-            else:
-                messages.append((kind, view))
-        return messages
+    def end(self) -> None:
+        """Poll no more, and tell the sender so."""
+        # Who would read on from the middle of a message could not tell what it reads.
+        if not self._partial:
+            self._receiver.end()
+
+
+def _join(
+    batch: Sequence[tuple[int, memoryview]], partial: bytearray
+) -> tuple[list[tuple[int, memoryview]], bytearray]:
+    """The whole messages of a batch that begins within one, and the beginning of the next."""
+    messages: list[tuple[int, memoryview]] = []
+    for kind, view in batch:
+        if kind == CHUNK:
+            partial += view
+        elif partial:
+            partial += view
+            messages.append((kind, memoryview(partial)))
+            partial = bytearray()
+        else:
+            messages.append((kind, view))
+    return messages, partial

@@ -23,7 +23,7 @@ _RECORD_HEAD: Final = RECORD_HEADER.size
 class Pipe:
     """One direction of a link inside one process: the state that both ends share."""
 
-    __slots__ = ("capacity", "popped_bytes", "pushed_bytes", "queue")
+    __slots__ = ("capacity", "is_over", "popped_bytes", "pushed_bytes", "queue")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -31,6 +31,7 @@ class Pipe:
         # Each count has one writer: the sender's and the receiver's.
         self.pushed_bytes = 0
         self.popped_bytes = 0
+        self.is_over = False  # Whether the receiver has ended in order.
 
 
 class PipeSender:
@@ -48,6 +49,11 @@ class PipeSender:
 
     def waiting(self, limit: int) -> int:
         return min(limit, len(self._pipe.queue))
+
+    def untaken(self) -> list[tuple[int, bytes]] | None:
+        if not self._pipe.is_over:
+            return None
+        return [(kind, bytes(view)) for kind, view in (*self._pipe.queue, *self._unpublished)]
 
     def progress(self) -> tuple[int, int]:
         """(bytes pushed, bytes given back) since the link was made."""
@@ -125,6 +131,9 @@ class PipeReceiver:
     def release(self) -> None:
         self._pipe.popped_bytes += self._polled_bytes
         self._polled_bytes = 0
+
+    def end(self) -> None:
+        self._pipe.is_over = True
 
     def is_empty(self) -> bool:
         return not self._pipe.queue

@@ -256,6 +256,28 @@ def test_polled_but_unreleased_bytes_are_not_reused(ends):
     assert producer.try_push(2, b"b" * 100)
 
 
+def test_records_that_an_ended_consumer_never_took_are_told_and_no_others(ends):
+    producer, consumer = ends
+    for number in range(12):  # So that the next ones lie around the ring's end, with padding between them.
+        assert producer.try_push(1, b"%050d" % number)
+    producer.publish()
+    take(consumer, 11)
+    for number in range(12, 18):
+        assert producer.try_push(2, b"%0100d" % number)
+    assert [bytes(view) for _, view in consumer.poll(1)] == [b"%050d" % 11]
+    producer.publish()
+    assert producer.try_push(3, b"not published")
+    assert producer.untaken() is None, (
+        "it may have taken any of them, as long as it goes on or if it was killed"
+    )
+    consumer.end()
+    assert producer.untaken() == [
+        *((2, b"%0100d" % number) for number in range(12, 18)),
+        (3, b"not published"),
+    ]
+    assert producer.progress()[0] > CAPACITY, "there was padding"
+
+
 def test_full_ring_changes_nothing_that_the_consumer_sees(ends):
     producer, consumer = ends
     count = 0

@@ -193,6 +193,31 @@ def test_closed_outbox_drops_what_is_pushed_and_holds_nothing_of_the_link(
     ]
 
 
+def test_messages_that_a_peer_which_ended_never_took_are_told_whole(talk: Conversation) -> None:
+    long = random.Random(1).randbytes(3 * CAPACITY)
+    talk.outbox.push(CALL, b"taken")
+    talk.outbox.flush()
+    assert talk.take() == 1
+    talk.outbox.push(REPLY, b"short")
+    talk.outbox.push(CALL, long)
+    talk.outbox.flush()
+    talk.outbox.push(CALL, b"last")
+    assert talk.outbox.has_overflow
+    assert talk.outbox.untaken() == []
+    talk.inbox.end()
+    assert talk.outbox.untaken() == [(REPLY, b"short"), (CALL, long), (CALL, b"last")]
+
+
+def test_nothing_is_told_of_a_peer_that_ended_within_a_message(talk: Conversation) -> None:
+    """What is left begins in the middle of it."""
+    talk.outbox.push(CALL, bytes(3 * CAPACITY))
+    talk.outbox.push(CALL, b"last")
+    talk.outbox.flush()
+    assert talk.take() == 0
+    talk.inbox.end()
+    assert talk.outbox.untaken() == []
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_any_mixture_of_sizes_and_turns_arrives_in_order(talk: Conversation, seed: int) -> None:
     source = random.Random(seed)
