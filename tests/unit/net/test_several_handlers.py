@@ -104,7 +104,7 @@ def test_frames_are_whole_over_many_turns_of_the_rings(rig: ProcessorRig, home: 
     """They are read into unused room of the home ring, and pushed to it or to another."""
     client = client_at(rig, home)
     chance = random.Random(home)
-    for number in range(1000):
+    for number in range(3000):
         word, index = chance.choice([(b"first.", 0), (b"second", 1), (b"homely", home)])
         body = word + number.to_bytes(4, "big") + chance.randbytes(chance.randrange(3000))
         client.send(framed(body))
