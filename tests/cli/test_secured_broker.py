@@ -22,6 +22,7 @@ from tests.cli.test_pytest_plugin import passed, run_pytest
 from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc
 from tests.support.kafka_jars import missing_reason
+from tests.support.secured import closes_within_a_handshake
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.long
@@ -37,6 +38,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.mark.clients
+@closes_within_a_handshake
 @pytest.mark.filterwarnings("ignore:.* is deprecated. Use files:DeprecationWarning")  # kafka-python's
 def test_clients_of_every_kind_connect_as_they_are_told(broker: Broker) -> None:
     from aiokafka import AIOKafkaProducer

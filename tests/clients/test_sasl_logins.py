@@ -24,7 +24,14 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from tests.support.certificates import Certificates
-from tests.support.secured import MECHANISMS, PASSWORDS, SecuredBroker, secured, unsecured_token
+from tests.support.secured import (
+    MECHANISMS,
+    PASSWORDS,
+    SecuredBroker,
+    closes_within_a_handshake,
+    secured,
+    unsecured_token,
+)
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.clients
@@ -70,6 +77,7 @@ def test_librdkafka_logs_in(broker: SecuredBroker, mechanism: str) -> None:
     assert topic in AdminClient(settings).list_topics(timeout=SECONDS).topics
 
 
+@closes_within_a_handshake
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_kafka_python_logs_in(broker: SecuredBroker, mechanism: str) -> None:
     settings = python_settings(broker, mechanism, Tokens())

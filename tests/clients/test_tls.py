@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
-from tests.support.secured import PASSWORDS, sasl_settings
+from tests.support.secured import PASSWORDS, closes_within_a_handshake, sasl_settings
 from tests.support.topics import fresh_name
 from tests.support.wait import wait_until
 
@@ -125,6 +125,7 @@ def test_a_login_behind_tls(tls_broker: TlsBroker, with_client: bool) -> None:
     assert "Authentication failed" in error_of(options | {"sasl.password": "wrong"})
 
 
+@closes_within_a_handshake
 def test_kafka_python(tls_broker: TlsBroker) -> None:
     kafka = pytest.importorskip("kafka")
     topic = fresh_name("kafka-python")
