@@ -148,10 +148,12 @@ class ProduceBatcher:
         """
         version = context.api_version
         request = decode_produce(version, body)
-        is_transactional = request.is_transactional
+        if request.is_transactional:
+            self._transactions.add(context, body, request)
+            return None
         topics = request.topics
         acks = request.acks
-        if len(topics) == 1 and len(topics[0].partitions) == 1 and not is_transactional:
+        if len(topics) == 1 and len(topics[0].partitions) == 1:
             topic = topics[0]
             index, records = topic.partitions[0]
             pending = OneProduce(context, acks, topic.name, topic.topic_id)
@@ -172,7 +174,7 @@ class ProduceBatcher:
                 return Placed(partition.owner, owned, size, acks, topic.name, topic.topic_id)
             self._forward(context, body, pending, {partition.owner: [(0, 0, 0, (image.name, index))]})
             return Placed(partition.owner, None, size, acks, topic.name, topic.topic_id)
-        self._add_many(context, body, request, is_transactional=is_transactional)
+        self.add_many(context, body, request)
         return None
 
     def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
@@ -211,15 +213,15 @@ class ProduceBatcher:
         gathered.targets = [(self._known_answers.pending(each), 0) for each in gathered.known]
         gathered.known = []
 
-    def _add_many(
-        self, context: RequestContext, body: memoryview, request: ProduceRequest, *, is_transactional: bool
+    def add_many(
+        self, context: RequestContext, body: memoryview, request: ProduceRequest, refusal: int = 0
     ) -> None:
+        """Take a request of any number of partitions; `refusal` is an error of it as a whole."""
         total = sum(len(topic.partitions) for topic in request.topics)
         if total == 0:
             ManyAnswer(context, request)([])
             return
         pending = pending_of(context, request, total)
-        refusal = self._transactions.refusal_of(context, request) if is_transactional else 0
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]] = {}
         at = 0
         for topic_at, topic in enumerate(request.topics):
@@ -238,8 +240,6 @@ class ProduceBatcher:
                     key = (found[0].name, index)
                     remote.setdefault(found[1].owner, []).append((at, topic_at, part_at, key))
                 at += 1
-        if is_transactional:
-            self._transactions.ask()
         if remote:
             self._forward(context, body, pending, remote)
 
@@ -299,12 +299,7 @@ class ProduceBatcher:
         except KafkaError as error:
             pending.decide(at, failed(partition.index, error.code, error.message))
             return None
-        if pending.transactional_id is None:
-            self.gather(owned, records, pending, at)
-        else:
-            self._transactions.take(
-                owned, Later(topic.topic_id, partition.index, records, pending, at, version)
-            )
+        self._transactions.take(owned, topic.topic_id, records, pending, at, version)
         return owned
 
     def flush(self) -> None:
@@ -405,8 +400,7 @@ class ProduceBatcher:
                 pending.decide(at, failed(index, found))
             else:
                 self._take(*found, records, pending, at, version, sent_at=body.image)
-        if pending.transactional_id is not None:
-            self._transactions.ask()
+        self._transactions.ask()
 
     def serve_records(
         self, body: RecordsAsked, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]

@@ -68,6 +68,9 @@ class AskToJoin(Protocol):
 class Appender(Protocol):
     """What is needed of the ProduceBatcher."""
 
+    def add_many(
+        self, context: RequestContext, body: memoryview, request: ProduceRequest, refusal: int = ...
+    ) -> None: ...
     def gather(
         self, owned: OwnedPartition, records: memoryview, pending: Pending, at: int, origin: str = ...
     ) -> None: ...
@@ -142,9 +145,14 @@ class TransactionalProduce:
         # What its coordinator has confirmed, until the next flush has appended it.
         self._confirmed: dict[OwnedPartition, dict[int, _Waiting]] = {}  # And by producer id.
 
+    def add(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
+        """Take one request with a transactional id, or with batches of transactions."""
+        self._appender.add_many(context, body, request, self._refusal_of(context, request))
+        self.ask()
+
     @staticmethod
-    def refusal_of(context: RequestContext, request: ProduceRequest) -> int:
-        """Why a request with a transactional id or such batches is refused as a whole; 0 if it is not."""
+    def _refusal_of(context: RequestContext, request: ProduceRequest) -> int:
+        """Why it is refused as a whole; 0 if it is not."""
         producers: set[tuple[int, int]] = set()
         has_any = False
         for topic in request.topics:
@@ -163,14 +171,26 @@ class TransactionalProduce:
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
 
-    def take(self, owned: OwnedPartition, later: Later) -> None:
-        """Records for a partition of ours, in a request with a transactional id; `ask` must follow."""
-        records, pending, transactional_id = later.records, later.pending, later.pending.transactional_id
-        assert isinstance(records, memoryview)
-        assert transactional_id is not None
-        if len(records) < HEADER_BYTES or not _is_transactional(records):
-            self._appender.gather(owned, records, pending, later.at)
-            return
+    def take(
+        self,
+        owned: OwnedPartition,
+        topic_id: bytes,
+        records: memoryview,
+        pending: Pending,
+        at: int,
+        version: int,
+    ) -> None:
+        """Records of any request for a partition of ours; `ask` must follow if it has a transactional id."""
+        transactional_id = pending.transactional_id
+        if transactional_id is None or len(records) < HEADER_BYTES or not _is_transactional(records):
+            self._appender.gather(owned, records, pending, at)
+        else:
+            later = Later(topic_id, owned.key[1], records, pending, at, version)
+            self._take(owned, transactional_id, records, later)
+
+    def _take(self, owned: OwnedPartition, transactional_id: str, records: memoryview, later: Later) -> None:
+        """A batch of a transaction: for the log, or for those that wait for its coordinator."""
+        pending = later.pending
         producer_id, epoch, sequence = _producer_of(records)
         if producer_id in self._confirmed.get(owned, ()):
             self._appender.flush()  # What it is after that, the log knows.
