@@ -20,7 +20,7 @@ class Plan:
     clock: Clock
     endpoints: Sequence[Endpoint]
     cluster_id: str
-    was_clean: bool
+    was_clean: bool = False  # The last stop, as DataDirectory.take_clean_stop tells before Handlers are made.
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
     # Keys of TLS session tickets come from it, so that every Processor resumes the sessions of the others.

@@ -44,7 +44,6 @@ class DataDirectory:
             raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         try:
             self.cluster_id = self._identify(config.node_id)
-            self.was_clean = checkpoints.take_clean_shutdown(self._fs, self.path)
         except (StorageFailure, Corrupt) as error:
             self.close()
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
@@ -65,6 +64,16 @@ class DataDirectory:
         elif meta.node_id != node_id:
             raise Corrupt(f"meta.properties is of node.id {meta.node_id}, this broker's is {node_id}")
         return meta.cluster_id
+
+    def take_clean_stop(self) -> bool:
+        """Whether the last stop was clean, asked once, right before the roles that write logs start.
+
+        Not earlier: a start that fails before them has changed no log, and leaves the marker to the next one.
+        """
+        try:
+            return checkpoints.take_clean_shutdown(self._fs, self.path)
+        except StorageFailure as error:
+            raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
     def close(self) -> None:
         """Unlock the directory, unless a child still has the lock's descriptor."""

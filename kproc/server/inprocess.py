@@ -6,6 +6,7 @@ restarted: one that fails ends the broker, because the others share its memory.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import select
@@ -84,6 +85,7 @@ class BrokerProcess:
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._manager = manager
         self._config = config
+        self._directory = directory
         self._is_inline = config.kproc_transport == "inline"
         self._listeners = open_listeners(config)
         self._control = open_control_listener(config)
@@ -93,7 +95,6 @@ class BrokerProcess:
             clock=SystemClock(),
             endpoints=[endpoint for endpoint, _ in self._listeners],
             cluster_id=directory.cluster_id,
-            was_clean=directory.was_clean,
             control=self._control[0] if self._control is not None else None,
             metrics=self._metrics[0] if self._metrics is not None else None,
         )
@@ -134,6 +135,8 @@ class BrokerProcess:
         complaint = check_listeners(config, self._settings, config.listeners, in_child=False)
         if complaint is not None:
             raise ConfigError(complaint)
+        # Not earlier: a start that fails has changed no log until here.
+        self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.take_clean_stop())
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
         # The cleaner has a Status of its own, because it may run in another thread.

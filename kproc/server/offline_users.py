@@ -14,7 +14,6 @@ from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
 from kproc.server.data_directory import DataDirectory
-from kproc.storage import checkpoints
 from kproc.storage.fs import Fs, OsFs
 
 Row = dict[str, Any]
@@ -56,16 +55,11 @@ def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, 
 def _with_metadata(config: Config, use: Callable[[MetadataLog, ClusterImage, str], _T], fs: Fs) -> _T:
     """What `use` makes of the directory's metadata, while nobody else can use them."""
     directory = DataDirectory(config, fs)
-    broker_epoch = -1
     try:
         log, image = MetadataLog.open(directory.path, SystemClock(), fs)
-        broker_epoch = image.broker_epoch
         try:
             return use(log, image, directory.cluster_id)
         finally:
             log.close()
     finally:
-        # To lock the directory took the marker of a clean stop away; no log was touched.
-        if directory.was_clean:
-            checkpoints.write_clean_shutdown(fs, directory.path, broker_epoch)
         directory.close()

@@ -8,6 +8,7 @@ shutdown.py.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import logging
 import os
@@ -142,7 +143,6 @@ class Supervisor:
             clock=self._clock,
             endpoints=[endpoint for endpoint, _ in opened],
             cluster_id=self._directory.cluster_id,
-            was_clean=self._directory.was_clean,
             control=control[0] if control is not None else None,
             metrics=metrics[0] if metrics is not None else None,
         )
@@ -202,15 +202,14 @@ class Supervisor:
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
         # The metadata may hold the counts of roles, and only the controller reads it.
         self._children.start(self._table.add(CONTROLLER), is_restart=False)
-        # Meanwhile load what the first request needs: the roles that are forked later inherit it.
+        # Meanwhile load what the first request needs, for the roles that are forked later.
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         self._reloader.forget_former()
         self._turn_until(lambda: not self._reloader.is_busy, deadline_ns)
         if not self._must_stop:
             self._start_rest(deadline_ns)
-        if not self._must_stop:
-            self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
+        self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
         if not self._must_stop:
             self._probe(deadline_ns)
         if not self._must_stop:
@@ -227,17 +226,20 @@ class Supervisor:
         try:
             steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
             shut = self._finish(steps, deadline_ns)
+            if shut is None:
+                return
+            if not self._are_keys_checked:
+                settings = self._children.settings
+                used = [each for each in wanted.listeners.values() if each not in shut]
+                complaint = tls_check.check_listeners(self._config, settings, used, in_child=True)
+                if complaint is not None:
+                    self._fail(complaint, status=_WRONG_SETTINGS)
+                    return
+            was_clean = self._directory.take_clean_stop()
         except FatalError as error:
             self._fail(str(error))
             return
-        if shut is None:
-            return
-        used = [each for each in wanted.listeners.values() if each not in shut]
-        if not self._are_keys_checked:
-            complaint = tls_check.check_listeners(self._config, self._children.settings, used, in_child=True)
-            if complaint is not None:
-                self._fail(complaint, status=_WRONG_SETTINGS)
-                return
+        self._children.plan = dataclasses.replace(self._plan, was_clean=was_clean)
         self._scaler.leave_out(shut)
         self._children.handler_count = wanted.handlers
         self._add_roles(wanted)
@@ -253,11 +255,9 @@ class Supervisor:
         self._table.add(CLEANER)
         for index in range(wanted.handlers):
             self._table.add(handler_id(index))
-        index = 0
-        for pool, count in wanted.pools.items():
-            for _ in range(count):
-                self._table.add(processor_id(index), pool=pool)
-                index += 1
+        pools = [pool for pool, count in wanted.pools.items() for _ in range(count)]
+        for index, pool in enumerate(pools):
+            self._table.add(processor_id(index), pool=pool)
         if CONTROL_ACCEPTOR in self._listening:
             self._table.add(CONTROL_PROCESSOR)
         for agent in self._listening:

@@ -41,6 +41,23 @@ def test_port_in_use(tmp_path: Path, taken_port: int) -> None:
     assert_one_clear_line(stderr, str(taken_port), "in use")
 
 
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_start_that_fails_leaves_the_marker_of_a_clean_stop_to_the_next(
+    tmp_path: Path, taken_port: int, kind: str
+) -> None:
+    """It has changed no log: the next start need not recover what it finds."""
+    marker = tmp_path / ".kafka_cleanshutdown"
+    with ServedBroker(tmp_path):
+        pass
+    assert marker.exists()
+    code, stderr = serve("--transport", kind, data=tmp_path, listeners=f"PLAINTEXT://127.0.0.1:{taken_port}")
+    assert code == REFUSED
+    assert_one_clear_line(stderr, "in use")
+    assert marker.exists()
+    with ServedBroker(tmp_path):
+        assert not marker.exists()
+
+
 def test_second_broker_on_one_data_directory(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "d") as first:
         code, stderr = serve(data=tmp_path / "d")

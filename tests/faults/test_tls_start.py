@@ -89,6 +89,9 @@ def test_a_key_that_does_not_fit_is_told_at_a_later_start_too(
         f"listener SSL: ssl.keystore.location={wrong}: the private key does not fit the certificate"
         in said[0]
     )
+    assert "the stop was not clean" not in done.stderr
+    # No log was opened yet: what the last stop had said of them still holds.
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")

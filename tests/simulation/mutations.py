@@ -38,6 +38,8 @@ from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.security.authorizer import StandardAuthorizer
 from kproc.security.tls import make_context
 from kproc.server.children import Children
+from kproc.server.data_directory import DataDirectory
+from kproc.storage import checkpoints
 from kproc.storage import log as log_module
 from kproc.storage.log_durability import LogDurability
 from kproc.storage.producer_state import ProducerTable
@@ -298,6 +300,8 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (log_module, "_is_of_another_topic", lambda *_: False),
         (FreedNames, "held", lambda *_: frozenset()),
     ],
+    "clean-marker-stays": [(DataDirectory, "take_clean_stop", lambda _self: False)],
+    "clean-marker-comes-back": [(checkpoints, "sync_directory", _nothing)],
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
     **OF_TLS,

@@ -20,6 +20,7 @@ from kproc.ipc import link as real_link
 from kproc.ipc.wait import Sleeper
 from kproc.net.processor import Processor
 from kproc.server.child import ChildRole
+from kproc.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import AgentId, beat_ms
 from kproc.transport.process import ControlSocket
@@ -30,6 +31,7 @@ from tests.simulation.world import MS, Actor, World
 _NEWS_MS: Final = 2
 _TURNS_MAX: Final = 64
 _FOREVER_NS: Final = 1 << 60
+_CLEAN_MARKER: Final = f"/data/{CLEAN_SHUTDOWN_FILE}"
 
 
 class Gate:
@@ -253,6 +255,10 @@ class Keeper:
         if self.forks_fail > 0:
             self.forks_fail -= 1
             raise error(errno.EAGAIN, "fork")
+        if agent.role in ("handler", "cleaner") and doubles.host.disk.may_have(_CLEAN_MARKER):
+            self.world.violate(
+                f"{agent} starts, and the marker of a clean stop is on the disk or may come back"
+            )
         kernel = doubles.host.kernel
         self._pids += 1
         process = Process(self.world, agent, self._pids, self)

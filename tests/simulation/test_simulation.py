@@ -48,6 +48,12 @@ def test_a_seed_tells_the_same_story_each_time(seed: str) -> None:
     assert "PEACE" in stories[0]
 
 
+@pytest.mark.parametrize("name", ["clean-marker-stays", "clean-marker-comes-back"])
+def test_no_role_that_writes_logs_starts_beside_the_marker_of_a_clean_stop(name: str) -> None:
+    done = run("--mutation", name, "--first", "136", "--seeds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("name", ["file-ranges-in-the-clear", "dropped-handshake-keeps-its-place"])
 def test_what_tls_promises_is_judged(name: str) -> None:
     done = run("--mutation", name, "--seeds", "40")

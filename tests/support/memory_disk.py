@@ -148,6 +148,10 @@ class MemoryDisk:
         """Every name there is."""
         return sorted(self._names)
 
+    def may_have(self, path: str) -> bool:
+        """Whether there is such a name, or a power loss now could bring it back."""
+        return any(path in names for names in self._history)
+
     def _new(self, *, is_directory: bool) -> Inode:
         return Inode(next(self._numbers), is_directory=is_directory, now_ns=self._now_ns())
 

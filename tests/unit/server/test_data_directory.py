@@ -14,6 +14,7 @@ from kproc.config import Config
 from kproc.errors import FatalError
 from kproc.server import data_directory
 from kproc.server.data_directory import DataDirectory
+from kproc.server.offline_users import alter_users
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs
 from tests.support.ring_pair import Forked
@@ -124,4 +125,14 @@ def test_clean_stop_is_believed_once(tmp_path: Path, *, was_clean: bool) -> None
         checkpoints.write_clean_shutdown(OsFs(), tmp_path, 1)
     for expected in (was_clean, False):
         with ExitStack() as stack:
-            assert open_directory(stack, tmp_path).was_clean is expected
+            assert open_directory(stack, tmp_path).take_clean_stop() is expected
+
+
+def test_who_only_opens_the_directory_leaves_the_marker_of_a_clean_stop(tmp_path: Path) -> None:
+    """A start that fails before its Handlers, or a user who is added while the broker is stopped."""
+    checkpoints.write_clean_shutdown(OsFs(), tmp_path, 1)
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+    alter_users(Config.build({"log.dirs": str(tmp_path)}), [])
+    with ExitStack() as stack:
+        assert open_directory(stack, tmp_path).take_clean_stop()
