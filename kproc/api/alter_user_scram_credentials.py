@@ -5,9 +5,9 @@ A client sends the salted password. The keys that a login is checked with are de
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.controller_call import answer_with_reply
+from kproc.api.controller_call import answer_with_reply, check_size
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.security.acl import Operation
@@ -17,13 +17,14 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
+_OPERATION: Final = "alter_user_scram_credentials"
+
 
 @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), needs=(on_cluster(Operation.ALTER),))
 def handle_alter_user_scram_credentials(context: RequestContext, request: dict[str, Any]) -> None:
+    check_size(_OPERATION, request)  # Before its keys are derived.
     body = {**request, "upsertions": [keys_for_password(row) for row in request["upsertions"]]}
-    answer_with_reply(
-        context, "alter_user_scram_credentials", body, request=request, error_response=error_response
-    )
+    answer_with_reply(context, _OPERATION, body, request=request, error_response=error_response)
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

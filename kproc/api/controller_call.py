@@ -5,20 +5,25 @@ The request is parked until the reply comes, which is after every Handler has ta
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.registry import ErrorResponse
 from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE
 from kproc.cluster.controller import failure_of
 from kproc.cluster.mutation_quotas import CLIENT
 from kproc.cluster.topic_changes import THROTTLE
-from kproc.errors import ErrorCode
+from kproc.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 Fields = dict[str, Any]
+
+# Kafka's bound on the records of one operation. Here it is one on the rows that ask for them, so that nobody walks
+# through a million rows to find that they are too many: up to so many rows make a record, a row in them included.
+RECORDS_MAX: Final = 10_000
+_ROWS_OF_RECORD: Final = {"alter_configs": 2, "incremental_alter_configs": 2, "alter_client_quotas": 4}
 
 
 def _as_it_is(reply: Fields) -> Fields:
@@ -38,8 +43,9 @@ def answer_with_reply(
     """Send `op` to the controller; its reply has the shape of the response and becomes the answer.
 
     `complete` adds what the controller is not asked about: what the client has no right for. Without `has_any` there is
-    nothing else.
+    nothing else. KafkaError if the request is too large.
     """
+    check_size(op, request)
     if not has_any:
         context.reply(complete(error_response(request, ErrorCode.NONE, None)))
         return
@@ -53,6 +59,24 @@ def answer_with_reply(
         )
 
     context.call_controller(op, body, on_reply)
+
+
+def check_size(op: str, request: Mapping[str, Any]) -> None:
+    """Refuse a request that asks for more than the controller decides on at once: it serves nobody meanwhile."""
+    if _room_left(request, RECORDS_MAX * _ROWS_OF_RECORD.get(op, 1)) < 0:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+
+
+def _room_left(fields: Mapping[str, Any], room: int) -> int:
+    """`room` less the rows in these fields and in their rows; below 0 as soon as there are more."""
+    for value in fields.values():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            room -= len(value)
+            for row in value:
+                if room < 0:
+                    return room
+                room = _room_left(row, room)
+    return room
 
 
 def _throttle(context: RequestContext, duration_ms: int) -> None:

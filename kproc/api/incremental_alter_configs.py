@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc import log_levels
-from kproc.api.controller_call import answer_with_reply
+from kproc.api.controller_call import answer_with_reply, check_size
 from kproc.api.registry import api
 from kproc.api.rights import refused_resources
 from kproc.cluster.config_changes import RESOURCE_BROKER_LOGGER
@@ -30,6 +30,7 @@ Complete = Callable[[dict[str, Any]], dict[str, Any]]
 
 @api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
 def handle_incremental_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
+    check_size(_OPERATION, request)
     asked, complete = without_refused(context, request)
     if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in asked["resources"]):
         answer_with_reply(

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.authorized_operations import NOT_TOLD, operations_on, operations_on_cluster
-from kproc.api.controller_call import with_client
+from kproc.api.controller_call import RECORDS_MAX, with_client
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.controller import failure_of
@@ -65,7 +65,8 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
         context.reply(_answer(context, request, _look_up(context, wanted, hidden, refused, errors)))
 
-    body = with_client(context, {"names": missing}, strict_since=0)
+    # More are not made at once; those stay unknown, and are asked for again.
+    body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
     context.call_controller("auto_create_topics", body, on_reply)
     return None
 

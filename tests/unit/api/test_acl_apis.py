@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.api import load_all
+from kproc.api import controller_call, load_all
 from kproc.cluster import acls as acls_module
 from kproc.cluster.image import ClusterImage
 from kproc.errors import ErrorCode
@@ -243,24 +243,45 @@ def test_unknown_filter_deletes_nothing(broker: Broker, change: dict[str, Any], 
 def test_request_that_would_change_too_many_rules_changes_none(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acls_module, "CHANGED_MAX", 3)
+    monkeypatch.setattr(controller_call, "RECORDS_MAX", 4)
+    monkeypatch.setattr(acls_module, "REMOVED_MAX", 3)
     many = [{"resource_name": f"t{number}"} for number in range(4)]
     too_many = (int(ErrorCode.POLICY_VIOLATION), "Unable to perform excessively large batch operation.")
-    bad = {"resource_type": CLUSTER, "resource_name": "x"}
-    assert create(broker, bad, *many) == [
-        (INVALID, "The only valid name for the CLUSTER resource is kafka-cluster"),
-        *[too_many] * 4,
-    ]
+    assert create(broker, many[0], *many) == [too_many] * 5
+    assert delete(broker, *[{}] * 5) == [(*too_many, [])] * 5
+    assert not broker.calls
     assert describe(broker) == []
     assert create(broker, *many[:3], many[0]) == [(NONE, "")] * 4
     assert create(broker, many[3]) == [(NONE, "")]
     refused = (INVALID, "Cannot remove more than 3 acls in a single delete operation.", [])
     assert delete(broker, {"resource_name_filter": "zz"}, {}) == [refused, refused]
     assert len(describe(broker)) == 4
-    assert (
-        delete(broker, *({"resource_name_filter": name} for name in ("t0", "t1", "t1", "t2")))[0][0] == NONE
-    )
+    twice = [{"resource_name_filter": name} for name in ("t0", "t1", "t1", "t2")]
+    assert delete(broker, *twice) == [refused] * 4  # One that two filters mean is in the answer twice.
+    assert delete(broker, *twice[:2], twice[3])[0][0] == NONE
     assert len(describe(broker)) == 1
+
+
+def test_filters_that_would_be_compared_with_too_many_rules_delete_none(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(broker, *({"resource_name": f"t{number}"} for number in range(4)))
+    monkeypatch.setattr(acls_module, "LOOKS_MAX", 11)
+    several = [{"resource_name_filter": name} for name in ("t0", "t1", "t2")]
+    message = "3 filters are too many at once while there are 4 acls."
+    assert delete(broker, *several) == [(int(ErrorCode.POLICY_VIOLATION), message, [])] * 3
+    assert len(describe(broker)) == 4
+    only = {
+        "resource_type_filter": TOPIC,
+        "pattern_type_filter": LITERAL,
+        "principal_filter": "User:alice",
+        "host_filter": "*",
+        "operation": READ,
+        "permission_type": ALLOW,
+    }
+    assert delete(broker, *(each | only for each in several)) == [
+        (NONE, None, [name]) for name in ("t0", "t1", "t2")
+    ]  # Each of these means one rule, and is found without a look at the others.
 
 
 def test_empty_requests_are_answered_empty(broker: Broker) -> None:
