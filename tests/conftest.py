@@ -28,19 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
-from hypothesis.internal.conjecture import providers
-
-# The same examples in every run: a plain run must not fail by chance, nor because the host is busy.
-# `--hypothesis-profile default` looks further.
-hypothesis.settings.register_profile(
-    "same-examples",
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-hypothesis.settings.load_profile("same-examples")
 
 # `--import-mode=importlib` puts nothing on the path, and the tests share `tests.support`.
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,12 +44,33 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
+# After that: Hypothesis is a plugin of pytest, which rewrites its asserts, and so compiled anew where nothing is kept.
+import hypothesis  # noqa: E402
+from hypothesis.internal.conjecture import providers  # noqa: E402
+
 from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
-from tests.support.budget import PLAIN_EXAMPLES, Budget, is_long, is_plain  # noqa: E402
+from tests.support.budget import (  # noqa: E402
+    PLAIN_EXAMPLES,
+    Budget,
+    is_long,
+    is_plain,
+    is_whole_run,
+    leaves_out_all,
+)
 from tests.support.java_tools import tools_process  # noqa: E402
 from tests.support.proc import Holdings  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 from tests.support.wait import wait_until  # noqa: E402
+
+# The same examples in every run: a plain run must not fail by chance, nor because the host is busy.
+# `--hypothesis-profile default` looks further.
+hypothesis.settings.register_profile(
+    "same-examples",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("same-examples")
 
 EXTERNAL = "external"
 # Directories of tests by what one of their tests takes; in the others it is a few hundredths of a second.
@@ -155,19 +164,41 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     options = config.option
     if hasattr(config, "workerinput"):
         return
-    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not options.keyword
     looks = options.collectonly or options.usepdb or options.trace or options.capture == "no"
-    if is_plain(options.markexpr) and is_whole and not looks and getattr(options, "numprocesses", 0) is None:
+    if (
+        is_plain(options.markexpr)
+        and is_whole_run(config)
+        and not looks
+        and getattr(options, "numprocesses", 0) is None
+    ):
         options.numprocesses, options.dist = "logical", "loadfile"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """What a worker is told: its own arguments are those of every run."""
+    node.workerinput["is_whole_run"] = is_whole_run(node.config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A plain run of everything passes over the files of which it would take no test: each worker would import them."""
+    markers = config.option.markexpr
+    if collection_path.suffix != ".py" or not (is_plain(markers) and is_whole_run(config)):
+        return None
+    return leaves_out_all(markers, collection_path.read_text()) or None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Without rounds of garbage collection: what is made here stays, and every worker would look through it often."""
+    """Without rounds of garbage collection: what is made here stays, and every worker would look through it often.
+
+    Nor does a round while the tests run look through it.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -71,8 +71,9 @@ def test_wrong_answer_to_a_commit_is_not_waited_for() -> None:
             groups.commit_all(client, "reader", "one", 2)
 
 
-def test_answers_to_the_last_heartbeats_are_waited_for() -> None:
+def test_answers_to_the_last_heartbeats_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each comes alone and late, as from a broker that is behind at the run's end."""
+    monkeypatch.setattr(groups, "HEARTBEAT_SECONDS", 0.6)
     ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
     members = [groups.Member.__new__(groups.Member) for _ in ours]
     for member, end in zip(members, ours, strict=True):
@@ -82,13 +83,13 @@ def test_answers_to_the_last_heartbeats_are_waited_for() -> None:
     def answer_late() -> None:
         for end in theirs:
             end.recv(5)
-            pause(1.0)
+            pause(0.2)
             end.sendall(struct.pack(">iiih", 10, 0, 0, 0))
 
     broker = threading.Thread(target=answer_late)
     broker.start()
     try:
-        assert groups.Members(members).run(2.1) == (3, 3)
+        assert groups.Members(members).run(0.5) == (3, 3)
     finally:
         broker.join()
         for end in (*ours, *theirs):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.support import budget as budget_module
 from tests.support.budget import (
     ALL_SECONDS,
     PLAIN_EXAMPLES,
@@ -17,6 +20,7 @@ from tests.support.budget import (
     cpu_seconds,
     is_long,
     is_plain,
+    leaves_out_all,
     told,
 )
 
@@ -38,8 +42,9 @@ def test_a_run_within_its_budget_says_nothing():
 
 def test_a_run_beyond_its_budget_names_the_files_that_took_most_first():
     by_test = {"tests/a.py::test_a": 0.9, "tests/b.py::test_a": 0.7, "tests/b.py::test_b[1]": 0.8}
-    lines = told(60, 75.2, by_test)
+    lines = told(60, 75.2, by_test, 7.1)
     assert "75 s, the budget is 60 s" in lines[0]
+    assert "CPU of the tests 2 s, of what they share 7 s" in lines[0]
     assert [line.split() for line in lines[1:]] == [["1.5", "s", "tests/b.py"], ["0.9", "s", "tests/a.py"]]
 
 
@@ -66,28 +71,93 @@ def test_a_plain_run_takes_fewer_of_hypothesis_examples(pytestconfig: pytest.Con
     assert hypothesis.settings().max_examples == wanted
 
 
-def test_cpu_of_a_test_is_counted_where_it_ran(pytestconfig: pytest.Config):
-    """All its phases, and nothing that came before: collection took seconds."""
-    budget = Budget(pytestconfig)
+LEFT_OUT = [
+    "pytestmark = pytest.mark.long",
+    "pytestmark = [pytest.mark.transports('process'), pytest.mark.faults]",
+    "import os\n\npytestmark = [\n    pytest.mark.skipif(os.x, reason='y'),\n    pytest.mark.java,\n]\n",
+    "pytestmark = pytest.mark.own_broker",
+]
+TAKEN = [
+    "@pytest.mark.long\ndef test_a():\n    pass\n",
+    "pytestmark = pytest.mark.transports('process', 'thread', slow=['thread'])\n\n\n@pytest.mark.slow\n",
+    "pytestmark = [\n    pytest.mark.skipif(os.x, reason='y'),\n]\n\n\n@pytest.mark.java\ndef test_a():\n",
+    "    pytestmark = pytest.mark.long",
+]
 
-    class Report:
-        nodeid = "tests/a.py::test_a"
 
-    def work(seconds: float) -> None:
-        begin = cpu_seconds()
-        while cpu_seconds() - begin < seconds:
-            pass
+def test_files_of_which_a_plain_run_takes_no_test_are_known_by_the_marks_of_the_whole_file():
+    assert [leaves_out_all(PLAIN, source) for source in LEFT_OUT] == [True] * len(LEFT_OUT)
+    assert [leaves_out_all(PLAIN, source) for source in TAKEN] == [False] * len(TAKEN)
+    assert not leaves_out_all("not long and (not java or clients)", LEFT_OUT[2]), (
+        "who has both marks is taken"
+    )
 
-    def phase() -> Report:
-        step = budget.pytest_runtest_makereport()
+
+def test_cpu_of_processes_that_were_waited_for_counts():
+    before = cpu_seconds()
+    while cpu_seconds() - before < 0.02:
+        pass
+    alone = cpu_seconds()
+    works = "import os\nwhile sum(os.times()[:2]) < 0.05: pass"
+    subprocess.run([sys.executable, "-S", "-c", works], check=True)
+    assert cpu_seconds() - alone > 0.03
+
+
+class Report:
+    """What pytest makes of a phase of a test."""
+
+    nodeid = "tests/a.py::test_a"
+    cpu_seconds = shared_cpu_seconds = 0.0
+
+
+class Fixture:
+    """What pytest knows of a fixture."""
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+
+
+class Run:
+    """Phases of tests, with a clock of CPU that the test moves."""
+
+    def __init__(self, config: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(budget_module, "cpu_seconds", lambda: self.now)
+        self.budget = Budget(config)
+
+    def phase(self, *works: tuple[float, str]) -> None:
+        """So many seconds each, the end of a fixture of that scope; the test itself has none."""
+        for seconds, scope in works:
+            self.now += seconds
+            if scope:
+                self.budget.pytest_fixture_post_finalizer(Fixture(scope))
+        step = self.budget.pytest_runtest_makereport()
         next(step)
-        work(0.1)
         with pytest.raises(StopIteration) as end:
             step.send(Report())
-        return end.value.value
+        self.budget.pytest_runtest_logreport(end.value.value)
 
-    work(0.3)
-    budget.pytest_runtest_logstart()
+
+def test_cpu_of_a_test_is_counted_where_it_ran(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch):
+    """All its phases, and nothing that came before: collection took seconds."""
+    run = Run(pytestconfig, monkeypatch)
+    run.now += 3.0
+    run.budget.pytest_runtest_logstart()
     for _ in range(2):
-        budget.pytest_runtest_logreport(phase())
-    assert 0.19 < budget._by_test["tests/a.py::test_a"] < 0.3
+        run.phase((0.25, ""))
+    assert run.budget._by_test == {"tests/a.py::test_a": 0.5}
+
+
+def test_the_end_of_what_all_tests_share_is_not_the_last_tests(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+):
+    """The processes of a shared broker are waited for, and so counted, when the last test of a worker ends."""
+    run = Run(pytestconfig, monkeypatch)
+    run.budget.pytest_runtest_logstart()
+    run.phase((0.25, ""))
+    run.phase((0.5, "function"), (0.125, "module"), (4.0, "session"), (2.0, "session"))
+    assert run.budget._by_test == {"tests/a.py::test_a": 0.875}
+    assert run.budget._shared_of_all == 6.0
+    run.phase((0.25, ""))
+    assert run.budget._by_test == {"tests/a.py::test_a": 1.125}
+    assert run.budget._shared_of_all == 6.0

@@ -42,6 +42,15 @@ def own_connections() -> Iterator[None]:
     brokers._clusters.clear()
 
 
+@pytest.fixture
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not there is looked for for 200 ms instead of seconds, where the test is about what is said of it."""
+    from kproc.spark import brokers, look_up
+
+    monkeypatch.setattr(brokers, "UNKNOWN_TOPIC_MS", 200)
+    monkeypatch.setattr(look_up, "SETTLE_MS", 200)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def short_lived_jvms() -> Iterator[None]:
     """For JVMs that tests start by commands as a reader gives them, too."""

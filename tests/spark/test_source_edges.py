@@ -109,6 +109,7 @@ def test_a_start_behind_the_end_is_an_error(broker: BrokerUnderTest, topic: Topi
     assert batch(broker.bootstrap, **given, failOnDataLoss="false").partitions() == []
 
 
+@pytest.mark.usefixtures("short_looks")
 def test_a_topic_that_goes_between_the_looks_at_its_start_and_at_its_end_is_an_error(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_topic_that_goes_between_the_looks_at_its_start_and_at_its_end_is_an_e
         batch(broker.bootstrap, subscribePattern=f"^{name}$").partitions()
 
 
+@pytest.mark.usefixtures("short_looks")
 def test_a_topic_that_goes_while_its_task_looks_for_the_logs_start_is_a_loss(
     broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

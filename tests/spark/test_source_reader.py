@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from kproc.client import Client
-from kproc.spark import brokers, look_up
+from kproc.spark import brokers
 from kproc.spark import reader as reader_module
 from kproc.spark.brokers import Unreachable
 from kproc.spark.look_up import DataLoss
@@ -88,6 +88,7 @@ def remake(bootstrap: str, topic: str) -> None:
     wait_until(made, what=f"{topic} is made anew")
 
 
+@pytest.mark.usefixtures("short_looks")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -347,6 +348,7 @@ def test_a_partition_that_appears_a_little_later_is_waited_for(
     cluster.close()
 
 
+@pytest.mark.usefixtures("short_looks")
 def test_a_loss_is_an_error_or_a_warning(
     broker: BrokerUnderTest, topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -387,16 +389,14 @@ def test_a_loss_is_an_error_or_a_warning(
     assert lax.latestOffset({name: {"0": 4}}, ReadAllAvailable()) == {}
 
 
+@pytest.mark.usefixtures("short_looks")
 @pytest.mark.parametrize("kind", ["subscribe", "assign"])
 def test_of_a_planned_batch_only_the_deleted_topics_records_are_lost(
     broker: BrokerUnderTest,
     topic: TopicFactory,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    monkeypatch.setattr(brokers, "UNKNOWN_TOPIC_MS", 200)
-    monkeypatch.setattr(look_up, "SETTLE_MS", 200)
     kept, gone = topic(), topic(stem="gone")
     for name in (kept, gone):
         send(broker.bootstrap, name, numbered(0, 10))

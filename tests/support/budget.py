@@ -6,6 +6,7 @@ Only whole runs have a budget. None of them fails by the clock: that would tell 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping
@@ -26,9 +27,30 @@ def is_plain(markers: str) -> bool:
     return "not long" in markers
 
 
+def is_whole_run(config: pytest.Config) -> bool:
+    """Whether nobody chose some of the tests, but for their markers. Workers are told by who started them."""
+    if hasattr(config, "workerinput"):
+        return bool(config.workerinput["is_whole_run"])
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+
+
 def is_long(*, has_own_broker: bool, seed: object) -> bool:
     """Whether a test is `long` for what it is: a plain run starts one broker for all, and takes the first seeds."""
     return has_own_broker or (isinstance(seed, int) and seed >= PLAIN_SEEDS)
+
+
+_FILE_MARKS = re.compile(r"^pytestmark = (\[$.*?^\]|.*?$)", re.MULTILINE | re.DOTALL)
+_ONLY_LEAVES_OUT = re.compile(r"not \w+( and not \w+)*")
+_MARK = re.compile(r"pytest\.mark\.(\w+)")
+
+
+def leaves_out_all(markers: str, source: str) -> bool:
+    """Whether a plain run leaves out every test of a file for the marks of the whole file: it need not be imported."""
+    found = _FILE_MARKS.search(source)
+    if found is None or not _ONLY_LEAVES_OUT.fullmatch(markers):
+        return False
+    left_out = {"own_broker", *re.findall(r"not (\w+)", markers)}
+    return not left_out.isdisjoint(_MARK.findall(found[1]))
 
 
 def cpu_seconds() -> float:
@@ -43,8 +65,11 @@ def budget_of(markers: str, *, is_whole: bool) -> int | None:
     return {"not slow": ALL_SECONDS}.get(markers, PLAIN_SECONDS if "not faults" in markers else None)
 
 
-def told(budget: int, seconds: float, by_test: Mapping[str, float]) -> list[str]:
-    """What to say at the end of a run whose tests took so many seconds of CPU; nothing if it kept to its budget."""
+def told(budget: int, seconds: float, by_test: Mapping[str, float], shared: float = 0.0) -> list[str]:
+    """What to say at the end of a run whose tests took so many seconds of CPU; nothing if it kept to its budget.
+
+    `shared` is what the end of the session's fixtures took, the brokers that all tests share among them.
+    """
     lines = []
     if seconds > budget:
         by_file: dict[str, float] = defaultdict(float)
@@ -52,7 +77,8 @@ def told(budget: int, seconds: float, by_test: Mapping[str, float]) -> list[str]
             by_file[name.partition("::")[0]] += each
         lines = [
             f"{seconds:.0f} s, the budget is {budget} s on the 2-core machine when nothing else runs "
-            f"(tests/README.md); CPU of the tests {sum(by_test.values()):.0f} s. Files that took most CPU:",
+            f"(tests/README.md); CPU of the tests {sum(by_test.values()):.0f} s, of what they share {shared:.0f} s. "
+            "Files that took most CPU:",
             *_longest_first(by_file)[:FILES_SHOWN],
         ]
     dear = {name: each for name, each in by_test.items() if each > PLAIN_TEST_SECONDS}
@@ -71,33 +97,44 @@ class Budget:
     """A plugin of the run: measures it, and tells at its end."""
 
     def __init__(self, config: pytest.Config) -> None:
-        is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+        is_whole = is_whole_run(config)
         self._budget = budget_of(config.getoption("markexpr"), is_whole=is_whole)
         self._begin = time.monotonic()
-        self._cpu_seconds = cpu_seconds()
         self._by_test: dict[str, float] = defaultdict(float)
+        self._shared = self._shared_of_all = 0.0
+        self._cpu_seconds = self._fixture_begin = cpu_seconds()
 
     def pytest_runtest_logstart(self) -> None:
         """What came before, such as the collection, is no test's."""
-        self._cpu_seconds = cpu_seconds()
+        self._cpu_seconds = self._fixture_begin = cpu_seconds()
+
+    def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
+        """The CPU of a broker counts when it is waited for: that of a shared one is not the last test's."""
+        now = cpu_seconds()
+        if fixturedef.scope == "session":
+            self._shared += now - self._fixture_begin
+        self._fixture_begin = now
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
         """Where the test runs: the report carries the CPU time that has passed since the one before."""
         report = yield
         before, self._cpu_seconds = self._cpu_seconds, cpu_seconds()
-        report.cpu_seconds = self._cpu_seconds - before
+        report.cpu_seconds = self._cpu_seconds - before - self._shared
+        report.shared_cpu_seconds, self._shared = self._shared, 0.0
+        self._fixture_begin = self._cpu_seconds
         return report
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Setup, call and teardown of each test; with workers it is the main process that hears of all."""
         self._by_test[report.nodeid] += report.cpu_seconds
+        self._shared_of_all += report.shared_cpu_seconds
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The last lines of the run."""
         if self._budget is None:
             return
-        lines = told(self._budget, time.monotonic() - self._begin, self._by_test)
+        lines = told(self._budget, time.monotonic() - self._begin, self._by_test, self._shared_of_all)
         if lines:
             terminalreporter.section("over the budget")
             terminalreporter.write("\n".join(lines) + "\n")

@@ -5,14 +5,19 @@ What a shell sees of the process itself (signals, a reader that goes away, what 
 
 from __future__ import annotations
 
+import functools
 import io
 import subprocess
 import sys
 from unittest import mock
 
 import pytest
+import typer.main
 
 from kproc.cli.main import run
+
+# Typer makes all of the commands anew for each that runs, most of what one of them takes here; a shell's has one.
+_command_of = functools.cache(typer.main.get_command)
 
 
 def call_kproc(
@@ -20,7 +25,8 @@ def call_kproc(
 ) -> subprocess.CompletedProcess[str]:
     """One command to its end: what it wrote, and its exit code."""
     capsys.readouterr()
-    with mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")):
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
+    with mock.patch.object(sys, "stdin", given), mock.patch.object(typer.main, "get_command", _command_of):
         code = run(arguments)
     shown = capsys.readouterr()
     return subprocess.CompletedProcess(arguments, code, shown.out, shown.err)

@@ -41,9 +41,9 @@ def child_pids(pid: int) -> list[int]:
     # The process, or a thread of it, may end while we look.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-            for child in map(int, children):
-                found += [child, *child_pids(child)]
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as children:
+                for child in map(int, children.read().split()):
+                    found += [child, *child_pids(child)]
     return found
 
 
@@ -132,13 +132,14 @@ class Holdings:
     @classmethod
     def now(cls) -> Holdings:
         """Taken now."""
-        children = frozenset(pid for pid in child_pids(os.getpid()) if is_alive(pid))
-        # The number alone, with that of the listing itself: twice for each test.
+        # Twice for each test, so the least that tells: zombies are among the children, and of the descriptors it is
+        # the number alone, with that of the listing itself.
+        children = frozenset(child_pids(os.getpid()))
         return cls(children, shared_memory_names(), temporary_names(), len(os.listdir("/proc/self/fd")))
 
     def leaked_since(self, before: Holdings) -> list[str]:
         """Words for what is here now and was not before; empty when nothing leaked."""
-        problems = [f"child {pid}: {_command_line(pid)}" for pid in self.children - before.children]
+        problems = [f"child {pid}: {_command_line(pid)}" for pid in living(self.children - before.children)]
         problems += [f"/dev/shm/{name}" for name in self.shared_memory - before.shared_memory]
         problems += [f"temporary {name}" for name in self.temporary - before.temporary]
         if self.descriptors > before.descriptors:

@@ -202,7 +202,7 @@ def test_the_tests_own_error_is_not_hidden_by_the_brokers(scratch, monkeypatch):
         "_command",
         lambda self, ready_file: [sys.executable, "-c", SLOW_TO_DIE, "leave", str(ready_file)],
     )
-    with pytest.raises(KeyError) as caught, Broker():
+    with pytest.raises(KeyError) as caught, Broker(stop_timeout_ms=300):
         raise KeyError("mine")
     assert any("outlived" in note for note in caught.value.__notes__)
 
