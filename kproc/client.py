@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
 
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
 from kproc.errors import ErrorCode, ProtocolError
-from kproc.wire.header import ApiKey, encode_request_header
+from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
 
 if TYPE_CHECKING:
     from kproc.client_security.settings import ClientSecurity
@@ -320,7 +320,7 @@ class Client:
         """
         name = self.client_id.encode()
         words = b"".join(bytes((len(each) + 1,)) + each for each in (software.encode(), version.encode()))
-        frame = struct.pack(">hhih", ApiKey.API_VERSIONS, 3, 0, len(name)) + name + b"\0" + words + b"\0"
+        frame = REQUEST_HEADER.pack(ApiKey.API_VERSIONS, 3, 0, len(name)) + name + b"\0" + words + b"\0"
         self.send_bytes(struct.pack(">i", len(frame)) + frame)
         self._unread += 1
 

@@ -44,7 +44,7 @@ from kproc.transport.envelope import (
     SEQUENCE_MASK,
 )
 from kproc.wire.file_range import FileRange
-from kproc.wire.header import ApiKey, kafka_name
+from kproc.wire.header import REQUEST_HEADER, ApiKey, kafka_name
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,6 @@ SERVED: Final = frozenset(
         ApiKey.ALTER_CLIENT_QUOTAS,
     )
 )
-_FIXED: Final = struct.Struct(">hhih")  # API key, version, correlation id, client id length
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -160,9 +159,9 @@ class ControlPlane:
     def _serve(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
         """Answer one frame, now or later; False when its connection is being closed."""
         api_key = version = correlation_id = 0
-        body, client_id = _FIXED.size, None
-        if len(frame) >= _FIXED.size:
-            api_key, version, correlation_id, client_id_length = _FIXED.unpack_from(frame)
+        body, client_id = REQUEST_HEADER.size, None
+        if len(frame) >= REQUEST_HEADER.size:
+            api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
             if client_id_length >= 0:
                 client_id = bytes(frame[body : body + client_id_length])
                 body += client_id_length

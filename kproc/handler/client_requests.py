@@ -48,13 +48,12 @@ from kproc.transport.envelope import (
     SOCKET_TIME,
     unpack_sequences,
 )
-from kproc.wire.header import ApiKey, first_flexible
+from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
 
 logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES: Final = 4  # In front of a frame in a ring; a block's record says it instead.
 _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
-_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, client id length
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
@@ -250,10 +249,10 @@ class ClientRequests:
             return True
         services = self._services.uncounted() if flags & FLAG_PROBE else self._services
         header = 0, 0, 0, 0  # Of one cut short.
-        if len(frame) >= _HEADER.size:
-            header = _HEADER.unpack_from(frame)
+        if len(frame) >= REQUEST_HEADER.size:
+            header = REQUEST_HEADER.unpack_from(frame)
         api_key, version, correlation_id, client_id_length = header
-        body_at = _HEADER.size
+        body_at = REQUEST_HEADER.size
         client_id = None
         if client_id_length >= 0:
             client_id = bytes(frame[body_at : body_at + client_id_length])
@@ -428,7 +427,7 @@ class ClientRequests:
     def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
         """Count a Produce; a client that is above its quota is not read for a while, beginning now."""
         client_id = request.client_id_bytes
-        size = _HEADER.size + len(client_id or b"") + body_bytes
+        size = REQUEST_HEADER.size + len(client_id or b"") + body_bytes
         request.begin_throttle(self.rates.on_produce(request.principal.name, client_id, size))
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:

@@ -31,14 +31,13 @@ from kproc.security.sasl.mechanism import KeysAwaited
 from kproc.security.sasl.scram import Found, ScramKind
 from kproc.security.session import ENDS_NS_MAX, Session
 from kproc.wire import codec
-from kproc.wire.header import ApiKey, first_flexible
+from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
 
 logger = logging.getLogger(__name__)
 
 Head = tuple[int, int, int, int]
 """Connection id, sequence, listener and flags."""
 
-_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, client id length
 _LENGTH: Final = struct.Struct(">i")
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
@@ -116,13 +115,13 @@ class Logins:
     def _request_in(
         self, peer: ClientPeer, frame: memoryview, head: Head
     ) -> tuple[HandlerRequest, memoryview]:
-        if len(frame) < _HEADER.size:
+        if len(frame) < REQUEST_HEADER.size:
             raise ProtocolError("a frame shorter than its header")
-        api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
-        body_at = _HEADER.size + max(0, length)
+        api_key, version, correlation_id, length = REQUEST_HEADER.unpack_from(frame)
+        body_at = REQUEST_HEADER.size + max(0, length)
         if body_at > len(frame):
             raise ProtocolError("a frame shorter than its header")
-        client_id = bytes(frame[_HEADER.size : body_at]) if length >= 0 else None
+        client_id = bytes(frame[REQUEST_HEADER.size : body_at]) if length >= 0 else None
         request = HandlerRequest(self._services, peer, *head, api_key, version, correlation_id, client_id)
         return request, frame[body_at:]
 

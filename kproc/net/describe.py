@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from kproc.net.connection import Connection
 from kproc.net.handoff import address_text
+from kproc.wire.header import REQUEST_HEADER
 
 logger = logging.getLogger(__name__)
 
-_HEADER: Final = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
 UNKNOWN: Final = "unknown"  # What Kafka shows for a client that has not named its software.
 _TCP_INFO_BYTES: Final = 256
@@ -28,9 +28,11 @@ _TCP_BYTES_AT: Final = 120
 def client_of(frame: memoryview) -> tuple[str, str, str]:
     """The client id in a connection's first frame; ApiVersions tells the client's software later."""
     client_id = ""
-    if len(frame) >= _HEADER.size:
-        length = max(0, _HEADER.unpack_from(frame)[3])
-        client_id = bytes(frame[_HEADER.size : _HEADER.size + length]).decode("utf-8", "replace")
+    if len(frame) >= REQUEST_HEADER.size:
+        length = max(0, REQUEST_HEADER.unpack_from(frame)[3])
+        client_id = bytes(frame[REQUEST_HEADER.size : REQUEST_HEADER.size + length]).decode(
+            "utf-8", "replace"
+        )
     return sys.intern(client_id), UNKNOWN, UNKNOWN
 
 

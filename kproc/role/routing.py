@@ -12,10 +12,10 @@ import struct
 from typing import Final
 
 from kproc.errors import ProtocolError
+from kproc.wire.header import REQUEST_HEADER
 from kproc.wire.primitives import read_unsigned_varint
 
 _HINTS_MAX: Final = 8192  # Most hints that a Processor stores; when it has more, it drops all of them.
-_HEAD: Final = struct.Struct(">hhih")
 # The fields behind the client id, as every producer without transactions writes them: transactional id, acks, timeout,
 # count of topics, length of the first topic's name.
 _PLAIN: Final = struct.Struct(">hhiih")
@@ -35,7 +35,7 @@ class ProduceRouter:
 
     def route(self, frame: memoryview) -> int:
         """The owner's index for a Produce of one known partition, else -1 (home)."""
-        if len(frame) < _HEAD.size or frame[0] or frame[1]:  # API key 0, big-endian
+        if len(frame) < REQUEST_HEADER.size or frame[0] or frame[1]:  # API key 0, big-endian
             return -1
         key = _usual_key(frame) or partition_key(frame)
         return -1 if key is None else self._owners.get(key, -1)
@@ -52,8 +52,8 @@ def _usual_key(frame: memoryview) -> bytes | None:
 
     The count of partitions is a part of the key, so a frame with several partitions never equals a hint.
     """
-    _, version, _, client_bytes = _HEAD.unpack_from(frame)
-    at = _HEAD.size + client_bytes if client_bytes > 0 else _HEAD.size
+    _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
+    at = REQUEST_HEADER.size + client_bytes if client_bytes > 0 else REQUEST_HEADER.size
     if at + _PLAIN.size > len(frame):
         return None
     if version < _FLEXIBLE:
@@ -77,8 +77,8 @@ def partition_key(frame: memoryview) -> bytes | None:
     A malformed frame gives None too: its home Handler will say what is wrong with it.
     """
     try:
-        _, version, _, client_bytes = _HEAD.unpack_from(frame)
-        at = _HEAD.size + max(0, client_bytes)
+        _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
+        at = REQUEST_HEADER.size + max(0, client_bytes)
         if version >= _FLEXIBLE:
             if frame[at]:  # Tagged fields in the header: not worth the while.
                 return None

@@ -67,7 +67,7 @@ logger = logging.getLogger(__name__)
 REPORT_NS: Final = 100 * NS_PER_MS
 """A trigger that has just asked for the ends need not ask again to report them."""
 IDLE_NS: Final = 100 * NS_PER_MS
-"""Who asks again so soon after nothing was new has no trigger."""
+"""A query that asks again within this time after it found nothing new runs without a trigger interval."""
 IDLE_MS_MIN: Final = 10
 IDLE_MS_MAX: Final = 200
 COMMIT_MS: Final = 2_000

@@ -220,7 +220,7 @@ _FIRST_FLEXIBLE: Final[dict[int, int]] = {
 assert len(_FIRST_FLEXIBLE) == len(ApiKey), "an API key has no first flexible version"
 
 _KEYS: Final = {int(key): key for key in ApiKey}
-_FIXED: Final = Struct(">hhih")
+REQUEST_HEADER: Final = Struct(">hhih")  # API key, version, correlation id, length of the client id
 
 
 class RequestHeader(NamedTuple):
@@ -256,13 +256,13 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
     request of an unknown version must be answered all the same.
     """
     try:
-        key, version, correlation_id, client_id_bytes = _FIXED.unpack_from(view, offset)
+        key, version, correlation_id, client_id_bytes = REQUEST_HEADER.unpack_from(view, offset)
     except StructError:
         raise ProtocolError("request header is too short") from None
     api_key = _KEYS.get(key)
     if api_key is None:
         raise ProtocolError(f"unknown API key {key}")
-    position = offset + _FIXED.size
+    position = offset + REQUEST_HEADER.size
     client_id = ""
     if client_id_bytes > 0:
         end = position + client_id_bytes
