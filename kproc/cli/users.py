@@ -88,6 +88,7 @@ def add_user(
     kinds = _kinds(mechanism)
     if not name.isascii() or "\0" in name:
         usage_error(f"{name!r}: a name in SCRAM's messages is of ASCII characters, in Kafka, too")
+    offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.
     password = _password(name, password_file)
     requests = []
     for kind in kinds:  # A request names a user once.
@@ -95,7 +96,7 @@ def add_user(
         salted = salted_password(kind, password, salt, iterations)
         row = {"name": name, "mechanism": kind.number, "iterations": iterations, "salt": salt}
         requests.append({"deletions": [], "upsertions": [row | {"salted_password": salted}]})
-    _change(requests, bootstrap, _offline(data, config))
+    _change(requests, bootstrap, offline)
     rows = [{"result": "added", "user": name, "mechanism": kind.name} for kind in kinds]
     print_done(rows, "{result} {user} by {mechanism}", output)
 

@@ -172,6 +172,8 @@ def check_sasl(config: Any) -> None:
         unknown = [each for each in mechanisms if each not in LOGIN_MODULES]
         if unknown or not mechanisms:
             what = f"{', '.join(unknown)} is not offered" if unknown else "no mechanism is named"
+            if unknown == ["GSSAPI"] == list(mechanisms):  # Nearly always because the setting is missing.
+                what = "GSSAPI, the default, is not offered"
             raise ConfigError(
                 f"sasl.enabled.mechanisms: {what} (for {end_point}); set it to some of {', '.join(LOGIN_MODULES)}"
             )

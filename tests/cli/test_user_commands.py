@@ -90,6 +90,23 @@ def test_a_stopped_brokers_users_are_changed_and_its_stop_stays_clean(tmp_path: 
     assert marker.read_bytes() == before
 
 
+def test_settings_that_no_broker_starts_with_are_told_before_a_password_is_asked_for(
+    tmp_path: Path, kproc: Kproc
+) -> None:
+    settings, data = tmp_path / "server.properties", tmp_path / "data"
+    settings.write_text("listeners=SASL_PLAINTEXT://127.0.0.1:0\n")
+    where = ("--config", settings, "--data", data)
+    for command in (("add", "alice", "--password-file", tmp_path / "none"), ("list",), ("delete", "alice")):
+        told = kproc(*command, *where)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert told.stderr.startswith("kproc: sasl.enabled.mechanisms: GSSAPI, the default, is not offered (")
+        assert "set it to some of PLAIN, SCRAM-SHA-256" in told.stderr
+        assert not data.exists()
+    settings.write_text(settings.read_text() + "sasl.enabled.mechanisms=SCRAM-SHA-256\n")
+    assert kproc("add", "alice", *where, stdin="w").returncode == 0
+    assert [name for name, _, _ in users(kproc, *where)] == ["alice"] * 2
+
+
 @pytest.mark.own_broker
 def test_users_of_a_running_broker(tmp_path: Path, kproc: Kproc, monkeypatch: pytest.MonkeyPatch) -> None:
     with secured(tmp_path / "data", mechanisms=("PLAIN", *KINDS)) as broker:

@@ -59,7 +59,11 @@ def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({}, r"^sasl\.enabled\.mechanisms: GSSAPI is not offered \(for A://127\.0\.0\.1:1\); set it to some of PLAIN,"),
+        (
+            {},
+            r"^sasl\.enabled\.mechanisms: GSSAPI, the default, is not offered \(for A://127\.0\.0\.1:1\); "
+            r"set it to some of PLAIN,",
+        ),
         ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, r"^sasl\.enabled\.mechanisms: GSSAPI is not offered"),
         ({"sasl.enabled.mechanisms": "plain"}, r"^sasl\.enabled\.mechanisms: plain is not offered"),
         ({"sasl.enabled.mechanisms": ""}, r"^sasl\.enabled\.mechanisms: no mechanism is named"),
