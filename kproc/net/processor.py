@@ -175,7 +175,7 @@ class Processor:
         """Whether a Handler has anything of ours, or may still get something."""
         return self._homes.uses(peer)
 
-    def attach_transfer(self, peer: AgentId, sock: socket.socket) -> None:
+    def attach_migration(self, peer: AgentId, sock: socket.socket) -> None:
         """Another Processor has started: use the socket pair with it."""
         self.migration.attach(peer, sock)
 

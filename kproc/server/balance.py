@@ -109,7 +109,7 @@ class Balancer:
             return on_reply
 
         for source, target, count in moves:
-            self._children.connect_transfer(source, target)
+            self._children.connect_migration(source, target)
             body = {"count": count, "target": target.agent}
             self._children.ask(source, "move", body, take(source, target), timeout_ns=_MOVE_NS)
         yield lambda: waiting == 0

@@ -4,7 +4,7 @@ supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
 start        build the role                          settings  the dynamic settings (controller only)
 peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
-handoff, transfer, probe (fd)                        closed    files are closed, `is_clean` says how
+handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
 detach       a peer was reaped; `is_final`: for ever
 processes    what runs (controller; cleaner with a metrics listener)
@@ -83,7 +83,7 @@ class ChildRole:
             "peer_arena": self._take_peer_arena,
             "link": self._take_link,
             "handoff": self._take_handoff,
-            "transfer": self._take_transfer,
+            "migration": self._take_migration,
             "probe": self._take_probe,
         }
         self._told: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -220,9 +220,9 @@ class ChildRole:
         assert isinstance(self._agent, (Acceptor, Processor))
         self._agent.attach_handoff(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
-    def _take_transfer(self, message: dict[str, Any], fd: int) -> None:
+    def _take_migration(self, message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)
-        self._agent.attach_transfer(AgentId(*message["peer"]), socket.socket(fileno=fd))
+        self._agent.attach_migration(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
     def _take_probe(self, _message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)

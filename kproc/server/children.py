@@ -132,22 +132,22 @@ class Children:
             return False
         if one.agent in other.targets or other.agent in one.targets:
             # The target of a leaving Processor died and was restarted: connect the two again.
-            self.connect_transfer(one, other)
+            self.connect_migration(one, other)
             return False
         return self.regions.connect(one.child, other.child)
 
-    def connect_transfer(self, one: Role, other: Role) -> None:
+    def connect_migration(self, one: Role, other: Role) -> None:
         """Connect two Processors, so that connections can migrate between them.
 
         There is one pair for as long as both live. When the pair ends, the giver concludes "not taken" and the taker
         "ours". If a pair were replaced while a connection travels over it, both would own the connection.
         """
-        if one.child is None or other.child is None or other.agent in one.transfers:
+        if one.child is None or other.child is None or other.agent in one.migrations:
             return
-        one.transfers.add(other.agent)
-        other.transfers.add(one.agent)
+        one.migrations.add(other.agent)
+        other.migrations.add(one.agent)
         try:
-            self.regions.connect_transfer(one.child, other.child)
+            self.regions.connect_migration(one.child, other.child)
         except _ENDED:
             logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
 
@@ -296,7 +296,7 @@ class Children:
         """
         for other in self.table:
             other.users.discard(role.agent)
-            other.transfers.discard(role.agent)
+            other.migrations.discard(role.agent)
             if is_final or role.agent in other.peers:
                 other.peers.discard(role.agent)
                 self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})

@@ -121,9 +121,9 @@ class Regions:
             self._send_link(second, first, region, is_first=False)
         return True
 
-    def connect_transfer(self, one: Child, other: Child) -> None:
+    def connect_migration(self, one: Child, other: Child) -> None:
         """Give two Processors a socket pair, over which connections can migrate. Raises as `connect`."""
-        self._pair("transfer", one, other)
+        self._pair("migration", one, other)
 
     def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
         """Release the arena of a reaped agent, and its eventfd if there will be no successor.

@@ -33,7 +33,7 @@ class Role:
     is_leaving: bool = False
     targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
     users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
-    transfers: set[AgentId] = field(default_factory=set)  # Processors that it shares a transfer pair with.
+    migrations: set[AgentId] = field(default_factory=set)  # Processors that it shares a transfer pair with.
     # For Acceptors: the Processors that serve the listener; empty: all of them.
     serving: tuple[AgentId, ...] = ()
     restarts: int = 0
@@ -74,7 +74,7 @@ class Role:
         self.restart_at_ns = self.hung_ms = 0
         self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
         self.peers = set()
-        self.transfers = set()
+        self.migrations = set()
 
     def leave(self) -> None:
         """Mark the role as leaving: it is not restarted, not even if it has ended already and waits for its

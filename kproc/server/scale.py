@@ -286,7 +286,7 @@ class Scaler:
         for role in leaving:
             role.targets = tuple(each.agent for each in staying)
             for target in staying:
-                self._children.connect_transfer(role, target)
+                self._children.connect_migration(role, target)
             self._children.send(role, {"do": "leave", "targets": role.targets})
         if not (
             yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)

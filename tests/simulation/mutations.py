@@ -165,7 +165,7 @@ def _detach_unheard(self: Any, role: Any, *, is_final: bool) -> None:
     """Peers are not told that it is gone; they learn of its successor."""
     for other in self.table:
         other.users.discard(role.agent)
-        other.transfers.discard(role.agent)
+        other.migrations.discard(role.agent)
         other.peers.discard(role.agent)
     self.regions.forget(role.agent, is_final=is_final)
 

@@ -222,8 +222,8 @@ class MoveRig:
         self._acceptors[index] = ours
         for other in self.processors.values():
             one, two = make_socket_pair()
-            processor.attach_transfer(other.id, one)
-            other.attach_transfer(name, two)
+            processor.attach_migration(other.id, one)
+            other.attach_migration(name, two)
         self.processors[index] = processor
         self.arenas[index] = arena
         return processor

@@ -161,7 +161,7 @@ def test_connection_that_comes_back_from_a_processor_does_not_go_home_to_a_leavi
     with ours:
         clients = [rig.connect() for _ in range(2)]
         client = next(each for each in clients if home_of(rig, each) == 1)
-        rig.processor.attach_transfer(other, theirs)
+        rig.processor.attach_migration(other, theirs)
         rig.processor.move_connections(2, other)
         rig.step()
         assert rig.processor.describe_connections() == []

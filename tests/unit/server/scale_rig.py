@@ -54,7 +54,7 @@ class FakeChildren:
         self.handler_count: int | None = 2
         self.sent: list[tuple[str, dict[str, Any]]] = []
         self.asked: list[tuple[str, str, dict[str, Any], Any]] = []
-        self.transfers: list[tuple[str, str]] = []
+        self.migrations: list[tuple[str, str]] = []
         self.discarded: list[str] = []
         self.cannot_start = False
         self.changes = 0
@@ -83,8 +83,8 @@ class FakeChildren:
     ) -> None:
         self.asked.append((str(role.agent), what, body, on_reply))
 
-    def connect_transfer(self, one: Role, other: Role) -> None:
-        self.transfers.append((str(one.agent), str(other.agent)))
+    def connect_migration(self, one: Role, other: Role) -> None:
+        self.migrations.append((str(one.agent), str(other.agent)))
 
     def on_change(self) -> None:
         """Whoever shows what there is would be told."""

@@ -126,13 +126,13 @@ def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> No
     planner = Planner()
     pairs = planner.regions
     one, two = (Role(processor_id(index), child=object()) for index in range(2))  # type: ignore[arg-type]
-    planner.connect_transfer(one, two)
-    planner.connect_transfer(two, one)
+    planner.connect_migration(one, two)
+    planner.connect_migration(two, one)
     assert isinstance(pairs, FakeRegions)
     assert len(pairs.pairs) == 1
     two.begin(0)  # Its successor.
-    one.transfers.discard(two.agent)  # As at each exit.
-    planner.connect_transfer(one, two)
+    one.migrations.discard(two.agent)  # As at each exit.
+    planner.connect_migration(one, two)
     assert len(pairs.pairs) == 2
 
 
@@ -171,11 +171,11 @@ def test_discarded_role_is_forgotten_for_good_by_who_heard_of_its_death_already(
         planner.table.add(agent) for agent in (handler_id(1), processor_id(0), CONTROLLER, processor_id(1))
     )
     user.child, controller.child = FakeChild(), FakeChild()  # type: ignore[assignment]
-    user.transfers.add(dead.agent)
+    user.migrations.add(dead.agent)
     planner.discard(dead)
     for role in (user, controller):
         assert role.child.control.sent == [{"do": "detach", "peer": dead.agent, "is_final": True}]
-    assert not user.transfers
+    assert not user.migrations
     assert away.child is None
     assert planner.regions.forgotten == [(dead.agent, True)]
     assert dead.agent not in planner.table
@@ -201,5 +201,5 @@ class FakeRegions:
     def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
         self.forgotten.append((agent, is_final))
 
-    def connect_transfer(self, one: object, other: object) -> None:
+    def connect_migration(self, one: object, other: object) -> None:
         self.pairs.append((one, other))

@@ -46,7 +46,7 @@ def test_new_processors_serve_once_they_are_ready(rig: Rig) -> None:
 def test_leaving_processors_give_what_they_have_to_those_that_stay(rig: Rig) -> None:
     rig.want(processors=1)
     stays, leaves = rig.roles(PROCESSOR)
-    assert rig.children.transfers == [("processor-1", "processor-0")]
+    assert rig.children.migrations == [("processor-1", "processor-0")]
     assert rig.children.said(leaves, "leave") == [{"do": "leave", "targets": (stays.agent,)}]
     rig.scaler.advance()
     assert not rig.children.said(leaves, "close"), "it still has connections"
