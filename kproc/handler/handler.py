@@ -206,6 +206,9 @@ class Handler(LinkedAgent):
         client.outbox.close()
         self._list_links()
 
+    def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
+        self._unlinked.lose_behind(peer, ops)
+
     def has_image(self) -> bool:
         """Whether the controller has sent its metadata; before that no request can be answered."""
         return self._has_image
@@ -215,7 +218,7 @@ class Handler(LinkedAgent):
         self._services.endpoints = endpoints
 
     def set_linked(self) -> None:
-        """Note that all peers of the start are attached: from now on a missing peer is dead or has left."""
+        """Note that all peers of the start are attached: from now on a missing one is dead or has left."""
         self._is_linked = True
         self._list_links()
         self._load_eagerly()
@@ -348,9 +351,8 @@ class Handler(LinkedAgent):
     ) -> None:
         outbox = self._outbox(peer)
         if (outbox is None or self._unlinked.waiting) and peer.role == HANDLER:
-            # The metadata may name a Handler before we have its link: metadata comes by a ring, links by the control
-            # socket, which a busy Handler reads now and then. Read it now; only if there is no link then is the call
-            # lost. Nor may a call overtake those that wait for this.
+            # The metadata may name a Handler before we have its link: that comes by the control socket, which a busy
+            # one reads now and then. Read it now; without a link the call is lost. Nor may it overtake those that wait.
             self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return

@@ -53,12 +53,23 @@ class UnlinkedCalls:
         Scaled away and started again, it may be named by the metadata before we have read that its link is another.
         """
         if peer is not None:
-            for each in self._calls.take_back(peer.outbox):
-                self.waiting.append(
-                    UnlinkedCall(
-                        peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner
-                    )
-                )
+            # Before those that wait: they were made earlier.
+            self.waiting[:0] = [
+                UnlinkedCall(peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner)
+                for each in self._calls.take_back(peer.outbox)
+            ]
+
+    def lose_behind(self, peer: AgentId, ops: frozenset[str]) -> None:
+        """Lose what is kept for a peer that has lost earlier calls of the same operation, as if it had died.
+
+        Asked of its successor, the records behind lost ones would be stored before those that their client sends again.
+        """
+        waiting, self.waiting = self.waiting, []
+        behind: list[UnlinkedCall] = []
+        for each in waiting:
+            (behind if each.peer == peer and each.call.name in ops else self.waiting).append(each)
+        for each in behind:
+            self._containment.run("what a lost call was for", each.owner, each.on_reply, Lost())
 
     def add(
         self,

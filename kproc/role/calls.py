@@ -136,12 +136,16 @@ class Calls:
                 _, body = _decode_call(view[TOKEN.size : TOKEN.size + length])
                 yield Untaken(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
 
-    def lose(self, peer: AgentId) -> None:
-        """Answer every open call to a peer that has died as lost."""
+    def lose(self, peer: AgentId) -> frozenset[str]:
+        """Answer every open call to a peer that has died as lost. Returns of which operations, but the controller's."""
         lost = [token for token, each in self._open.items() if each.peer == peer]
+        ops: set[str] = set()
         for token in lost:
             each = self._open.pop(token)
+            if each.call is not None:
+                ops.add(each.call.name)
             self._containment.run("what a lost call was for", each.owner, each.on_reply, each.lost())
+        return frozenset(ops)
 
 
 class AskHandler(Protocol):

@@ -99,8 +99,12 @@ class LinkedAgent:
         if found is not None:
             self._list_links()
             self._take_last_replies(found)
-            self._calls.lose(peer)
+            lost = self._calls.lose(peer)
             found.outbox.close()
+            self._lost(peer, lost)
+
+    def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
+        """Calls of these operations to a peer that is gone were lost."""
 
     def _take_last_replies(self, peer: LinkedPeer) -> None:
         """Read the replies that a peer sent before it ended: what it did must not be reported as lost."""

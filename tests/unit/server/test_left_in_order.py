@@ -156,28 +156,32 @@ def test_without_a_successor_they_end_as_what_is_asked_of_nobody(scene: Scene) -
     assert replies == [Lost()]
 
 
-def test_what_was_taken_and_not_answered_is_lost_and_nothing_else(scene: Scene) -> None:
+def test_what_was_taken_and_not_answered_is_lost_with_what_was_asked_of_the_same_kind_behind_it(
+    scene: Scene,
+) -> None:
     """By metadata that the leaver has not heard of: its answer waits for that and never comes."""
     rig = scene.rig
     scene.leave(ends=False)
-    taken: list[Answers | Lost] = []
-    left: list[Answers | Lost] = []
-    call = OPERATIONS["leader_epoch_end"].call
+    replies: list[str] = []
 
-    def ask(version: int, replies: list[Answers | Lost]) -> None:
-        body = PartsAsked(version, [("t", scene.index, [-1, 0])])
-        scene.handler._services.peers.ask(1, call, body, replies.append)
+    def ask(name: str, op: str, version: int, *asked: Any) -> None:
+        def on_reply(reply: Answers | Lost) -> None:
+            replies.append(f"{name}: {type(reply).__name__}")
 
-    ask(rig.cluster.image.version + 1, taken)
+        body = PartsAsked(version, [("t", scene.index, *asked)])
+        scene.handler._services.peers.ask(1, OPERATIONS[op].call, body, on_reply)
+
+    version = rig.cluster.image.version
+    ask("taken", "leader_epoch_end", version + 1, [-1, 0])
     rig.settle()
     scene.end()
-    ask(rig.cluster.image.version, left)
+    ask("behind", "leader_epoch_end", version, [-1, 0])
+    ask("another", "describe_producers", version, None)
     scene.handler.do_work(0)
     scene.come()
     scene.read()
     rig.settle()
-    assert taken == [Lost()]
-    assert [type(reply) for reply in left] == [Answers]
+    assert replies == ["taken: Lost", "behind: Lost", "another: Answers"]
 
 
 def test_a_groups_request_is_answered_by_who_came(start: Start) -> None:
