@@ -169,7 +169,7 @@ class MigrationChannel:
         self._unsent.append((_HEAD.pack(kind, connection_id) + rest, fd, file))
 
     def _queue_memfd(self, kind: int, connection_id: int, content: bytes | memoryview) -> None:
-        fd = os.memfd_create("kproc-transfer", os.MFD_CLOEXEC)
+        fd = os.memfd_create("kproc-migration", os.MFD_CLOEXEC)
         self._own_fds.add(fd)
         rest = memoryview(content)
         while rest:
