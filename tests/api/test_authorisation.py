@@ -19,6 +19,7 @@ from kproc.security.principal import Principal
 from kproc.wire.header import ApiKey
 from tests.support.acls import ALICE, Acl, authorizer_of, gives
 from tests.support.authorisation_table import FOR_EVERYBODY, GROUP, ROWS, TOPIC, TXN, Right, Row
+from tests.support.cases import in_one_test
 from tests.support.groups import commit_fields
 from tests.support.raw import NO_TOPIC_ID, batch, produce_fields
 from tests.unit.cluster.in_memory import topic
@@ -145,12 +146,7 @@ def others(row: Row, at: int) -> list[Acl]:
     return [*needed, *(acl for acl in _ANYTHING_ELSE if acl.resource not in types)]
 
 
-CASES = [
-    pytest.param(row, at, right, id=f"{row}-{right.operation.name}-{right.resource.name}")
-    for row in ROWS
-    for at, need in enumerate(row.needs)
-    for right in need
-]
+CASES = [(row, at, right) for row in ROWS for at, need in enumerate(row.needs) for right in need]
 
 
 def test_every_api_has_a_row_or_is_for_everybody() -> None:
@@ -158,7 +154,7 @@ def test_every_api_has_a_row_or_is_for_everybody() -> None:
     assert set(registry.APIS) == {row.key for row in ROWS} | set(FOR_EVERYBODY)
 
 
-@pytest.mark.parametrize(("row", "at", "right"), CASES)
+@in_one_test(("row", "at", "right"), CASES)
 def test_the_right_allows_it_by_name_by_prefix_and_by_wildcard(
     world: World, row: Row, at: int, right: Right
 ) -> None:
@@ -167,7 +163,7 @@ def test_the_right_allows_it_by_name_by_prefix_and_by_wildcard(
         assert is_allowed(row, answer), (changes, answer)
 
 
-@pytest.mark.parametrize(("row", "at", "right"), CASES)
+@in_one_test(("row", "at", "right"), CASES)
 def test_without_the_right_it_is_refused(world: World, row: Row, at: int, right: Right) -> None:
     for acl in (
         None,
@@ -187,7 +183,7 @@ def is_any_topic(row: Row, right: Right) -> bool:
     return row.key == ApiKey.INIT_PRODUCER_ID and right.resource == ResourceType.TOPIC
 
 
-@pytest.mark.parametrize(("row", "at", "right"), CASES)
+@in_one_test(("row", "at", "right"), CASES)
 def test_a_denial_wins_over_every_allowance(world: World, row: Row, at: int, right: Right) -> None:
     allowed = [Acl(Operation.ALL, each.resource, each.name) for each in row.needs[at]]
     for changes in (
@@ -208,7 +204,7 @@ def test_a_denial_wins_over_every_allowance(world: World, row: Row, at: int, rig
         assert not is_allowed(row, answer), (changes, answer)
 
 
-@pytest.mark.parametrize(("row", "at", "right"), CASES)
+@in_one_test(("row", "at", "right"), CASES)
 def test_every_other_operation_allows_it_only_if_it_implies_the_right(
     world: World, row: Row, at: int, right: Right
 ) -> None:
@@ -220,7 +216,7 @@ def test_every_other_operation_allows_it_only_if_it_implies_the_right(
         assert is_allowed(row, answer) == expected, (held.name, answer)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@in_one_test("row", ROWS)
 def test_a_super_user_needs_no_right(world: World, row: Row) -> None:
     answer = world.ask(row, names_of(row), [], super_users=(ALICE,))
     assert is_allowed(row, answer), answer
@@ -228,7 +224,7 @@ def test_a_super_user_needs_no_right(world: World, row: Row) -> None:
         assert not _REFUSALS.intersection({*error_codes(answer), *_partition_codes(answer)})
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.about is not None], ids=str)
+@in_one_test("row", [row for row in ROWS if row.about is not None])
 def test_what_is_denied_is_refused_and_the_rest_served(world: World, row: Row) -> None:
     assert row.about is not None
     resource = row.about
@@ -270,7 +266,7 @@ def _named_rows(answer: Any, resource: ResourceType) -> Iterator[tuple[str, Fiel
             yield from _named_rows(each, resource)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.about is ResourceType.TOPIC], ids=str)
+@in_one_test("row", [row for row in ROWS if row.about is ResourceType.TOPIC])
 def test_a_denied_topic_looks_the_same_whether_it_exists_or_not(world: World, row: Row) -> None:
     there, not_there = (world.ask(row, [name], others(row, 0)) for name in (HIDDEN, ABSENT))
     assert there is not None

@@ -25,6 +25,7 @@ from kproc.config import listeners as listener_rules
 from kproc.config.listeners import outward_address, outward_host, parse_listeners, split_address
 from kproc.config.sources import parse_properties
 from kproc.config.values import LONG_MAX, Kind, parse_value
+from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[2] / "kproc"
 
@@ -96,7 +97,7 @@ def test_values_are_written_as_kafka_writes_them(name, text):
 # -- kinds
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "raw", "value"),
     [
         (Kind.BOOLEAN, " TRUE ", True),
@@ -122,7 +123,7 @@ def test_text_becomes_a_value(kind, raw, value):
     assert parse_value(kind, raw, "x") == value
 
 
-@pytest.mark.parametrize(
+@in_one_test(
     ("kind", "raw"),
     [
         (Kind.BOOLEAN, "yes"),
@@ -316,7 +317,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED)
+@in_one_test(("name", "value"), REFUSED)
 def test_a_wrong_value_is_refused_with_the_settings_name(name, value):
     settings = {name: value}
     if name == "advertised.listeners" and "OTHER" in value:

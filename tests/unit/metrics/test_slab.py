@@ -22,6 +22,7 @@ from kproc.metrics.slab import (
     Slab,
 )
 from kproc.metrics.spec import METRICS, SLOT, SPEC_CRC, Kind
+from tests.support.cases import in_one_test
 from tests.support.ring_pair import Forked
 
 
@@ -112,7 +113,7 @@ def test_rows_fit_the_slab_and_metrics_fit_a_row() -> None:
     assert Slab.row_word(0) % 8 == 0, "a row begins with a cache line of its own"
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@in_one_test("metric", METRICS)
 def test_every_metric_is_declared_in_words(metric) -> None:
     assert re.fullmatch(r"[a-z][a-z_]+", metric.name)
     assert isinstance(metric.kind, Kind)
@@ -127,7 +128,7 @@ def package_text() -> str:
     return "\n".join(path.read_text() for path in Path(kproc.__file__).parent.rglob("*.py"))
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@in_one_test("metric", METRICS)
 def test_every_metric_is_counted_by_somebody(metric) -> None:
     """A number that is always 0 looks like good news."""
     assert f'SLOT["{metric.name}"]' in package_text()

@@ -15,6 +15,7 @@ from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import encode_produce_response_one
+from tests.support.cases import in_one_test
 
 RECORDS = b"r" * 300
 LOG = SimpleNamespace(state=SimpleNamespace(offline_reason=None))
@@ -76,8 +77,8 @@ def record_of(frame: bytes, *, flags: int = FLAG_LOOPBACK) -> memoryview:
     return memoryview(HEAD.pack(5, 1, 2, flags) + frame)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("size", [1, 61, 126, 127, 128, 16_382, 16_383, 16_384, 40_000])
+@in_one_test("version", VERSIONS)
+@in_one_test("size", [1, 61, 126, 127, 128, 16_382, 16_383, 16_384, 40_000])
 def test_records_of_any_size_are_found_in_a_frame_of_the_same_shape(version: int, size: int) -> None:
     records = bytes(number % 251 for number in range(size))
     assert match(path_of(version), frame_of(version, records, correlation_id=77)) == records

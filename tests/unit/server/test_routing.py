@@ -12,6 +12,7 @@ from kproc.role.dispatch import after_header_tags
 from kproc.role.routing import OWNER, ProduceRouter, body_key, partition_key
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible, parse_request_header
+from tests.support.cases import in_one_test
 from tests.support.raw import batch, fetch_fields, produce_fields
 
 VERSIONS = range(3, 14)
@@ -48,8 +49,8 @@ def test_frame_and_body_give_the_same_key(version: int) -> None:
         assert key == partition_key(frame_of(version, one(records=b""))), "only topic and partition count"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["a", "n" * 126, "n" * 127, "n" * 249], ids=len)
+@in_one_test("version", VERSIONS)
+@in_one_test("name", ["a", "n" * 126, "n" * 127, "n" * 249])
 def test_one_look_says_the_same_as_the_walk(version: int, name: str) -> None:
     several = [(name, TOPIC_ID, [(3, b"x"), (4, b"x")])]
     for ids in product(("", "c", "a longer client id " * 20, None), (None, "", "t")):
@@ -72,14 +73,14 @@ def test_key_names_topic_and_partition(version: int) -> None:
     assert len(keys) == 6
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", ["a", "n" * 126, "n" * 127, "n" * 249])
+@in_one_test("version", VERSIONS)
+@in_one_test("name", ["a", "n" * 126, "n" * 127, "n" * 249])
 def test_names_of_any_length_have_keys(version: int, name: str) -> None:
     assert partition_key(frame_of(version, one(name))) is not None
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
+@in_one_test("version", VERSIONS)
+@in_one_test(
     "topics",
     [
         [],
@@ -88,7 +89,6 @@ def test_names_of_any_length_have_keys(version: int, name: str) -> None:
         [("a", TOPIC_ID, [(0, b"x")]), ("b", TOPIC_ID, [(0, b"x")])],
         [(str(number), TOPIC_ID, [(0, b"x")]) for number in range(300)],
     ],
-    ids=["no topic", "no partition", "two partitions", "two topics", "300 topics"],
 )
 def test_requests_over_several_partitions_have_no_key(version: int, topics: Topics) -> None:
     frame = frame_of(version, topics)
