@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -205,12 +207,21 @@ def _kill_all(pids: list[int]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago: for brokers that cannot choose one themselves."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+    """Ports for brokers that cannot choose one themselves: free now, and none that the kernel gives to whoever binds to
+    port 0 or connects."""
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    outside = [*range(10_000, first), *range(last + 1, 65_536)]
+    sockets: list[socket.socket] = []
+    try:
+        for port in random.sample(outside, len(outside)):
+            with contextlib.suppress(OSError):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+            if len(sockets) == count:
+                return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+    raise RuntimeError(f"no {count} ports are free outside of {first}-{last}, which the kernel gives away")
 
 
 def has_live_broker(bootstrap: str, timeout_seconds: float = 1.0) -> bool:

@@ -209,7 +209,7 @@ def test_a_large_coordinator_loads_in_pieces_and_completely(tmp_path: Path, tran
     """Its Handler answers others meanwhile, and heartbeats as if nothing had happened."""
     settings = {**SETTINGS, "num.io.threads": 1, "offsets.topic.num.partitions": 1}
     served = ServedBroker(tmp_path / "data", transport=transport, settings=settings)
-    width, rounds = 200, 150
+    width, rounds = 200, 400
     with served as broker:
         with RawClient(broker.bootstrap) as client, Member(broker.bootstrap, "alive") as member:
             client.create_topic("wide", partitions=width)
