@@ -10,16 +10,16 @@ here" has come. It opens the log only then, so that a log has one writer at any 
                           nobody claims it   +-> row says that nobody holds it: opened from its files
 
 - Claims and answers carry the image version at which they were made; a Handler whose image is older waits for its
-delta. - A state is given only to the owner by the holder's image. If a partition is transferred again before it has
-arrived, the
-  state is passed on to the next claimant; if it comes back to its former owner, that one opens it again.
-- The row names the Handler that has the log open (`holder`). A new owner that the former owner refused, or a restarted
-  Handler that has not seen the delta, asks that Handler.
+  delta.
+- A state is given only to the owner by the holder's image. If a partition is transferred again before it has arrived,
+  the state is passed on to the next claimant; if it comes back to its former owner, that one opens it again.
+- The row names the Handler that has the log open (`holder`). A new owner that the former owner refused, a restarted
+  Handler that has not seen the delta, and an owner by older metadata ask that Handler, also where its successor has
+  opened the log since it was last asked.
 - Logs that no other Handler holds are opened at first touch, but for at most 20 ms per duty cycle: a request about
   thousands of them would stall all others. The rest is *deferred*: requests for them wait as for a transfer.
 - If the new owner dies after the answer, or the former one before it, the log is opened from row and files, as after
-any
-  death.
+  any death.
 """
 
 from __future__ import annotations
@@ -77,11 +77,12 @@ _OPENING_NS: Final = 20_000_000
 class _Arrival:
     """A partition that another Handler may hold, and the requests that wait for it here."""
 
-    __slots__ = ("holder", "key", "later_holder", "since_ns", "waiters")
+    __slots__ = ("holder", "key", "later_holder", "row_stores", "since_ns", "waiters")
 
-    def __init__(self, key: PartitionKey, holder: int, since_ns: int) -> None:
+    def __init__(self, key: PartitionKey, holder: int, row_stores: int, since_ns: int) -> None:
         self.key = key
         self.holder = holder
+        self.row_stores = row_stores  # As the partition's row was when the holder was asked.
         self.since_ns = since_ns
         self.waiters: list[OnReady] = []
         # If the partition was transferred away and back while we waited: its last owner. A refusal by `holder` then
@@ -138,8 +139,10 @@ class PartitionTransfer:
         self._retiring: dict[PartitionKey, None] = {}
         self._retired: dict[PartitionKey, _Retired] = {}
         self._claims: dict[PartitionKey, list[_Claim]] = {}
-        # The last Handler that denied holding a partition: if the row names it, the log may be opened from its files.
-        self._denied: dict[PartitionKey, int] = {}
+        # The last Handler that denied holding a partition, or was gone, and how the row was when it was asked: if the
+        # row names it and is the same still, the log may be opened from its files. A successor of that Handler that
+        # has opened the log since has published the row anew.
+        self._denied: dict[PartitionKey, tuple[int, int]] = {}
         self._for_image: list[tuple[int, Callable[[], None]]] = []
         # To be opened in later duty cycles, and the requests that wait for each.
         self._deferred: dict[PartitionKey, list[OnReady]] = {}
@@ -326,12 +329,12 @@ class PartitionTransfer:
         raise PartitionMoving(key, row.start_offset if row else -1, row.end_offset if row else -1)
 
     def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
-        return (
-            row is not None
-            and row.holder not in (NOBODY, self._handler_index)
-            and self._denied.get(key) != row.holder
-            and self._is_linked(row.holder)
-        )
+        """Whether the Handler that the row names must be asked, linked or not: its successor may have the log open, and
+        we may not have read yet that it is there."""
+        if row is None or row.holder in (NOBODY, self._handler_index):
+            return False
+        stores = self._partitions.row_stores(self._image().topics_by_name[key[0]].partitions[key[1]])
+        return self._denied.get(key) != (row.holder, stores)
 
     def _claim(self, holder: int, keys: list[PartitionKey]) -> None:
         for ask in self._await(holder, keys):
@@ -346,9 +349,11 @@ class PartitionTransfer:
             asked = _Asked(self.when_image, self._arrived)
             parts: list[tuple[bytes, int]] = []
             for key in keys[start : start + _CLAIMED_AT_ONCE]:
-                topic_id = image.topics_by_name[key[0]].topic_id
-                parts.append((topic_id, key[1]))
-                asked.arrivals[topic_id, key[1]] = self._arrivals[key] = _Arrival(key, holder, now_ns)
+                topic = image.topics_by_name[key[0]]
+                parts.append((topic.topic_id, key[1]))
+                stores = self._partitions.row_stores(topic.partitions[key[1]])
+                arrival = self._arrivals[key] = _Arrival(key, holder, stores, now_ns)
+                asked.arrivals[topic.topic_id, key[1]] = arrival
             body = PartitionsClaimed(image.version, self._handler_index, parts)
             asks.append(partial(self._ask, holder, TAKE_PARTITIONS, body, asked))
         return asks
@@ -377,7 +382,7 @@ class PartitionTransfer:
         """Whether another Handler than the one that was asked may have it; if so, ask that one."""
         holder = arrival.later_holder
         if holder is None:
-            self._denied[key] = arrival.holder
+            self._denied[key] = arrival.holder, arrival.row_stores
             row = self._partitions.row(partition)
             if row is None or not self._may_be_held(key, row):
                 return False

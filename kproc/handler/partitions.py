@@ -287,6 +287,10 @@ class Partitions:
         """The row that the partition's holder last published."""
         return self._table.read(partition)
 
+    def row_stores(self, partition: PartitionImage) -> int:
+        """A number that changes whenever somebody publishes the partition's row."""
+        return self._table.stores(partition)
+
     def disown(self, partition: PartitionImage) -> None:
         """Write into the row of a partition that we gave up, and that was not claimed, that no Handler holds it."""
         row = self._table.read(partition)

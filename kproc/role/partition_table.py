@@ -71,6 +71,10 @@ class PartitionTable:
             bool(word & SYNC_FAILED),
         )
 
+    def stores(self, partition: PartitionImage) -> int:
+        """A number that changes whenever somebody publishes this row, with other values or the same."""
+        return self._words[partition.slot * _ROW_WORDS]
+
     def is_untouched(self, partition: PartitionImage) -> bool:
         """Whether nobody has ever published this partition: read() may be None for an owner that died while it did."""
         return not self._words[partition.slot * _ROW_WORDS] & 1 and self.read(partition) is None

@@ -12,6 +12,7 @@ from kproc.api.context import PartitionMoving
 from kproc.cluster.placement import owners_of_block
 from kproc.errors import ErrorCode
 from kproc.role.partition_table import NOBODY
+from kproc.role.roles import handler_id
 from kproc.transport.envelope import NO_OP
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
@@ -508,6 +509,36 @@ def test_successor_of_the_new_owner_asks_who_still_holds_it(start: Start) -> Non
     rig.syncers[0].end_round()
     assert rows_of(rig, 0) == [(0, 0)]
     assert rows_of(rig, 1) == [(0, 1)]
+    assert_at_rest(rig)
+
+
+@pytest.mark.parametrize("asked_before", [True, False], ids=["asked the dead one before", "asked nobody yet"])
+def test_owner_by_older_metadata_asks_the_successor_that_has_opened_it(start: Start, asked_before: bool) -> None:
+    """It has not read the move to the successor, nor that the successor is there: two would write the log."""
+    rig, index = start_with(start)
+    rig.set_handler_count(2, settles=not asked_before)
+    late = rig.handler(1)
+    late.do_work(0)  # Claims the partition, if that has not been answered.
+    rig.kill(0)
+    rig.handlers[1] = None  # It hears of nothing any more.
+    rig.set_handler_count(1)
+    rig.start_handler(0, is_restart=True)
+    assert produce(rig, 0, index, sequenced(0)) == (0, 0)
+    rig.handlers[1] = late
+    send(rig, 1, index, sequenced(1))
+    late.do_work(0)
+    near, far = rig.links.make(handler_id(0), late.id)
+    rig.handler(0).attach(near)
+    late.attach(far)  # It reads its control socket.
+    for _ in range(3):
+        late.do_work(0)
+        rig.handler(0).do_work(0)
+    assert rows_of(rig, 1) == []
+    assert rig.partitions(1).find(("t", index)) is None
+    assert produce(rig, 0, index, sequenced(1)) == (0, 1)
+    rig.send_snapshot(1)
+    assert rows_of(rig, 1) == [(0, 1)], "it goes to the owner, which has it already"
+    assert values(rig, index) == [b"0", b"1"]
     assert_at_rest(rig)
 
 
