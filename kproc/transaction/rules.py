@@ -192,7 +192,10 @@ def _end_with_next_epoch(current: Transaction, request: EndRequest, now_ms: int,
     if request.producer_id != current.producer_id and not is_over_the_change:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     state = current.state
-    is_repeated = state in COMPLETED and (is_over_the_change or request.epoch == current.epoch - 1)
+    # A fence below that version may have raised to the last epoch, which no producer may have: nothing could fence it.
+    is_repeated = state in COMPLETED and (
+        is_over_the_change or request.epoch == current.epoch - 1 != EXHAUSTED_EPOCH
+    )
     is_current = request.epoch == current.epoch
     if not is_repeated and (is_over_the_change or not is_current):
         return ErrorCode.PRODUCER_FENCED

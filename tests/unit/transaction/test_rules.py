@@ -210,6 +210,16 @@ def test_the_coordinators_abort_does_not_overflow_the_epoch() -> None:
     assert (fenced.epoch, fenced.next_producer_id) == (EPOCH_MAX, SPARE)
 
 
+def test_no_producer_gets_the_last_epoch_for_an_abort_that_it_repeats() -> None:
+    # Aborted by a coordinator below version 2, which has no other id for it, while its producer knows of version 2.
+    fenced = rules.fence(transaction(State.ONGOING, epoch=EXHAUSTED_EPOCH), 1, NOW)
+    assert isinstance(fenced, Transaction)
+    done = rules.complete(fenced, NOW)
+    assert done.epoch == EPOCH_MAX
+    for is_commit in (True, False):
+        assert rules.end(done, EndRequest(ID, EXHAUSTED_EPOCH, is_commit, 2), NOW, SPARE) == FENCED
+
+
 def test_the_first_added_partition_begins_the_transaction() -> None:
     for state in (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
         begun = rules.add(transaction(state), AddRequest(ID, 3, (P0,), 2), NOW)
@@ -295,6 +305,8 @@ def test_whatever_is_asked_epochs_never_fall_and_states_follow_each_other(
         else:
             is_prepared = current.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
             decision = rules.complete(current, NOW) if is_prepared else None
+        if decision == NONE and isinstance(request, EndRequest):
+            assert current.epoch < EPOCH_MAX, "it is told an epoch that only a coordinator may have"
         if not isinstance(decision, Transaction):
             continue
         assert current.state in PREDECESSORS[decision.state]
