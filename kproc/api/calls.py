@@ -18,6 +18,10 @@ class FromImage(msgspec.Struct, array_like=True):
     image: int
 
 
+class ForOwner(FromImage):
+    """A body for the owner of what it names, who tells what of it is another's by now: that is asked there."""
+
+
 class Reply(msgspec.Struct, array_like=True, kw_only=True):
     """What is answered. With `is_open` exactly one more follows."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from kproc.api.calls import Answers, Call, FromImage, OnResult
+from kproc.api.calls import Answers, Call, ForOwner, OnResult
 from kproc.api.owners import Gather, Gone, Join, OnOwnersReply
 from kproc.api.served_calls import serves
 from kproc.cluster.image import PartitionImage
@@ -100,7 +100,7 @@ class _AskedHere:
         return self.has_left
 
 
-class ItemsAsked(FromImage):
+class ItemsAsked(ForOwner):
     """Items of one owner, each with the partition that it belongs to."""
 
     home: int

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.api.calls import Call, ForOwner, Lost, OnResult, Reply
 from kproc.api.context import PartitionKey, Services
 from kproc.api.fetch_read import PartitionRead, failed_read, partition_now, read_partition
 from kproc.api.served_calls import serves
@@ -33,7 +33,7 @@ class FetchPart(msgspec.Struct, array_like=True):
     wanted: FetchPartition
 
 
-class PartsToRead(FromImage):
+class PartsToRead(ForOwner):
     """What one owner is asked to read, and to watch until `wait_ns` (0: not at all) if it is less than wanted."""
 
     watch: Watch

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kproc.api.calls import Answers, Call, FromImage, OnResult
+from kproc.api.calls import Answers, Call, ForOwner, OnResult
 from kproc.api.context import PartitionMoving
 from kproc.api.owners import Gather, OnOwnersReply, serve_parts
 from kproc.api.rights import REFUSALS, denied_topics
@@ -41,7 +41,7 @@ class Later(Exception):
         self.wanted = wanted
 
 
-class PartsAsked(FromImage):
+class PartsAsked(ForOwner):
     """Some partitions of one owner."""
 
     parts: list[Part]

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.api.calls import Call, ForOwner, Lost, OnResult, Reply
 from kproc.api.context import PartitionKey, Services
 from kproc.api.owners import Join
 from kproc.api.produce_answers import LOST, Pending, Result, failed
 from kproc.errors import ErrorCode
 
 
-class ProduceAsked(FromImage):
+class ProduceAsked(ForOwner):
     """A Produce's partitions of one owner, by their places in its body, which goes along."""
 
     version: int
     parts: list[tuple[int, int]]  # Position of the topic, and of the partition in it.
 
 
-class RecordsAsked(FromImage):
+class RecordsAsked(ForOwner):
     """One partition's records, which go along, without their request."""
 
     version: int

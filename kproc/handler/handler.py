@@ -144,7 +144,7 @@ class Handler(LinkedAgent):
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._transfers)
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
-        self._unlinked = UnlinkedCalls(self._calls, self.containment, clock.now_ns)
+        self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
         # A restarted Handler may own partitions that another one still has open: it must know whom to ask.
         self._is_linked = is_linked
         self._next_second_ns = 0

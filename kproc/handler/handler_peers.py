@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from kproc.api.calls import B, Call, Lost, R
+from kproc.api.context import Services
 from kproc.api.init_producer_id import CallController
 from kproc.clock import NS_PER_S
-from kproc.containment import Containment, Owner
+from kproc.containment import Owner
+from kproc.handler.owner_calls import OwnerCalls
 from kproc.role.calls import Calls
 from kproc.role.linked_agent import LinkedPeer
-from kproc.role.roles import CLEANER, handler_id
+from kproc.role.roles import CLEANER, HANDLER, handler_id
 from kproc.transport.agent import AgentId
 from kproc.transport.outbox import Outbox
 
@@ -33,26 +35,35 @@ class UnlinkedCall(NamedTuple):
 class UnlinkedCalls:
     """The calls to Handlers that are not attached, until the next duty cycle."""
 
-    __slots__ = ("_away_since", "_calls", "_containment", "_now_ns", "waiting")
+    __slots__ = (
+        "_away_since", "_calls", "_containment", "_have_left", "_now_ns", "_owner_calls", "_services", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, calls: Calls, containment: Containment, now_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, calls: Calls, services: Services, owner_calls: OwnerCalls, now_ns: Callable[[], int]
+    ) -> None:
         self._calls = calls
-        self._containment = containment
+        self._services = services
+        self._containment = services.containment
+        self._owner_calls = owner_calls
         self._now_ns = now_ns
         self.waiting: list[UnlinkedCall] = []
         # When the first call was made that did not reach the Handler.
         self._away_since: dict[AgentId, int] = {}
+        self._have_left: set[AgentId] = set()  # Who ended in order: it comes again, or is named no more soon.
 
     def attached(self, peer: AgentId) -> None:
         """Note that a Handler is attached again."""
         self._away_since.pop(peer, None)
+        self._have_left.discard(peer)
 
     def take_back(self, peer: LinkedPeer | None) -> None:
         """Keep what a peer that has ended in order never took: the next one of its name is asked, if it is linked.
 
         Scaled away and started again, it may be named by the metadata before we have read that its link is another.
         """
-        if peer is not None:
+        if peer is not None and peer.outbox.is_over():
+            self._have_left.add(peer.id)
             # Before those that wait: they were made earlier.
             self.waiting[:0] = [
                 UnlinkedCall(peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner)
@@ -83,11 +94,11 @@ class UnlinkedCalls:
         self.waiting.append(UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner))
 
     def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
-        """Make the kept calls before any other, so that their order stays; return how many there were."""
+        """Make the kept calls before any other, so that their order stays; return how many wait no more."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             self._containment.run("what a call was for", each.owner, self._ask, each, outbox_of(each.peer))
-        return len(waiting)
+        return len(waiting) - len(self.waiting)
 
     def _ask(self, call: UnlinkedCall, outbox: Outbox | None) -> None:
         if outbox is not None:
@@ -95,7 +106,13 @@ class UnlinkedCalls:
             return
         now_ns = self._now_ns()
         is_away = now_ns - self._away_since.setdefault(call.peer, now_ns) >= _AWAY_NS
-        call.on_reply(Lost(is_away))
+        if call.peer.role == HANDLER and call.peer.index >= self._services.image.handler_count:
+            self._owner_calls.answer_for_nobody(call.call, call.body, bytearray(call.payload), call.on_reply)
+        elif call.peer in self._have_left and not is_away:
+            # Its link, or the metadata that name it no more, are on their way.
+            self.waiting.append(call)
+        else:
+            call.on_reply(Lost(is_away))
 
 
 class HandlerPeers:

@@ -9,12 +9,13 @@ connections, and what they asked again must not be undone by what they asked fir
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from kproc.api.calls import FromImage, OnResult
+from kproc.api.calls import Call, ForOwner, FromImage, Lost, OnResult
 from kproc.api.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTION, SWAP_SEGMENTS
 from kproc.api.context import Services
 from kproc.api.produce import ProduceBatcher
@@ -104,6 +105,23 @@ class OwnerCalls:
             if op in _UNCONTAINED:
                 raise
             self._lose(op, error, on_reply)
+
+    def answer_for_nobody(
+        self, call: Call[Any, Any], body: Any, payload: Payload, on_reply: Callable[[Any], None]
+    ) -> None:
+        """Answer a call of ours that its peer, scaled away, never took. Nothing of it is there any more: whoever asked
+        looks for the owner by our metadata, which have changed since.
+        """
+        if isinstance(body, msgspec.Raw):
+            body = call.decode_body(body)
+        if not isinstance(body, ForOwner):
+            on_reply(Lost())
+            return
+
+        def reply(result: Any) -> None:
+            on_reply(Lost() if result is None else result)
+
+        self.serve(call.name, body, payload, reply, lambda: False)
 
     def _lose(self, op: str, error: Exception, on_reply: OnResult[Any]) -> None:
         self._containment.caught(f"{op}, passed on by another role,", error)

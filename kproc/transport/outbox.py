@@ -132,6 +132,10 @@ class Outbox:
         """Records that the peer has not taken, queued ones included; counted up to about `limit`."""
         return self._sender.waiting(limit) + len(self._overflow)
 
+    def is_over(self) -> bool:
+        """Whether the peer has ended in order, and takes no more."""
+        return self._sender.untaken() is not None
+
     def untaken(self) -> list[tuple[int, memoryview]]:
         """The messages that the peer never took, queued ones included; none unless it has ended in order."""
         records = self._sender.untaken()

@@ -184,6 +184,45 @@ def test_what_was_taken_and_not_answered_is_lost_with_what_was_asked_of_the_same
     assert replies == ["taken: Lost", "behind: Lost", "another: Answers"]
 
 
+def test_records_for_who_left_for_good_go_to_the_next_owner_in_their_order(scene: Scene) -> None:
+    rig = scene.rig
+    for number in range(2):
+        scene.produce(b"v%d" % number, producer_id=5, producer_epoch=0, base_sequence=number)
+    scene.end()
+    rig.set_handler_count(1)
+    scene.produce(b"v2", producer_id=5, producer_epoch=0, base_sequence=2)
+    assert scene.rows() == [], "v2 waits for the others"
+    scene.read()
+    rig.settle()
+    assert scene.rows() == [(0, offset) for offset in range(3)]
+    assert len(scene.handler._calls) == 0
+
+
+def test_records_for_who_left_wait_for_the_metadata_that_name_it_no_more(scene: Scene) -> None:
+    rig = scene.rig
+    scene.produce(b"v0", producer_id=5, producer_epoch=0, base_sequence=0)
+    scene.end()
+    scene.read()
+    scene.handler.do_work(0)
+    scene.produce(b"v1", producer_id=5, producer_epoch=0, base_sequence=1)
+    assert scene.rows() == []
+    rig.set_handler_count(1)
+    rig.settle()
+    assert scene.rows() == [(0, 0), (0, 1)]
+
+
+def test_records_for_who_left_are_refused_when_it_does_not_come_and_is_named_for_a_second(
+    scene: Scene,
+) -> None:
+    scene.produce(b"v0")
+    scene.end()
+    scene.read()
+    scene.handler.do_work(0)
+    assert scene.rows() == []
+    scene.rig.advance_ms(1001)
+    assert scene.rows() == [(int(ErrorCode.NOT_LEADER_OR_FOLLOWER), -1)]
+
+
 def test_a_groups_request_is_answered_by_who_came(start: Start) -> None:
     scene = Scene(start(handlers=2))
     rig = scene.rig

@@ -10,14 +10,13 @@ import msgspec
 from kproc.api.calls import Answers, Call, Lost, Reply
 from kproc.api.forwarding import OPERATIONS, PartsAsked
 from kproc.clock import NS_PER_S, ManualClock
-from kproc.containment import Containment
 from kproc.handler.handler_peers import UnlinkedCalls
 from kproc.role.calls import Calls
-from kproc.transport.agent import AgentId
+from kproc.role.roles import handler_id
 from tests.unit.server.rig import HandlerRig
 
 Start = Callable[..., HandlerRig]
-PEER = AgentId("handler", 1)
+PEER = handler_id(1)
 ANY: Call[PartsAsked, Reply] = Call("any", PartsAsked, Reply)
 
 
@@ -42,9 +41,9 @@ def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its
     assert reply.known == rig.cluster.image.version
 
 
-def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarted() -> None:
-    clock, containment = ManualClock(), Containment()
-    unlinked = UnlinkedCalls(Calls(containment), containment, clock.now_ns)
+def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarted(start: Start) -> None:
+    clock, handler = ManualClock(), start(handlers=2).handler(0)
+    unlinked = UnlinkedCalls(Calls(handler.containment), handler._services, handler._owner_calls, clock.now_ns)
 
     def ask() -> list[Any]:
         replies: list[Any] = []
