@@ -4,6 +4,7 @@
     python -m bench.before /tmp/before                  small requests and 1 MB batches, 7 rounds of 3 s
     python -m bench.before /tmp/before --cells one-1,fetch-1m --rounds 15
     python -m bench.before . --python-before /usr/bin/python3     the same code, two builds of Python
+    python -m bench.before /tmp/before --set num.io.threads=2 --set num.network.threads=2
 
 Both brokers are up at once, with this checkout's generator and settings, and take turns at each cell within seconds, in
 an order shuffled each round. A ratio is taken within a round; the median of the ratios is what to quote, with their
@@ -71,7 +72,10 @@ def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Sam
     with ExitStack() as stack:
         peers = {
             who: stack.enter_context(
-                KprocPeer(transport=options.transport, flush=options.flush, checkout=checkout, python=python)
+                KprocPeer(
+                    transport=options.transport, flush=options.flush, settings=options.settings,
+                    checkout=checkout, python=python,
+                )
             )
             for who, checkout, python in (
                 (BEFORE, options.checkout, options.python_before),
@@ -146,6 +150,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
     parser.add_argument("--transport", default="process", choices=TRANSPORTS)
     parser.add_argument("--flush", default="none", help="kproc.flush of both")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="settings", metavar="NAME=VALUE", help="a setting of both"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order")
     parser.add_argument("--out", type=Path, help="a JSON file for every run")
     options = parser.parse_args(arguments)
@@ -156,6 +163,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"no such cell: {', '.join(unknown)} (there are {', '.join(known)})")
     if not (options.checkout / "kproc" / "__main__.py").exists():
         parser.error(f"{options.checkout} is no checkout of kproc")
+    for each in options.settings:
+        if "=" not in each:
+            parser.error(f"--set {each}: NAME=VALUE is meant")
+    options.settings = dict(each.split("=", 1) for each in options.settings)
     if shutil.which(options.python_before) is None:
         parser.error(f"{options.python_before} is no program")
     return options

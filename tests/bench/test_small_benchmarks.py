@@ -120,17 +120,18 @@ def test_two_checkouts_are_compared_within_rounds(tmp_path: Path) -> None:
     main = other / "kproc" / "__main__.py"
     main.write_text(f"open({str(ran)!r}, 'w').close()\n{main.read_text().replace('from __future__', '#')}")
     chosen = tmp_path / "python"
-    chosen.write_text(f'#!/bin/sh\ntouch {ran}-by-this\nexec {sys.executable} "$@"\n')
+    chosen.write_text(f'#!/bin/sh\necho "$@" >> {ran}-by-this\nexec {sys.executable} "$@"\n')
     chosen.chmod(0o755)
-    how = ("--rounds", "2", "--seconds", "0.2", "--cells", CELLS)
+    how = ("--rounds", "2", "--seconds", "0.2", "--cells", CELLS, "--set", "num.io.threads=2")
     answer = run("bench.before", str(other), "--python-before", str(chosen), *how)
     assert answer.returncode == 0, answer.stderr
     assert ran.exists()
-    assert Path(f"{ran}-by-this").exists()
+    assert "--set num.io.threads=2" in Path(f"{ran}-by-this").read_text()
     ratio = r"\d+\.\d\d \[\d+\.\d\d-\d+\.\d\d\]"
     for cell in ("one-1: rate", "fetch-1m: throughput", "latency-5000: p50"):
         line = rf"^\| {cell} \| [1-9].* \| {ratio} \| .* \| {ratio} \|$"
         assert re.search(line, answer.stdout, re.MULTILINE), answer.stdout
 
     assert "is no checkout" in run("bench.before", str(tmp_path)).stderr
+    assert "--set two: NAME=VALUE is meant" in run("bench.before", str(other), "--set", "two").stderr
     assert "nowhere is no program" in run("bench.before", str(other), "--python-before", "nowhere").stderr
