@@ -174,8 +174,6 @@ class Log:
             unsynced.note_directory(directory)
         if is_begun:
             checkpoints.write_leader_epochs(fs, directory, (), durable=False)
-        elif loaded.has_removed:  # If a power loss brings one back, it must not overlap new records.
-            unsynced.note_directory(directory)
         if clean:
             state.recovery_point = loaded.end_offset
         else:

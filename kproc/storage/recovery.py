@@ -18,7 +18,7 @@ what was not synced in any order: it is a torn tail, cut there with all that fol
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from kproc.errors import Corrupt
 from kproc.storage.batch_scan import BadBatch, find_good_batch, walk_checked, walk_headers
 from kproc.storage.checkpoints import read_leader_epochs
 from kproc.storage.compaction_files import finish_swaps
-from kproc.storage.failed_sync import NOTE_FILE
+from kproc.storage.failed_sync import NOTE_FILE, leave_note
 from kproc.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -40,7 +40,7 @@ from kproc.storage.format import (
     parse_segment_file_name,
     segment_file_name,
 )
-from kproc.storage.fs import Fs
+from kproc.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX, LogConfig
 from kproc.storage.producer_replay import ProducerReplay
@@ -79,7 +79,6 @@ class Loaded:
     # Segments whose records are believed, and whose indexes were rebuilt and are not synced.
     rebuilt: list[LogSegment]
     truncated_bytes: int = 0
-    has_removed: bool = False  # Whether segments behind the end were removed.
     is_suspect: bool = False  # Whether a sync had failed, so that what was read may not be on the disk.
 
 
@@ -131,7 +130,6 @@ def load(
         end_offset,
         loader.rebuilt,
         loader.truncated_bytes,
-        loader.has_removed,
         is_suspect,
     )
 
@@ -156,9 +154,28 @@ def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], lis
         elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             indexes.append((base, name))
     strays += [name for base, name in indexes if base not in bases]
+    if any(_was_behind(name, bases) for name in strays):
+        _sync_names(fs, directory)
     for name in strays:
         fs.unlink(directory / name)
     return sorted(bases), sorted(snapshots)
+
+
+def _was_behind(stray: str, bases: Sequence[int]) -> bool:
+    """Whether this is a segment that an opening cut off behind the last: retention takes the first, compaction a
+    middle one."""
+    base = parse_segment_file_name(stray, LOG_SUFFIX + DELETED_SUFFIX)
+    return base is not None and base > max(bases, default=INT64_MAX)
+
+
+def _sync_names(fs: Fs, directory: Path) -> None:
+    """Sync what was renamed, before anything is appended: a power loss would bring a segment back, and it would overlap
+    the new records."""
+    try:
+        sync_directory(fs, directory)
+    except StorageFailure:
+        leave_note(fs, directory)
+        raise
 
 
 class _Loader:
@@ -172,7 +189,6 @@ class _Loader:
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.truncated_bytes = 0
-        self.has_removed = False
         self.rebuilt: list[LogSegment] = []
         # The first scanned offset that is in a transaction: transaction indexes are rebuilt from there on.
         self.first_transactional: int | None = None
@@ -234,11 +250,7 @@ class _Loader:
             logger.warning(
                 "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
             )
-            lost.close()
-            for doomed in lost.mark_deleted():
-                self._fs.unlink(doomed)
-            del segments[-1]
-            self.has_removed = True
+            self._remove_from(len(segments) - 1)
         return ends[len(segments) - 1]
 
     def _check_published(self, trusted: TrustedEnd) -> None:
@@ -350,12 +362,22 @@ class _Loader:
         )  # fmt: skip
         segment.truncate(problem.position)
         self.truncated_bytes += cut
-        self.has_removed = bool(behind)
-        for later in behind:
-            later.close()
-            for doomed in later.mark_deleted():
-                self._fs.unlink(doomed)
-        del self._segments[number + 1 :]
+        self._remove_from(number + 1)
+
+    def _remove_from(self, number: int) -> None:
+        """Remove the last segments, for good: new records take their offsets.
+
+        They keep their other names until those are synced: if the owner dies before, its successor does it (_tidy).
+        """
+        doomed: list[Path] = []
+        for segment in self._segments[number:]:
+            segment.close()
+            doomed += segment.mark_deleted()
+        if doomed:
+            _sync_names(self._fs, self._directory)
+        for path in doomed:
+            self._fs.unlink(path)
+        del self._segments[number:]
 
     def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
         """Words for the log message: whether whole batches are cut off together with the torn one."""

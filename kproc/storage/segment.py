@@ -26,7 +26,7 @@ from kproc.storage.format import (
     TXN_INDEX_SUFFIX,
     segment_file_name,
 )
-from kproc.storage.fs import DiskFull, Fs, StorageFailure
+from kproc.storage.fs import DiskFull, Fs, StorageFailure, sync_directory
 from kproc.storage.index import (
     CLOSED,
     OffsetIndex,
@@ -115,6 +115,8 @@ class LogSegment:
             for descriptor, path in made:
                 fs.close(descriptor)
                 fs.unlink(path)
+            if made:  # The segment before may still take shorter batches: a power loss must not bring this one back.
+                sync_directory(fs, directory)
             raise
         segment.fd = made[0][0]
         segment.index = OffsetIndex(fs, index_path, base_offset, 0, made[1][0])

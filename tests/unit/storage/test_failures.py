@@ -60,6 +60,22 @@ def test_reads_and_deletes_go_on_while_the_disk_is_full(rig: LogRig, fs: Failing
     log.close()
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_segment_that_found_no_room_does_not_come_back(rig: LogRig, fs: FailingFs, nth: int) -> None:
+    """After a power loss it would begin below the shorter batches that the segment before still took."""
+    rig.config = LogConfig(segment_bytes=300)
+    log = rig.open()
+    append_one(log, batch(bytes(100)))
+    fs.fail_create(nth=nth)
+    fs.calls.clear()
+    assert append_one(log, batch(bytes(150))).error_code == STORAGE_ERROR
+    assert fs.calls.count("sync") == (nth > 1), "the directory, if there was a file"
+    assert len(list(rig.directory.glob("*.log"))) == 1
+    assert append_one(log, batch("short")).error_code == 0
+    assert log.segment_count == 1
+    log.close()
+
+
 def test_a_short_write_is_finished(rig: LogRig, fs: FailingFs) -> None:
     log = rig.open()
     fs.shorten_write(after_bytes=100)

@@ -16,10 +16,12 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.errors import Corrupt
+from kproc.storage.failed_sync import NOTE_FILE
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs, sync_directory
 from kproc.storage.log import Log, LogConfig, TrustedEnd
 from kproc.storage.segment import LogSegment
 from tests.powerloss.disk import RecordingFs
+from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced
 
 LOG = f"{0:020d}.log"
@@ -297,10 +299,57 @@ def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
     end_offset = int(logs[1].stem) + 2
     log = rig.open()
     assert (log.end_offset, log.segment_count) == (end_offset, 2)
-    assert log.state.unsynced.directories, "segments that were taken away must not come back"
     assert [offset for offset, _ in read_all(log)] == list(range(end_offset))
     log.close()
     assert sorted(rig.directory.glob("*.log")) == logs[:2]
+
+
+def lose_all_but_one_batch_of_the_second_segment(rig: LogRig) -> int:
+    """Write a log of several segments, and cut the second as a power loss may; returns the log's new end offset."""
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 15)
+    second = sorted(name for name in rig.fs.list_directory(rig.directory) if name.endswith(".log"))[1]
+    descriptor = rig.fs.open(rig.directory / second)
+    batch_length = int.from_bytes(rig.fs.read(descriptor, 12, position=0)[8:], "big")
+    rig.fs.truncate(descriptor, 12 + batch_length)
+    rig.fs.close(descriptor)
+    return int(second.removesuffix(".log")) + 2
+
+
+def test_a_power_loss_does_not_bring_segments_back_that_were_behind_the_end() -> None:
+    """New records have their offsets. The opening that took them away may have been killed at any step."""
+    for step in itertools.count(1):
+        clock = ManualClock(wall_ms=NOW_MS)
+        disk = RecordingFs(clock)
+        disk.make_directory(Path("/data"))
+        end_offset = lose_all_but_one_batch_of_the_second_segment(LogRig(Path("/data/t-0"), fs=disk))
+        lost = disk.crash(random.Random(1), contents="all", names="all")
+        rig = LogRig(Path("/data/t-0"), fs=lost)
+        was_killed = ends_at(lost, step, Killed(), rig.open)
+        log = rig.open()
+        assert (step, log.end_offset) == (step, end_offset)
+        append_one(log, batch(*["new"] * 10))
+        again = lost.crash(random.Random(step), contents="all", names="synced")
+        opened = LogRig(rig.directory, fs=again).open()
+        assert (step, opened.end_offset) == (step, end_offset + 10)
+        if not was_killed:
+            break
+    assert step > 8, "two segments at least, with three files each"
+
+
+def test_segments_behind_the_end_are_gone_only_when_that_is_synced(tmp_path: Path) -> None:
+    fs = FailingFs()
+    rig = LogRig(tmp_path / "t-0", fs=fs)
+    end_offset = lose_all_but_one_batch_of_the_second_segment(rig)
+    fs.fail_sync()
+    with pytest.raises(DiskFailed):
+        rig.open()
+    assert (rig.directory / NOTE_FILE).exists()
+    log = rig.open()
+    assert (log.end_offset, log.segment_count) == (end_offset, 2)
+    assert not (rig.directory / NOTE_FILE).exists()
+    assert append_one(log, batch("new")).base_offset == end_offset
+    log.close()
 
 
 def test_empty_segments_behind_a_gap_of_a_compacted_log_are_no_part_of_it(rig: LogRig) -> None:
