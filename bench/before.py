@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import statistics
@@ -53,8 +52,9 @@ class Sample(NamedTuple):
 def measure(peer: KprocPeer, name: str, who: str, number: int, seconds: float) -> Sample:
     """One run of a cell of the comparison on one of the two."""
     cell = BY_NAME[name]
-    os.sync()  # nobody pays for what another wrote before
-    result = generate(peer, cell, Run(number, seconds, seconds / 4))
+    run = Run(number, seconds, seconds / 4)
+    machine.prepare(cell.filling_seconds(run.seconds + run.warmup))
+    result = generate(peer, cell, run)
     figure, cpu = (metric.read(result) for metric in _metrics(cell))
     if figure is None or cpu is None:
         raise LoadFailed(f"{name}: nothing was measured", result)

@@ -67,6 +67,10 @@ class Cell:
         """True where a goal is judged: these get the most rounds."""
         return any(metric.wanted for metric in self.metrics)
 
+    def filling_seconds(self, seconds: float) -> float:
+        """How long a run of so many seconds fills new pages of the page cache: 0 for what writes little."""
+        return seconds if self.workload == "produce" else 0
+
     @property
     def loop(self) -> str:
         """Open or closed loop: latencies of the two must never be compared."""

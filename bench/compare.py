@@ -20,7 +20,6 @@ kept after every cell.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import signal
 import sys
@@ -321,7 +320,7 @@ class Comparison:
 
     def _load(self, cell: Cell, name: str, peer: Peer, number: int) -> None:
         run = self._run(number)
-        os.sync()  # nobody pays for what another wrote before
+        machine.prepare(0 if self.options.untouched_memory else cell.filling_seconds(run.seconds + run.warmup))
         try:
             result = (
                 SCENARIOS[cell.does](peer, cell, run)
@@ -394,7 +393,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warm-seconds", type=_positive, help="once per broker (8; --quick 4)")
     parser.add_argument("--seed", type=int, default=1, help="of the order (1)")
     parser.add_argument("--out", type=Path, help="directory (bench/results/TIME)")
-    parser.add_argument("--untouched-memory", action="store_true", help="do not touch the free memory first")
+    parser.add_argument("--untouched-memory", action="store_true", help="do not touch it before Produce")
     parser.add_argument("--no-report", action="store_true", help="samples only")
     parser.add_argument("--note", default="", help="kept with the samples")
     options = parser.parse_args(arguments)
@@ -468,9 +467,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.out = options.out or Path(__file__).parent / "results" / about["time"][:19].replace(":", "")
     samples = Samples(about, is_quick=options.quick)
     budget = Budget(60 * options.minutes, options.seconds, options.warmup, time.monotonic)
-    if not options.untouched_memory:
-        console.print("touching the free memory, so that no broker pays the host for new pages ...")
-        about["memory_touched_seconds"] = round(machine.touch_memory(), 1)
+    about["is_memory_touched"] = not options.untouched_memory
     with tempfile.TemporaryDirectory(prefix="bench-batches-") as scratch:
         options.scratch = Path(scratch)
         is_whole = _measure(options, samples, budget, console)

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 QUIET_LOAD_MAX = 0.7
 # Above this share of CPU time the host kept others busy with what was wanted here.
 STOLEN_MAX = 0.02
+# More than twice what the fastest broker here writes in a second: not all that is given back is handed out first.
+_TOUCHED_BYTES_PER_SECOND = 5 << 29
+_TOUCHED_SHARE_MAX = 0.5
 
 
 def describe() -> dict[str, Any]:
@@ -48,19 +50,25 @@ def cpu_times() -> tuple[int, int]:
     return stolen, user + nice + system + irq + softirq + stolen
 
 
-def touch_memory(share: float = 0.75) -> float:
-    """Touch `share` of the free memory once; returns the seconds that it took.
+def prepare(filling_seconds: float) -> None:
+    """Make a run independent of the one before it; `filling_seconds` of it fill new pages of the page cache."""
+    os.sync()
+    if filling_seconds:
+        _touch_memory(filling_seconds)
 
-    A virtual machine often gets its memory from the host at the first touch: 10 us for each page of 4 KB, paid
-    by whoever writes to a new page of the page cache. Measured here: the first 17 GB took 42 s, the second time
-    1.6 s; Produce of 1 MB batches 300 MB/s before and 940 MB/s after. Without this, a comparison of brokers
-    measures which of them was given pages that somebody had used.
+
+def _touch_memory(seconds: float) -> None:
+    """Touch, and give back at once, the memory that so many seconds of Produce may fill.
+
+    A virtual machine often gets its memory from the host at the first touch: 2 s a GB, paid by whoever writes to a new
+    page of the page cache. Where free page reporting is on, the host takes free memory back within seconds, so
+    this has to be done just before each run that writes much. Without it, a comparison measures which broker
+    was given pages that somebody had used.
     """
-    count = int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * share)
-    started = time.monotonic()
-    # In a process of its own, whose end gives everything back.
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    count = min(int(available * _TOUCHED_SHARE_MAX), int(seconds * _TOUCHED_BYTES_PER_SECOND))
+    # In a process of its own, whose end gives everything back: the kernel hands out first what was freed last.
     subprocess.run([sys.executable, "-c", _TOUCH, str(count)], check=True)
-    return time.monotonic() - started
 
 
 _TOUCH = """
