@@ -29,6 +29,11 @@ from kproc.wire.file_range import FileRange
 # Up to this a pread into the header's buffer costs no more than a second system call with MSG_MORE. Measured: 1.9
 # against 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 against 2.4 us at 16 KiB.
 _COPY_BYTES_MAX: Final = 8192
+# Up to this an answer leaves as one TCP segment (loopback's MSS, and what a network card is given at once), so its
+# header waits for its records. A longer one needs several: its header leaves, and the client wakes meanwhile.
+# Measured on loopback: 1 consumer of 64 KB 1.14 times the rate at 0.83 of the CPU without MSG_MORE, 16 of them 1.50 at
+# 0.69; 1 of 48 KB 0.88 at 1.08.
+_SEGMENT_BYTES_MAX: Final = 65_400
 INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 
 
@@ -53,6 +58,9 @@ class FileSend:
         self.file = file
         self.position = position
         self.remaining = remaining
+
+    def __len__(self) -> int:
+        return self.remaining
 
     def send_by(self, transport: Transport) -> int:
         """Send the next bytes with one system call; return how many. Raises EOFError if the file is too short."""
@@ -256,7 +264,7 @@ class Connection:
                     if item.remaining == 0:
                         out.popleft()
                 else:
-                    sent = self.send(item, socket.MSG_MORE if len(out) > 1 else 0)
+                    sent = self.send(item, flags_before(len(item) + len(out[1])) if len(out) > 1 else 0)
                     if sent == len(item):
                         out.popleft()
                     else:
@@ -286,7 +294,7 @@ class Connection:
             return self._send_only(b"".join((head, _read(file, wanted), end)))
         total, records = 0, FileSend(file, wanted.position, wanted.length)
         try:
-            total = self.send(head, socket.MSG_MORE)
+            total = self.send(head, flags_before(len(head) + len(records)))
             if total == len(head):
                 total += records.send_by(self.transport)
         except BlockingIOError:
@@ -335,6 +343,11 @@ class Connection:
             else:
                 ready.append(FileSend(file, part.position, part.length))
         self.ready += ready
+
+
+def flags_before(size: int) -> int:
+    """With which flags of send(2) bytes leave that others follow, `size` with these."""
+    return socket.MSG_MORE if size <= _SEGMENT_BYTES_MAX else 0
 
 
 def _read(file: OpenFile, wanted: FileRange) -> bytes:

@@ -10,14 +10,13 @@ thread.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from kproc.metrics.spec import SLOT
-from kproc.net.connection import Connection, FileSend
+from kproc.net.connection import Connection, FileSend, flags_before
 from kproc.net.connection_threads import ConnectionThread, ThreadTable, ThreadWatch, ThreadWriter
 from kproc.net.request_reader import READ_BYTES
 from kproc.net.socket_watch import ACTIVE, EpollWatch
@@ -222,7 +221,8 @@ def _write(connection: Connection, parts: Sequence[Part]) -> int:
                 continue
             data = run[0] if len(run) == 1 else b"".join(run)
             run = []
-            connection.transport.send_all(data, socket.MSG_MORE if at + 1 < len(parts) else 0)
+            flags = flags_before(len(data) + len(parts[at + 1])) if at + 1 < len(parts) else 0
+            connection.transport.send_all(data, flags)
             continue
         total += part.remaining
         while part.remaining:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kproc.net.connection import INFLIGHT_MAX, Connection
+from kproc.net.transport_layer import PlaintextTransport
 from kproc.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors
@@ -270,6 +271,34 @@ def test_an_answer_that_gives_a_block_back_leaves_as_any_other(
     assert not taken
     assert rig.arena.lent_count() == 0
     assert rig.metric("responses") == 2
+
+
+@pytest.mark.parametrize("ends", [1, 2], ids=["one range", "ranges between bytes"])
+@pytest.mark.parametrize(("length", "waits"), [(50_000, True), (65_536, False)])
+def test_a_header_waits_for_its_records_if_one_segment_holds_both(
+    rig: ProcessorRig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, waits: bool, ends: int
+) -> None:
+    """Else it leaves at once, and the client reads while the records are sent."""
+    flags: list[int] = []
+    real = PlaintextTransport.__init__
+
+    def init(transport: PlaintextTransport, sock: socket.socket) -> None:
+        real(transport, sock)
+
+        def send(data: bytes, flag: int = 0) -> int:
+            flags.append(flag)
+            return sock.send(data, flag)
+
+        transport.send = send  # type: ignore[assignment]
+
+    monkeypatch.setattr(PlaintextTransport, "__init__", init)
+    content = random.Random(8).randbytes(length)
+    file = segment(tmp_path / "0.log", content)
+    client = rig.connect()
+    (request,) = ask(rig, client, 1)
+    rig.handler.answer_parts(request, [b"head", part_of(file, 0, length)] * ends)
+    assert client.receive_through((length + 4) * ends) == (b"head" + content) * ends
+    assert flags == [socket.MSG_MORE if waits else 0] * ends
 
 
 def test_records_of_one_file_wait_for_their_turn(rig: ProcessorRig, tmp_path: Path) -> None:
