@@ -96,22 +96,11 @@ class RequestReader:
         if view is None:
             self._table.stall(connection)
             return
-        try:
-            count = connection.recv_into(view[_BEHIND_HEAD])
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._table.close(connection, str(error))
-            return
-        self.split(connection, view, count)
+        if count := self._receive(connection, view[_BEHIND_HEAD]):
+            self.split(connection, view, count)
 
     def split(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Pass on the frames in the `count` bytes that were received behind the room for a head; 0 is the end."""
-        if not count:
-            self._table.close(connection, _CLOSED)
-            return
-        connection.last_active_ns = self._state.now_ns
-        self._counts[_BYTES_IN] += count
+        """Pass on the frames in the `count` bytes that were received behind the room for a head."""
         end = HEAD_BYTES + count
         if count > 4 and connection.inflight < INFLIGHT_MAX:
             (length,) = _unpack_length(view, HEAD_BYTES)
@@ -134,10 +123,10 @@ class RequestReader:
         if view is None:
             self._table.stall(connection)
             return
-        if count := self._receive(connection, view[start:], _CLOSED):
+        if count := self._receive(connection, view[start:]):
             self._pass_on_behind_held(connection, view, count)
 
-    def _receive(self, connection: Connection, into: memoryview, if_ended: str) -> int:
+    def _receive(self, connection: Connection, into: memoryview, if_ended: str = _CLOSED) -> int:
         """Receive once; return how many bytes came. 0 also if the connection had to be closed."""
         try:
             count = connection.recv_into(into)
@@ -146,11 +135,15 @@ class RequestReader:
         except OSError as error:
             self._table.close(connection, str(error))
             return 0
-        if not count:
+        return self.received(connection, count, if_ended)
+
+    def received(self, connection: Connection, count: int, if_ended: str = _CLOSED) -> int:
+        """Note what came by one call, and return it; 0, the client's end, closes the connection."""
+        if count:
+            connection.last_active_ns = self._state.now_ns
+            self._counts[_BYTES_IN] += count
+        else:
             self._table.close(connection, if_ended)
-            return 0
-        connection.last_active_ns = self._state.now_ns
-        self._counts[_BYTES_IN] += count
         return count
 
     def _passed(self, connection: Connection, target: HandlerPeer, frames: int) -> None:
@@ -163,8 +156,10 @@ class RequestReader:
         if connection.is_full:
             self._table.update_interest(connection)
 
-    def take(self, connection: Connection, buffer: memoryview, count: int) -> None:
+    def pass_received(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """Pass on `count` bytes that another thread received: into the connection's block, or else into `buffer`."""
+        if not self.received(connection, count):
+            return
         block = connection.block
         if block is not None:
             block.filled += count

@@ -141,7 +141,8 @@ class RunReader:
             assert link is not None, "no run without one"
             view = link.sender.reserve(RESERVED_BYTES)  # The same room again, with what is in it.
             assert view is not None, "there was room for a run"
-            self._reader.split(connection, view, came)
+            if self._reader.received(connection, came):
+                self._reader.split(connection, view, came)
         except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
             self._table.close_failed(connection, error)
 

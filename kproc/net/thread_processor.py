@@ -63,17 +63,13 @@ class ThreadProcessor(TurnProcessor):
 
     def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
-        if count == 0:
-            self.table.close(connection, "the client closed it")
-            return
-        if self._state.is_stopping:
+        if count and self._state.is_stopping:
             return  # A closing connection's further requests are not answered.
-        connection.last_active_ns = self.note_time()
-        self._counts[_BYTES_IN] += count
+        self.note_time()
         owner = self._threads.threads[connection.id]
         self._counts[_BYTES_OUT] += owner.sent_bytes
         owner.sent_bytes = 0
-        self.reader.take(connection, buffer, count)
+        self.reader.pass_received(connection, buffer, count)
 
     def _take_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
         if not connection.ready:
@@ -205,7 +201,6 @@ class ThreadProcessor(TurnProcessor):
             thread.join(_JOIN_S)
 
 
-_BYTES_IN: Final = SLOT["bytes_in"]
 _BYTES_OUT: Final = SLOT["bytes_out"]
 
 
