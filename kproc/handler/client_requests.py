@@ -158,11 +158,11 @@ class ClientRequests:
         return served, refused
 
     @property
-    def taken(self) -> int:
+    def known_count(self) -> int:
         """How many requests the fast paths served since `count`."""
-        return self._produce_paths.taken + self._fetch_paths.answered
+        return self._produce_paths.known_count + self._fetch_paths.answered
 
-    # -- taking ------------------------------------------------------------------------------------------------
+    # -- draining -----------------------------------------------------------------------------------------------
 
     def drain(self, client: Client) -> int:
         """Serve a Processor's requests; none while it has not read our answers.
@@ -184,12 +184,12 @@ class ClientRequests:
             for kind, view in batch:
                 if kind == REQUEST:
                     path = path_of(*_connection_of(view))
-                    if path is None or not path.take(view):
-                        self._take_frames(client, view)
+                    if path is None or not path.serve(view):
+                        self._serve_frames(client, view)
                 elif kind == REQUEST_BLOCK:
-                    self._take_block(client, view)
+                    self._serve_block(client, view)
                 else:
-                    self._take_news(client, kind, view)
+                    self._on_news(client, kind, view)
             self._produce.flush()
             if self._coordinators.dirty:
                 self._coordinators.flush()
@@ -203,29 +203,29 @@ class ClientRequests:
                 return taken
             limit *= 2
 
-    def _take_frames(self, client: Client, view: memoryview) -> None:
+    def _serve_frames(self, client: Client, view: memoryview) -> None:
         """Serve one record: the frames that one read of a connection brought."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
         while position < end:
             begin = position + _LENGTH_BYTES
             position = begin + int.from_bytes(view[position:begin], "big")
-            if not self._take_frame(
+            if not self._serve_frame(
                 client, view, (begin, position), (connection_id, sequence, listener, flags)
             ):
                 return  # The connection is being closed.
             flags &= ~FLAG_TIMED  # Of the first one only.
             sequence = (sequence + 1) & SEQUENCE_MASK
 
-    def _take_block(self, client: Client, view: memoryview) -> None:
+    def _serve_block(self, client: Client, view: memoryview) -> None:
         """Serve one large frame, which is in the Processor's arena."""
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
         frame = arena.view(offset, length)
-        self._take_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
+        self._serve_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
 
-    def _take_frame(
+    def _serve_frame(
         self,
         client: Client,
         view: memoryview,
@@ -245,7 +245,7 @@ class ClientRequests:
         key = (view if record is None else record)[:CONNECTION_BYTES].tobytes()
         path = client.paths.get(key)
         connection_id, sequence, listener, flags = head
-        if path is not None and path.take_frame(frame, connection_id, sequence, listener, flags):
+        if path is not None and path.serve_frame(frame, connection_id, sequence, listener, flags):
             return True
         services = self._services.uncounted() if flags & FLAG_PROBE else self._services
         header = 0, 0, 0, 0  # Of one cut short.
@@ -330,7 +330,7 @@ class ClientRequests:
             request.done_ns = now_ns
         self._timed.clear()
 
-    def _take_news(self, client: Client, kind: int, view: memoryview) -> None:
+    def _on_news(self, client: Client, kind: int, view: memoryview) -> None:
         """A connection of that Processor is new, has ended, leaves or has arrived: see migrating_connections.py."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
@@ -338,7 +338,7 @@ class ClientRequests:
             # What it knows of the client is of another session, perhaps of another principal.
             client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
         elif kind == SOCKET_TIME:
-            self._take_socket_time(client, connection_id, view[HEAD_BYTES:])
+            self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
         elif kind == MOVE_OUT:
             # Append and answer the gathered requests first, by the old state of the connection.
             self._produce.flush()
@@ -414,7 +414,7 @@ class ClientRequests:
         (client.metered.add if is_on else client.metered.discard)(connection_id)
         client.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
 
-    def _take_socket_time(self, client: Client, connection_id: int, body: memoryview) -> None:
+    def _charge_socket_time(self, client: Client, connection_id: int, body: memoryview) -> None:
         """Charge a client for what its Processor did."""
         (used_ns,) = SOCKET_NS.unpack_from(body)
         client_id = bytes(body[SOCKET_NS.size :])

@@ -57,10 +57,10 @@ class FastPath(Protocol):
 
     misses: int  # Requests that did not match since then, minus those that did: see `should_learn`.
 
-    def take(self, record: memoryview) -> bool:
+    def serve(self, record: memoryview) -> bool:
         """Serve a REQUEST record that holds one frame. False: nothing was done."""
 
-    def take_frame(
+    def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Serve one frame, without its length in front, wherever it lies. False: nothing was done."""
@@ -74,10 +74,10 @@ class NoFastPath:
     def __init__(self) -> None:
         self.misses = 0
 
-    def take(self, record: memoryview) -> bool:
+    def serve(self, record: memoryview) -> bool:
         return False
 
-    def take_frame(
+    def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         return False

@@ -107,7 +107,7 @@ class FetchFastPath:
             f"={RECORD_START}{len(self._before)}s{_OFFSET_BYTES}s{len(self._after)}s"
         ).unpack
 
-    def take(self, record: memoryview) -> bool:
+    def serve(self, record: memoryview) -> bool:
         """Answer or park a request that equals the learned one except for its offset."""
         if len(record) != self._record_bytes:
             return False
@@ -138,7 +138,7 @@ class FetchFastPath:
             self.misses -= 1
         return True
 
-    def take_frame(
+    def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Always False: a frame among several, or in a block, falls back to the general path."""

@@ -165,9 +165,9 @@ class ProduceFastPath:
         self._records_from = RECORD_START_BYTES + len(same)
         self._records_to = self._records_from + size
 
-    # -- taking ------------------------------------------------------------------------------------------------
+    # -- serving -----------------------------------------------------------------------------------------------
 
-    def take(self, record: memoryview) -> bool:
+    def serve(self, record: memoryview) -> bool:
         """Gather a record that has the learned length and the same bytes around its records."""
         if len(record) != self._record_bytes:
             return False
@@ -184,7 +184,7 @@ class ProduceFastPath:
             self.misses -= 1
         return True
 
-    def take_frame(
+    def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
         """Gather a frame of any length that has the same bytes before its records."""
@@ -295,7 +295,7 @@ class ProduceFastPaths:
         self._counts = [0] * versions.stop  # Requests since they were last asked for, by version.
 
     @property
-    def taken(self) -> int:
+    def known_count(self) -> int:
         """How many requests the fast paths served since `count`."""
         return sum(self._counts)
 

@@ -411,7 +411,7 @@ class HandlerRig:
 
     def taken(self, index: int = 0) -> int:
         """How many requests went by a fast path, since the Handler counted them last."""
-        return self.handler(index)._requests.taken
+        return self.handler(index)._requests.known_count
 
     # -- running ---------------------------------------------------------------------------------------------
 

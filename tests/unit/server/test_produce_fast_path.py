@@ -68,7 +68,7 @@ def match(path: ProduceFastPath, frame: bytes, *, flags: int = FLAG_LOOPBACK) ->
     """The records that it takes from a frame, or None."""
     taken = cast(Records, path._batcher).taken
     before = len(taken)
-    is_taken = path.take_frame(memoryview(frame)[4:], 5, 1, 2, flags)
+    is_taken = path.serve_frame(memoryview(frame)[4:], 5, 1, 2, flags)
     assert is_taken == (len(taken) > before)
     return taken[-1] if is_taken else None
 
@@ -89,7 +89,7 @@ def test_a_record_as_long_as_the_last_one_is_taken_without_looking_for_its_recor
     path = path_of(version)
     taken = cast(Records, path._batcher).taken
     other = b"s" * len(RECORDS)
-    assert path.take(record_of(frame_of(version, other, correlation_id=77)))
+    assert path.serve(record_of(frame_of(version, other, correlation_id=77)))
     assert taken == [other]
     for refused in (
         record_of(frame_of(version, other, acks=-1)),
@@ -99,7 +99,7 @@ def test_a_record_as_long_as_the_last_one_is_taken_without_looking_for_its_recor
         record_of(frame_of(version, other), flags=0),
         record_of(frame_of(version, other)[:-1] + b"\1")[: 0 if version < 9 else None],
     ):
-        assert not path.take(refused)
+        assert not path.serve(refused)
     assert taken == [other]
 
 
