@@ -23,7 +23,7 @@ from tests.support.cases import in_one_test
 from tests.support.groups import commit_fields
 from tests.support.raw import NO_TOPIC_ID, batch, produce_fields
 from tests.unit.cluster.in_memory import topic
-from tests.unit.server.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig
 
 Fields = dict[str, Any]
 HIDDEN, ABSENT = "some-hidden", "some-absent"

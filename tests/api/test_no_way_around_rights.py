@@ -29,7 +29,7 @@ from tests.support.groups import commit_fields
 from tests.support.raw import NO_TOPIC_ID, batch, fetch_fields, produce_fields
 from tests.support.well_formed import WellFormed
 from tests.unit.cluster.in_memory import topic
-from tests.unit.server.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig
 
 Fields = dict[str, Any]
 Start = Callable[..., HandlerRig]

@@ -1,30 +1,5 @@
-"""Handlers to test, and the log records they leave."""
+"""The fixtures of the Handlers' tests: `start`, and no log record that is kept."""
 
-from __future__ import annotations
+from tests.unit.handler.conftest import forget_log, start
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
-
-import pytest
-
-from tests.unit.server.rig import HandlerRig
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., HandlerRig]]:
-    """`start(handlers=3, settings={...})`: Handlers over one data directory, closed when the test ends."""
-    with ExitStack() as stack:
-
-        def make(**parts: Any) -> HandlerRig:
-            return stack.enter_context(HandlerRig(tmp_path, **parts))
-
-        yield make
-
-
-@pytest.fixture(autouse=True)
-def forget_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Log records hold exceptions, those hold frames, and those hold descriptors that the leak guard sees."""
-    yield
-    caplog.get_records("call").clear()
+__all__ = ["forget_log", "start"]

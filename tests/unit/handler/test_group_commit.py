@@ -1,0 +1,219 @@
+"""acks=all with kproc.flush=group: answered when the disk has it, many waiters for each fdatasync."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.storage.log import SyncPoint
+from kproc.transport.envelope import NO_OP, SEND
+from kproc.wire.header import ApiKey
+from tests.support.raw import batch, produce_fields
+from tests.unit.handler.rig import Answer, HandlerRig
+
+VERSION = 9
+EIO = OSError(errno.EIO, "Input/output error")
+
+
+@pytest.fixture
+def rig(start: Callable[..., HandlerRig]) -> HandlerRig:
+    made = start(settings={"kproc.flush": "group"})
+    made.create_topic("t", partitions=3)
+    return made
+
+
+def send(rig: HandlerRig, partition: int = 0, *, acks: int = -1, connection: int = 1) -> None:
+    fields = produce_fields([("t", bytes(16), [(partition, batch(b"value"))])], acks=acks)
+    rig.processors[0].send(ApiKey.PRODUCE, VERSION, fields, connection=connection)
+
+
+def results(answers: list[Answer]) -> list[tuple[int, int, int]]:
+    """(connection, error code, base offset) of each answer."""
+    found = []
+    for answer in answers:
+        (row,) = answer.fields(ApiKey.PRODUCE, VERSION)["responses"][0]["partition_responses"]
+        found.append((answer.connection_id, row["error_code"], row["base_offset"]))
+    return found
+
+
+def test_answer_waits_for_the_sync_and_acks_1_does_not(rig: HandlerRig) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig, connection=1)
+    send(rig, connection=2, acks=1)
+    assert results(processor.answers()) == [(2, 0, 1)]
+    assert syncer.sizes == [1]
+    syncer.end_round()
+    assert results(processor.answers()) == [(1, 0, 0)]
+    assert rig.open("t").log.recovery_point == 2
+    assert syncer.sizes == [1], "nothing is left to sync"
+
+
+def test_waiters_that_come_while_a_round_runs_share_the_next_one(rig: HandlerRig) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig, connection=1)
+    rig.settle()
+    for connection in range(2, 12):
+        send(rig, connection=connection)
+        rig.settle()
+    assert syncer.sizes == [1], "one round at a time"
+    syncer.end_round()
+    assert results(processor.answers()) == [(1, 0, 0)], "a round covers what was there at its start"
+    assert syncer.sizes == [1, 1]
+    syncer.end_round()
+    assert results(processor.answers()) == [(number, 0, number - 1) for number in range(2, 12)]
+    assert syncer.sizes == [1, 1]
+
+
+def test_one_round_syncs_every_log_that_somebody_waits_for(rig: HandlerRig) -> None:
+    for partition in range(3):
+        send(rig, partition, connection=partition)
+    rig.settle()
+    assert rig.syncers[0].sizes == [3]
+    rig.syncers[0].end_round()
+    assert results(rig.processors[0].answers()) == [(0, 0, 0), (1, 0, 0), (2, 0, 0)]
+
+
+def test_failed_sync_answers_everybody_and_takes_the_partition_offline(rig: HandlerRig) -> None:
+    """The kernel may have dropped what it could not write: a second fdatasync that succeeds proves nothing."""
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig, 0, connection=1)
+    send(rig, 1, connection=2)
+    rig.settle()
+    send(rig, 0, connection=3)  # Waits for the next round.
+    rig.settle()
+    (first, second) = syncer.rounds.popleft()
+    second[0].run_sync(second[1])
+    syncer._done += [(*first, EIO), (*second, None)]
+    failed = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert results(processor.answers()) == [(1, failed, -1), (3, failed, -1), (2, 0, 0)]
+    send(rig, 0, acks=1)
+    send(rig, 1, acks=1)
+    assert [(code, offset) for _, code, offset in results(processor.answers())] == [(failed, -1), (0, 1)]
+
+
+def test_log_that_cannot_be_synced_does_not_keep_the_others_from_it(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    for partition in (0, 1):  # Opened before anything fails.
+        send(rig, partition, acks=1)
+    assert len(processor.answers()) == 2
+    broken = next(each for each in rig.partitions().opened() if each.key[1] == 0).log
+
+    def refuse() -> SyncPoint:
+        raise EIO
+
+    monkeypatch.setattr(broken, "sync_point", refuse)
+    send(rig, 0, connection=1)
+    send(rig, 1, connection=2)
+    rig.settle()
+    assert syncer.sizes == [1]
+    syncer.end_round()
+    failed = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    assert results(processor.answers()) == [(1, failed, -1), (2, 0, 1)]
+    assert broken.is_offline
+
+
+def test_topic_deleted_while_its_round_runs_answers_its_waiters_at_once(rig: HandlerRig) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig)
+    rig.settle()
+    rig.delete_topic("t")
+    assert results(processor.answers()) == [(1, int(ErrorCode.KAFKA_STORAGE_ERROR), -1)]
+    syncer.end_round()
+    assert processor.answers() == []
+    assert not rig.partitions().syncing
+
+
+def test_topic_made_anew_while_the_round_of_its_namesake_runs_is_not_touched(rig: HandlerRig) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig)
+    rig.settle()
+    rig.delete_topic("t")
+    rig.create_topic("t")
+    processor.answers()
+    send(rig, connection=2)
+    assert processor.answers() == []
+    syncer.end_round()
+    assert processor.answers() == [], "that round was about another file"
+    row = rig.table.read(rig.image_of("t"))  # It has its namesake's slot.
+    assert row is not None
+    assert row.end_offset == 1
+    syncer.end_round()
+    assert results(processor.answers()) == [(2, 0, 0)]
+
+
+def test_failed_round_of_a_deleted_topic_does_not_take_its_namesake_offline(rig: HandlerRig) -> None:
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig)
+    rig.settle()
+    rig.delete_topic("t")
+    rig.create_topic("t")
+    processor.answers()
+    syncer.end_round(EIO)
+    send(rig, acks=1)
+    assert results(processor.answers()) == [(1, 0, 0)]
+
+
+def test_handler_is_not_drained_while_a_round_runs_or_somebody_waits(rig: HandlerRig) -> None:
+    syncer = rig.syncers[0]
+    send(rig, connection=1)
+    rig.settle()
+    send(rig, connection=2)
+    rig.settle()
+    rig.handler().begin_stop()
+    assert not rig.handler().is_drained()
+    syncer.end_round()
+    rig.settle()
+    assert not rig.handler().is_drained()
+    syncer.end_round()
+    assert len(rig.processors[0].answers()) == 2
+    assert rig.handler().is_drained()
+
+
+def test_request_over_several_partitions_waits_for_all_of_them(rig: HandlerRig) -> None:
+    fields = produce_fields([("t", bytes(16), [(0, batch(b"a")), (1, batch(b"b"))])])
+    rig.processors[0].send(ApiKey.PRODUCE, VERSION, fields)
+    assert rig.processors[0].answers() == []
+    rig.syncers[0].end_round()
+    (answer,) = rig.processors[0].answers()
+    rows = answer.fields(ApiKey.PRODUCE, VERSION)["responses"][0]["partition_responses"]
+    assert [(row["index"], row["error_code"], row["base_offset"]) for row in rows] == [(0, 0, 0), (1, 0, 0)]
+
+
+def test_nothing_waits_without_group_commit(start: Callable[..., HandlerRig]) -> None:
+    rig = start(settings={"kproc.flush": "none"})
+    rig.create_topic("t")
+    send(rig)
+    assert results(rig.processors[0].answers()) == [(1, 0, 0)]
+    assert rig.syncers[0].sizes == []
+
+
+def test_acks_0_is_not_answered_and_not_synced(rig: HandlerRig) -> None:
+    send(rig, acks=0)
+    (answer,) = rig.processors[0].answers()
+    assert answer.kind == NO_OP
+    assert rig.syncers[0].sizes == []
+    assert rig.open("t").log.end_offset == 1
+
+
+def test_duplicate_of_something_not_yet_synced_waits_too(rig: HandlerRig) -> None:
+    """An idempotent producer that sends again must not be told "written" before it is."""
+    records = batch(b"once", producer_id=1, producer_epoch=0, base_sequence=0)
+    for connection in (1, 2):
+        fields = produce_fields([("t", bytes(16), [(0, records)])])
+        rig.processors[0].send(ApiKey.PRODUCE, VERSION, fields, connection=connection)
+        assert rig.processors[0].answers() == []
+    rig.syncers[0].end_round()
+    assert results(rig.processors[0].answers()) == [(1, 0, 0), (2, 0, 0)]
+    assert rig.open("t").log.end_offset == 1
+
+
+def test_kinds_of_answers_are_sends(rig: HandlerRig) -> None:
+    send(rig)
+    rig.settle()
+    rig.syncers[0].end_round()
+    assert [answer.kind for answer in rig.processors[0].answers()] == [SEND]

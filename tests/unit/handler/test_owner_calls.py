@@ -1,0 +1,58 @@
+"""Calls between Handlers: who is asked by newer metadata waits for it; who is away is told apart from who just died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from kproc.api.calls import Answers, Call, Lost, Reply
+from kproc.api.forwarding import OPERATIONS, PartsAsked
+from kproc.clock import NS_PER_S, ManualClock
+from kproc.handler.handler_peers import UnlinkedCalls
+from kproc.role.calls import Calls
+from kproc.role.roles import handler_id
+from tests.unit.handler.rig import HandlerRig
+
+Start = Callable[..., HandlerRig]
+PEER = handler_id(1)
+ANY: Call[PartsAsked, Reply] = Call("any", PartsAsked, Reply)
+
+
+def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its_sender(start: Start) -> None:
+    rig = start()
+    rig.create_topic("t")
+    has_ended = False
+    call = OPERATIONS["leader_epoch_end"].call
+    body = PartsAsked(rig.cluster.image.version + 1, [("later", 0, [-1, 0])])
+    replies: list[Any] = []
+    lost: list[Any] = []
+    raw = msgspec.Raw(msgspec.msgpack.encode(body))
+    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), lost.append, lambda: has_ended)
+    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append, lambda: False)
+    assert replies == []
+    has_ended = True
+    rig.create_topic("later")
+    assert lost == [], "served for somebody whose clients have asked anew meanwhile"
+    (reply,) = replies
+    assert isinstance(reply, Answers)
+    assert [row["error_code"] for row in reply.answers] == [0]
+    assert reply.known == rig.cluster.image.version
+
+
+def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarted(start: Start) -> None:
+    clock, handler = ManualClock(), start(handlers=2).handler(0)
+    unlinked = UnlinkedCalls(Calls(handler.containment), handler._services, handler._owner_calls, clock.now_ns)
+
+    def ask() -> list[Any]:
+        replies: list[Any] = []
+        unlinked.add(PEER, ANY, PartsAsked(1, []), replies.append, b"")
+        unlinked.ask_again(lambda _peer: None)
+        return replies
+
+    assert ask() == [Lost(is_away=False)]
+    clock.advance_ms(NS_PER_S // 1_000_000)
+    assert ask() == [Lost(is_away=True)]
+    unlinked.attached(PEER)
+    assert ask() == [Lost(is_away=False)]

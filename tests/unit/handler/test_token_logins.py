@@ -1,0 +1,131 @@
+"""Logins by delegation token in a Handler: SCRAM with the token's id and secret, as the token's owner."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kproc.errors import ErrorCode
+from kproc.security.principal import Principal
+from kproc.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
+from kproc.transport.envelope import CLOSE, FLAG_GATED
+from kproc.wire.header import ApiKey
+from tests.support.scram_client import ScramClient
+from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.test_logins import AUTHENTICATE, GENERAL, gated, refused, shake, start
+
+__all__ = ["start"]  # The fixture.
+
+Start = Callable[..., HandlerRig]
+KEY = {"delegation_token_secret_key": "the key"}
+ALICE = ("User", "alice")
+OF_A_TOKEN = ",tokenauth=true"
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def create_token(rig: HandlerRig, **more: Any) -> tuple[str, str]:
+    """A token of alice's: its id, and what it logs in with."""
+    body = {"requester": ALICE, "owner": ALICE, "renewers": [], "max_lifetime": -1, **more}
+    token = rig.cluster.do("create_delegation_token", **body)
+    rig.tell()
+    return token["token_id"], base64.b64encode(token["hmac"]).decode()
+
+
+def log_in(rig: HandlerRig, token_id: str, secret: str, extensions: str = OF_A_TOKEN) -> Answer:
+    """The last answer of a login."""
+    shake(rig, SCRAM_SHA_256)
+    client = ScramClient("sha256", token_id, secret, extensions=extensions)
+    first = gated(rig, AUTHENTICATE, 1, auth_bytes=client.first()).fields(AUTHENTICATE, 1)
+    assert first["error_code"] == 0, "what it is refused for shows at the end"
+    return gated(rig, AUTHENTICATE, 1, auth_bytes=client.final(first["auth_bytes"]))
+
+
+def is_refused(rig: HandlerRig, answer: Answer) -> bool:
+    expected = (ErrorCode.SASL_AUTHENTICATION_FAILED, GENERAL + SCRAM_SHA_256)
+    return (
+        answer.kind == CLOSE
+        and refused(answer, AUTHENTICATE, 1) == expected
+        and not rig.processors[0].sessions
+    )
+
+
+def test_token_logs_in_as_its_owner_until_it_expires(start: Start) -> None:
+    rig = start(**KEY)
+    rig.clock.advance_ms(HOUR_MS)
+    token = create_token(rig, max_lifetime=2 * HOUR_MS)
+    answer = log_in(rig, *token).fields(AUTHENTICATE, 1)
+    assert (answer["error_code"], answer["session_lifetime"]) == (0, 2 * HOUR_MS)
+    session = rig.processors[0].sessions[1]
+    assert session.principal == Principal("User", "alice", is_token=True)
+    assert session.ends_ns == rig.clock.now_ns() + 2 * HOUR_MS * 1_000_000
+
+
+def test_session_of_a_renewed_token_lasts_as_long_as_the_token_did_when_it_began(start: Start) -> None:
+    rig = start(**KEY)
+    token_id, secret = create_token(rig)
+    token = rig.cluster.image.delegation_tokens[token_id]
+    rig.clock.advance_ms(HOUR_MS)
+    body = {"requester": ALICE, "hmac": base64.b64decode(secret), "period": 12 * HOUR_MS}
+    assert rig.cluster.do("renew_delegation_token", **body)["error_code"] == 0
+    rig.tell()
+    assert rig.cluster.image.delegation_tokens[token_id] != token
+    assert log_in(rig, token_id, secret).fields(AUTHENTICATE, 1)["session_lifetime"] == 12 * HOUR_MS
+
+
+@pytest.mark.parametrize("why", ["expired", "removed", "unknown", "wrong secret", "no key", "not as a token"])
+def test_anything_else_is_refused_like_a_wrong_password(start: Start, why: str) -> None:
+    rig = start(**({} if why == "no key" else KEY))
+    token_id, secret = ("x" * 22, "secret") if why in ("unknown", "no key") else create_token(rig)
+    if why == "expired":
+        rig.clock.advance_ms(DAY_MS + 1)
+    elif why == "removed":
+        assert is_logged_in(rig, token_id, secret)
+        rig.processors[0].disconnect()
+        rig.processors[0].sessions.clear()
+        rig.processors[0].introduce("10.0.0.7")
+        body = {"requester": ALICE, "hmac": base64.b64decode(secret), "period": -1}
+        rig.cluster.do("expire_delegation_token", **body)
+        rig.tell()
+    elif why == "wrong secret":
+        secret = create_token(rig)[1]
+    assert is_refused(rig, log_in(rig, token_id, secret, "" if why == "not as a token" else OF_A_TOKEN))
+
+
+def test_a_token_that_is_not_there_is_shown_as_one_that_is(start: Start) -> None:
+    """Whatever users look like: how often and with how long a salt must not tell which tokens there are."""
+    rig = start(**KEY)
+    kind = KINDS[SCRAM_SHA_256]
+    user = {"name": "carl", "mechanism": kind.number, **new_credential(kind, "word", 8192)._asdict()}
+    rig.cluster.do("alter_user_scram_credentials", deletions=[], upsertions=[user])
+    rig.tell()
+    shapes = set()
+    for name in (create_token(rig)[0], "x" * 22):
+        shake(rig, SCRAM_SHA_256)
+        first = ScramClient("sha256", name, "word", extensions=OF_A_TOKEN)
+        told = gated(rig, AUTHENTICATE, 1, auth_bytes=first.first()).fields(AUTHENTICATE, 1)["auth_bytes"]
+        _, salt, iterations = told.split(b",")
+        shapes.add((len(salt), iterations))
+        gated(rig, AUTHENTICATE, 1, auth_bytes=first.final(told))
+    assert len(shapes) == 1
+
+
+def is_logged_in(rig: HandlerRig, token_id: str, secret: str) -> bool:
+    return log_in(rig, token_id, secret).fields(AUTHENTICATE, 1)["error_code"] == 0
+
+
+def test_every_handler_shows_the_same_salt(start: Start) -> None:
+    rig = start(handlers=2, **KEY)
+    token_id, secret = create_token(rig)
+    salts = set()
+    for processor in rig.processors:
+        processor.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": SCRAM_SHA_256}, flags=FLAG_GATED)
+        processor.answers()
+        first = ScramClient("sha256", token_id, secret, extensions=OF_A_TOKEN).first()
+        processor.send(AUTHENTICATE, 1, {"auth_bytes": first}, flags=FLAG_GATED)
+        (answer,) = processor.answers()
+        salts.add(answer.fields(AUTHENTICATE, 1)["auth_bytes"].split(b",")[1])
+    assert len(salts) == 1
