@@ -174,6 +174,7 @@ class Log:
             unsynced.note_directory(directory)
         if is_begun:
             checkpoints.write_leader_epochs(fs, directory, (), durable=False)
+        clean = clean and not loaded.is_suspect
         if clean:
             state.recovery_point = loaded.end_offset
         else:

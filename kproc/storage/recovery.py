@@ -97,9 +97,9 @@ def load(
     bases, snapshots = _tidy(fs, directory, names)
     if not bases:
         return None
-    is_suspect = NOTE_FILE in names and not clean
+    is_suspect = NOTE_FILE in names
     if is_suspect:
-        trusted = None
+        clean, trusted = False, None
     segments: list[LogSegment] = []
     for base in bases:
         if segments:

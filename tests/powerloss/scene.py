@@ -209,9 +209,9 @@ class Handler:
 
     def close(self) -> bool:
         """As Handler.close does it; whether the next start has nothing to recover."""
-        unknown = self.partitions.unknown_log()
         self.syncer.end()
         self.partitions.finish_sync()
+        unknown = self.partitions.unknown_log()
         try:
             try:
                 self.transfers.close()

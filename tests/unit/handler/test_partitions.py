@@ -380,6 +380,19 @@ def test_a_successor_does_not_believe_the_page_cache_after_a_failed_sync(
     assert rig.partitions().unknown_log() == "t-0", "a stop now is not clean"
 
 
+def test_a_stop_whose_last_round_fails_is_not_clean(start: Start) -> None:
+    """The time to drain was over: the round was in work when the Handler was told to close."""
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    fields = produce_fields([("t", NO_ID, [(0, batch(b"value"))])], acks=-1)
+    rig.processors[0].send(ApiKey.PRODUCE, 9, fields)
+    rig.settle()
+    handler = rig.handler()
+    rig.syncers[0].end_round(DiskFailed(errno.EIO, "fdatasync"))
+    rig.handlers[0] = None
+    assert handler.close() == "t-0"
+
+
 def test_a_round_behind_one_that_failed_confirms_nothing(start: Start) -> None:
     """It succeeds, without the pages that the first one lost: the next start must write them again."""
     rig = start(settings={"kproc.flush": "group"})
