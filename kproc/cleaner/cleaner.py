@@ -249,12 +249,16 @@ class Cleaner(LinkedAgent):
         """Write the last checkpoints, after the Handlers have closed their logs, and the marker if the stop
         is clean. Nothing of that where the data go with the broker.
         """
+        self._take_records(self._take_record)  # What the controller sent before it closed.
         self._compactor.close()
         if not self._config.keeps_data:
             return
         # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
         self.write_checkpoints()
-        if is_clean:
+        unclosed = self._table.unclosed(self._image)
+        if unclosed is not None:
+            logger.info("%s was not closed in order by its last owner; the next start recovers", unclosed)
+        elif is_clean:
             checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
         self._remove_deleted(at_once=True)
 

@@ -258,10 +258,9 @@ class Handler(LinkedAgent):
 
     def close(self) -> str | None:
         """Close every log cleanly, unless nobody will open them again; raises OSError if one could not be flushed.
-        Returns `Partitions.unknown_log`."""
+        Returns `Partitions.unknown_log` as of the last round of syncs, which may have taken a log offline."""
         self._syncer.close()
         self._partitions.finish_sync()
-        # Not before: the last round may have failed, and a log that it took offline must not count as closed in order.
         unknown = self._partitions.unknown_log()
         try:
             self._transfers.close()

@@ -12,7 +12,7 @@ from kproc.containment import Containment
 from kproc.errors import ErrorCode, FatalError
 from kproc.ipc.words import RowWriter
 from kproc.purgatory.purgatory import Purgatory
-from kproc.role.partition_table import SYNC_FAILED, holder_word
+from kproc.role.partition_table import CLOSED, SYNC_FAILED, holder_word
 from kproc.storage.log import Log
 
 
@@ -76,6 +76,12 @@ class OwnedPartition:
         """A sync failed: every row from now on says so, because no successor may believe the page cache."""
         self._holder_word |= SYNC_FAILED
         self._quiet_word |= SYNC_FAILED
+
+    def publish_closed(self) -> None:
+        """The log was closed in order: the next start need not recover it."""
+        self._holder_word |= CLOSED
+        self._quiet_word |= CLOSED
+        self.publish()
 
     @property
     def is_waited_for(self) -> bool:

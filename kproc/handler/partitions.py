@@ -298,7 +298,7 @@ class Partitions:
             self._table.writer(partition.slot).publish(
                 (
                     holder_word(NOBODY, has_producers=row.has_producers, has_failed=row.has_failed),
-                    *row[1:-2],
+                    *row.behind_holder,
                 )
             )
 
@@ -432,6 +432,7 @@ class Partitions:
         """Close some logs, cleanly if there is a pool to sync them with; return the errors."""
         points: list[tuple[Log, SyncPoint]] = []
         errors: list[OSError] = []
+        closed: set[Log] = set()
 
         def fail(log: Log, error: OSError) -> None:
             logger.error("closing %s: %s", log.directory.name, error)
@@ -447,10 +448,14 @@ class Partitions:
             for log, point, problem in pool.map(sync_one, *zip(*points, strict=True)) if points else ():
                 if problem is None:
                     log.mark_synced(point)
+                    closed.add(log)
                 else:
                     log.sync_failed(point, str(problem))
                     fail(log, problem)
         for owned in partitions:
             owned.log.end_close()
-            owned.publish()
+            if owned.log in closed:
+                owned.publish_closed()
+            else:
+                owned.publish()
         return errors

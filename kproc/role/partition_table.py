@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kproc.cluster.image import SLOT_COUNT, PartitionImage
+from kproc.cluster.image import SLOT_COUNT, ClusterImage, PartitionImage
 from kproc.ipc.words import RowWriter, read_row
 
 _ROW_WORDS: Final = 8  # One cache line: sequence word and seven values.
@@ -21,7 +21,8 @@ NOBODY: Final = -1
 _HOLDER: Final = 2
 _QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
 SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
-_FLAGS: Final = _QUIET | SYNC_FAILED
+CLOSED: Final = 1 << 34  # Flag in the same word: the owner closed the log in order; nobody opened it since.
+_FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED
 
 
 class PartitionRow(NamedTuple):
@@ -39,6 +40,12 @@ class PartitionRow(NamedTuple):
     recovery_point: int
     has_producers: bool  # Whether the log's owner knew any idempotent producer.
     has_failed: bool = False  # Whether a sync of it failed in this run of the broker.
+    is_closed: bool = False
+
+    @property
+    def behind_holder(self) -> tuple[int, ...]:
+        """The words behind the first."""
+        return self.generation, *self[2:7]
 
 
 class PartitionTable:
@@ -69,6 +76,7 @@ class PartitionTable:
             synced,
             not word & _QUIET,
             bool(word & SYNC_FAILED),
+            bool(word & CLOSED),
         )
 
     def stores(self, partition: PartitionImage) -> int:
@@ -78,6 +86,19 @@ class PartitionTable:
     def is_untouched(self, partition: PartitionImage) -> bool:
         """Whether nobody has ever published this partition: read() may be None for an owner that died while it did."""
         return not self._words[partition.slot * _ROW_WORDS] & 1 and self.read(partition) is None
+
+    def unclosed(self, image: ClusterImage) -> str | None:
+        """A partition whose log was opened in this run and not closed in order by whoever had it last; None: none.
+
+        For when all Handlers have closed: which of them should have had a log is not for their images to say, one of
+        which may be behind.
+        """
+        for topic in image.topics_by_name.values():
+            for partition in topic.partitions:
+                row = self.read(partition)
+                if not (self.is_untouched(partition) if row is None else row.is_closed):
+                    return f"{topic.name}-{partition.index}"
+        return None
 
     def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
         """Start and end of the log: a cheaper `read`, for callers that ask about thousands of partitions."""

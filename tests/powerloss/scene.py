@@ -562,7 +562,7 @@ class Scene:
             self.cleaner.close()
             self.cleaner = None
         self.checkpoint()
-        if all(closed):
+        if all(closed) and self.table.unclosed(self.image) is None:
             checkpoints.write_clean_shutdown(self.fs, DATA, self.image.broker_epoch)
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
         self.failed.clear()

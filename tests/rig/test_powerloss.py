@@ -16,9 +16,15 @@ def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
     assert done >= 300
 
 
-@pytest.mark.parametrize(("workload", "seed"), [("failed-syncs", 3000078)])
+@pytest.mark.parametrize(
+    ("workload", "seed"),
+    [
+        pytest.param("failed-syncs", 3000078, id="in the middle of writing again what a failed sync left"),
+        pytest.param("stops-failed-syncs", 20261310, id="after a stop whose last round failed"),
+        pytest.param("stops-failed-syncs", 20261538, id="after a stop, its log between two owners"),
+    ],
+)
 def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> None:
-    """A power loss in the middle of writing again what a failed sync left."""
     _, problem = run(workload, seed)
     assert problem is None, problem
 
@@ -33,7 +39,7 @@ def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> Non
         ("lost-deletion-refused", "deaths", 6, 20),
         ("failed-sync-is-forgotten", "failed-syncs", 5, 20),
         ("clean-marker-comes-back", "stops", 6, 25),
-        ("round-behind-a-failed-one-confirms", "stops-failed-syncs", 6, 25),
+        ("round-behind-a-failed-one-confirms", "stops-failed-syncs", 10, 25),
         ("marker-before-decision-durable", "transactions", 12, 5),
         ("complete-before-markers-durable", "transactions", 4, 5),
         ("joined-before-durable", "transactions", 8, 5),

@@ -21,7 +21,7 @@ from kproc.cleaner.strays import Strays
 from kproc.clock import ManualClock
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
-from kproc.role.partition_table import PartitionTable
+from kproc.role.partition_table import CLOSED, PartitionTable
 from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
@@ -116,12 +116,14 @@ class CleanerRig:
         self._sent = len(self.cluster.deltas)
         self.step()
 
-    def write_row(self, name: str, index: int, *, start: int, end: int, recovery: int) -> None:
+    def write_row(
+        self, name: str, index: int, *, start: int, end: int, recovery: int, flags: int = 0
+    ) -> None:
         """What the partition's owner says in the shared table."""
         partition = self.cluster.image.partition(name, index)
         assert partition is not None
         self.table.writer(partition.slot).publish(
-            (1, partition.slot_generation, start, end, start, 100, recovery)
+            (1 | flags, partition.slot_generation, start, end, start, 100, recovery)
         )
 
     def advance_ms(self, duration_ms: int) -> None:
@@ -300,10 +302,20 @@ def test_full_disk_leaves_the_old_checkpoints_and_the_cleaner_goes_on(
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_marker_is_written_only_after_a_clean_stop(rig: CleanerRig, *, is_clean: bool) -> None:
     rig.create("t")
-    rig.write_row("t", 0, start=0, end=9, recovery=9)
+    rig.write_row("t", 0, start=0, end=9, recovery=9, flags=CLOSED)
     rig.cleaner.finish(is_clean=is_clean)
     assert rig.recovery_points() == {("t", 0): 9}
     assert checkpoints.take_clean_shutdown(OsFs(), rig.directory) is is_clean
+
+
+def test_no_marker_beside_a_log_that_nobody_closed(rig: CleanerRig) -> None:
+    """Its owner was killed, and the Handlers that close in order had not heard of the next one."""
+    rig.create("t")
+    rig.create("u")
+    rig.write_row("t", 0, start=0, end=9, recovery=9, flags=CLOSED)
+    rig.write_row("u", 0, start=0, end=9, recovery=9)
+    rig.cleaner.finish(is_clean=True)
+    assert not checkpoints.take_clean_shutdown(OsFs(), rig.directory)
 
 
 def test_nothing_is_written_at_the_end_of_data_that_go_with_the_broker(

@@ -210,6 +210,7 @@ def test_table_says_what_the_log_says(start: Start) -> None:
         log.recovery_point,
         False,
         False,
+        False,
     )
     assert row.recovery_point == 2
 
@@ -391,6 +392,26 @@ def test_a_stop_whose_last_round_fails_is_not_clean(start: Start) -> None:
     rig.syncers[0].end_round(DiskFailed(errno.EIO, "fdatasync"))
     rig.handlers[0] = None
     assert handler.close() == "t-0"
+
+
+def test_a_stop_is_clean_for_what_was_closed_and_not_opened_since(start: Start) -> None:
+    """Whoever was killed may not be in the metadata of any other Handler as the owner."""
+    rig = start(settings={"kproc.flush": "group"})
+    rig.create_topic("t")
+    assert rig.table.unclosed(rig.handler()._services.image) is None, "nobody had it open"
+    rig.open("t")
+    assert rig.table.unclosed(rig.handler()._services.image) == "t-0"
+    image = rig.handler()._services.image
+    rig.kill(0)
+    assert rig.table.unclosed(image) == "t-0"
+    rig.start_handler(0, is_restart=True)
+    rig.open("t")
+    handler, rig.handlers[0] = rig.handler(), None
+    assert handler.close() is None
+    assert rig.table.unclosed(image) is None
+    rig.start_handler(0, is_restart=True)
+    rig.open("t")
+    assert rig.table.unclosed(image) == "t-0"
 
 
 def test_a_round_behind_one_that_failed_confirms_nothing(start: Start) -> None:

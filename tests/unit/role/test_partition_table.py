@@ -81,5 +81,5 @@ def test_other_processes_see_what_the_owner_published() -> None:
         assert Forked(child).result() == 0
         row = PartitionTable(region.words).read(partition(slot=SLOT_COUNT - 1))
         assert row is not None
-        assert tuple(row) == (NOBODY, *ROW[1:], True, False)
+        assert tuple(row) == (NOBODY, *ROW[1:], True, False, False)
         assert region.resident_bytes() < 1 << 20, "sparse: one row takes one page"
