@@ -34,7 +34,6 @@ from kproc.transaction.state import (
     FLEXIBLE_RECORDS,
     IDLE,
     NO_ID,
-    PREDECESSORS,
     PREPARED,
     PartitionKey,
     State,
@@ -75,7 +74,7 @@ class TransactionCoordinator:
         self._entries: dict[str, Entry] = {}
         self._ongoing: dict[str, None] = {}
         self._owed: dict[str, int] = {}  # Whose markers are to be sent, and from when on.
-        self._waiting: dict[str, None] = {}  # Ids with adds that wait.
+        self._waiting: dict[str, list[Waiting]] = {}  # Adds that wait, by id.
         self._to_sweep: deque[str] = deque()
         self._is_over = False
         self.state_counts = [0] * len(State)  # How many ids are in each.
@@ -121,7 +120,7 @@ class TransactionCoordinator:
     def init(self, name: str, request: InitRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
         """InitProducerId."""
         entry = self._entries.get(name)
-        if self._is_over or (entry is not None and entry.pending is not None):
+        if self._is_over or (entry is not None and entry.is_pending):
             reply(Granted(self._refusal()))
             return
         now_ms = self._timing.wall_ms()
@@ -155,13 +154,12 @@ class TransactionCoordinator:
             asked.on_code(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
             return
         decision: Transaction | ErrorCode = _CONCURRENT
-        if entry.pending in (None, State.ONGOING):
+        if entry.may_grow:
             decision = rules.add(entry.latest, asked.request, self._timing.wall_ms())
         if isinstance(decision, Transaction):
             self._write(entry, decision, asked.on_code)
         elif decision == _CONCURRENT and asked.until_ms > self._timing.now_ms():
-            entry.waiting.append(asked)
-            self._waiting[name] = None
+            self._waiting.setdefault(name, []).append(asked)
             self._deadlines.bring_forward((self, _WAITING), asked.until_ms)
         elif decision == ErrorCode.NONE:
             # They are in it; if by a write that is on its way, that must be durable, too.
@@ -172,7 +170,7 @@ class TransactionCoordinator:
     def verify(self, name: str, request: AddRequest) -> list[ErrorCode]:
         """A code for each partition: whether it is in the transaction."""
         entry = self._entries.get(name)
-        if entry is not None and entry.writes:
+        if entry is not None and entry.has_writes:
             self._log.flush()
             entry = self._entries.get(name)
         return rules.verify(entry.appended if entry is not None else None, request)
@@ -180,7 +178,7 @@ class TransactionCoordinator:
     def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
         """EndTxn: answered when the decision is durable; markers follow."""
         entry = self._entries.get(name)
-        if self._is_over or (entry is not None and entry.pending is not None):
+        if self._is_over or (entry is not None and entry.is_pending):
             reply(Granted(self._refusal()))
             return
         decision = rules.end(
@@ -213,16 +211,11 @@ class TransactionCoordinator:
 
     def _write(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
         """Write a state; `on_done` when it is durable, or with what the client is told."""
-        assert entry.latest is None or entry.latest.state in PREDECESSORS[target.state], (
-            f"{entry.name}: {entry.latest.state.word} to {target.state.word}"
-        )
+        entry.begin_write(target)
         # A coordinator that loads a change of the producer's id needs both ids, which only the flexible version has.
         is_flexible = target.changes_its_id or self._environment.cluster_version() >= FLEXIBLE_RECORDS
         version = FLEXIBLE if is_flexible else PLAIN
         record = encode_key(entry.name), encode_value(target, version)
-        entry.latest = target
-        entry.pending = target.state
-        entry.writes += 1
 
         def on_appended(_offset: int) -> None:
             self._follow(entry, target)
@@ -237,14 +230,11 @@ class TransactionCoordinator:
 
     def _settle(self, entry: Entry) -> None:
         """One of the writes has ended."""
-        entry.writes -= 1
-        if entry.writes or self._is_over:
+        if not entry.end_write() or self._is_over:
             return
-        entry.pending = None
-        entry.latest = entry.appended
         if entry.appended is None:
             del self._entries[entry.name]  # Its first record could not be written.
-        self._resume(entry)
+        self._resume(entry.name)
 
     def _follow(self, entry: Entry, target: Transaction) -> None:
         """The record of a state was appended, or replayed: it is the id's state now, and its timeout runs or ends."""
@@ -265,12 +255,10 @@ class TransactionCoordinator:
             self.state_counts[target.state] += 1
         entry.appended = target
 
-    def _resume(self, entry: Entry) -> None:
+    def _resume(self, name: str) -> None:
         """Adds that waited are asked again, in their order."""
-        waiting, entry.waiting = entry.waiting, deque()
-        self._waiting.pop(entry.name, None)
-        for asked in waiting:
-            self._add(entry.name, asked)
+        for asked in self._waiting.pop(name, ()):
+            self._add(name, asked)
 
     def _prepare(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
         """Write Prepare*, then send the markers."""
@@ -284,17 +272,11 @@ class TransactionCoordinator:
 
     def _fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
         """Abort an ongoing transaction with a raised epoch."""
-        if (
-            self._is_over
-            or entry.pending is not None
-            or entry.appended is None
-            or entry.appended.state != State.ONGOING
-        ):
+        current = entry.settled
+        if self._is_over or current is None or current.state != State.ONGOING:
             on_done(self._refusal())
             return
-        decision = rules.fence(
-            entry.appended, self._environment.cluster_version(), self._timing.wall_ms(), spare_id
-        )
+        decision = rules.fence(current, self._environment.cluster_version(), self._timing.wall_ms(), spare_id)
         if isinstance(decision, Transaction):
             self._prepare(entry, decision, on_done)
             return
@@ -305,8 +287,7 @@ class TransactionCoordinator:
 
     def _owe_markers(self, entry: Entry) -> None:
         """A decision is durable: its markers are sent with those of all others of this duty cycle."""
-        assert entry.appended is not None
-        entry.unmarked, entry.asked = set(entry.appended.partitions), set()
+        entry.owe_markers()
         self._owe(entry, 0)
 
     def _owe(self, entry: Entry, delay_ms: int) -> None:
@@ -321,23 +302,12 @@ class TransactionCoordinator:
         entries: list[Entry] = []
         for entry in due:
             del self._owed[entry.name]
-            if not entry.unmarked:
+            if not entry.is_owing:
                 self._complete(entry)
                 continue
-            transaction = entry.appended
-            assert transaction is not None
-            assert transaction.state in PREPARED
-            marker = Marker(
-                producer_id=transaction.producer_id,
-                epoch=transaction.epoch,
-                coordinator_epoch=self._epoch,
-                is_commit=transaction.state == State.PREPARE_COMMIT,
-                transaction_version=transaction.client_version,
-            )
-            keys = sorted(entry.unmarked - entry.asked)
-            entry.asked.update(keys)
-            parts += [(key, marker) for key in keys]
-            entries += [entry] * len(keys)
+            markers = entry.next_markers(self._epoch)
+            parts += markers
+            entries += [entry] * len(markers)
         if self._owed:
             self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
         if parts:
@@ -350,19 +320,17 @@ class TransactionCoordinator:
         if self._is_over:
             return
         if code in _FENCED:
-            # As in Kafka. The key stays in `asked`, so that this coordinator leaves it alone: a newer one, or an
-            # administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
+            # As in Kafka. The entry waits on for its answer, so that this coordinator leaves it alone: a newer one, or
+            # an administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
             logger.error(
                 "%s-%d takes no marker of the transactional id %s: %s", *key, entry.name, ErrorCode(code).name
             )
             return
-        entry.asked.discard(key)
-        if code in _HAS_IT:
-            entry.unmarked.discard(key)
-            if not entry.unmarked:
-                self._complete(entry)
-        else:
+        if code not in _HAS_IT:
+            entry.ask_again(key)
             self._owe(entry, RETRY_MS)
+        elif entry.mark(key):
+            self._complete(entry)
 
     def _complete(self, entry: Entry) -> None:
         """Every partition has its marker."""
@@ -391,7 +359,8 @@ class TransactionCoordinator:
         for name in list(self._ongoing):
             entry = self._entries[name]
             # One that is on its way to another state is looked at the next time, as in Kafka.
-            if entry.pending is None and entry.appended is not None and wall_ms > entry.appended.ends_at_ms:
+            current = entry.settled
+            if current is not None and wall_ms > current.ends_at_ms:
                 logger.info("the transaction of %s is aborted: its timeout is over", name)
                 self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
         if self._ongoing:
@@ -401,7 +370,7 @@ class TransactionCoordinator:
     def _end_waiting(self) -> None:
         """Adds that have waited long enough are answered; those of others wait on."""
         for name in list(self._waiting):
-            self._resume(self._entries[name])
+            self._resume(name)
 
     def begin_sweep(self) -> None:
         """Look for ids that nobody uses any more."""
@@ -419,15 +388,15 @@ class TransactionCoordinator:
         count = min(SWEPT_AT_ONCE, len(self._to_sweep))
         for _ in range(count):
             entry = self._entries.get(self._to_sweep.popleft())
-            if entry is None or entry.pending is not None or entry.appended is None:
+            if entry is None:
                 continue
-            if entry.appended.state in IDLE and entry.appended.updated_ms <= unused_since_ms:
+            current = entry.settled
+            if current is not None and current.state in IDLE and current.updated_ms <= unused_since_ms:
                 self._forget(entry)
         return count
 
     def _forget(self, entry: Entry) -> None:
-        entry.pending = State.DEAD
-        entry.writes += 1
+        entry.begin_forgetting()
 
         def on_appended(_offset: int) -> None:
             self._set_appended(entry, None)
@@ -460,7 +429,7 @@ class TransactionCoordinator:
         """How many transactions wait to send markers again, and how many to write Complete* again."""
         now_ms = self._timing.now_ms()
         again = [self._entries[name] for name, at_ms in self._owed.items() if at_ms > now_ms]
-        unmarked = sum(bool(entry.unmarked) for entry in again)
+        unmarked = sum(entry.is_owing for entry in again)
         return unmarked, len(again) - unmarked
 
     # -- the end -----------------------------------------------------------------------------------------------
@@ -479,7 +448,7 @@ class TransactionCoordinator:
         for name in (_TIMEOUTS, _MARKERS, _WAITING):
             self._deadlines.discard((self, name))
         for name in list(self._waiting):
-            self._resume(self._entries[name])
+            self._resume(name)
 
 
 def _no_id(error: KafkaError) -> ErrorCode:

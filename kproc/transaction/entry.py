@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import OnCode, Timing
 from kproc.errors import KafkaError
 from kproc.transaction.messages import AddRequest
-from kproc.transaction.state import PartitionKey, State, Transaction
+from kproc.transaction.state import PREDECESSORS, PREPARED, PartitionKey, State, Transaction
 
 OnCodeOf = Callable[[int, int], None]  # The place of a marker among those that were sent, and its outcome.
 SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodeOf], None]
@@ -38,16 +37,98 @@ class Waiting(NamedTuple):
 
 
 class Entry:
-    """One transactional id."""
+    """One transactional id: its state in the log, the writes on their way there, and the markers that are owed."""
 
-    __slots__ = ("appended", "asked", "latest", "name", "pending", "unmarked", "waiting", "writes")
+    __slots__ = ("_asked", "_pending", "_unmarked", "_writes", "appended", "latest", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.appended: Transaction | None = None  # As the log has it; None until the first record.
         self.latest: Transaction | None = None  # With the writes that are on their way.
-        self.pending: State | None = None
-        self.writes = 0
-        self.unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
-        self.asked: set[PartitionKey] = set()  # and of these whose answer has not come.
-        self.waiting: deque[Waiting] = deque()
+        self._pending: State | None = None  # Of the last write, until all of them have ended.
+        self._writes = 0
+        self._unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
+        self._asked: set[PartitionKey] = set()  # and of these whose answer has not come.
+
+    # -- writes ------------------------------------------------------------------------------------------------
+
+    def begin_write(self, target: Transaction) -> None:
+        """The record of a state is on its way."""
+        assert self.latest is None or self.latest.state in PREDECESSORS[target.state], (
+            f"{self.name}: {self.latest.state.word} to {target.state.word}"
+        )
+        self.latest = target
+        self._pending = target.state
+        self._writes += 1
+
+    def begin_forgetting(self) -> None:
+        """A tombstone is on its way."""
+        self._pending = State.DEAD
+        self._writes += 1
+
+    def end_write(self) -> bool:
+        """One of the writes has ended. Whether none is left: what the log has is the latest state then."""
+        self._writes -= 1
+        if self._writes:
+            return False
+        self._pending = None
+        self.latest = self.appended
+        return True
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether some are on their way."""
+        return self._writes > 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a state is on its way: whatever but an add must wait for it, as in Kafka."""
+        return self._pending is not None
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether partitions may be added, beside adds that are on their way."""
+        return self._pending in (None, State.ONGOING)
+
+    @property
+    def settled(self) -> Transaction | None:
+        """Its state in the log; None while another is on its way."""
+        return self.appended if self._pending is None else None
+
+    # -- markers -----------------------------------------------------------------------------------------------
+
+    def owe_markers(self) -> None:
+        """Its decision is durable: every partition is to be told."""
+        assert self.appended is not None
+        self._unmarked, self._asked = set(self.appended.partitions), set()
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether a partition has no marker yet."""
+        return bool(self._unmarked)
+
+    def next_markers(self, coordinator_epoch: int) -> list[tuple[PartitionKey, Marker]]:
+        """Whom to tell what now; partitions whose answer has not come are not told again."""
+        prepared = self.appended
+        assert prepared is not None
+        assert prepared.state in PREPARED
+        marker = Marker(
+            producer_id=prepared.producer_id,
+            epoch=prepared.epoch,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=prepared.state == State.PREPARE_COMMIT,
+            transaction_version=prepared.client_version,
+        )
+        keys = sorted(self._unmarked - self._asked)
+        self._asked.update(keys)
+        return [(key, marker) for key in keys]
+
+    def ask_again(self, key: PartitionKey) -> None:
+        """A partition could not take its marker now: it is among the next ones."""
+        self._asked.discard(key)
+
+    def mark(self, key: PartitionKey) -> bool:
+        """A partition has its marker; whether all have."""
+        self._asked.discard(key)
+        self._unmarked.discard(key)
+        return not self._unmarked
