@@ -23,7 +23,7 @@ from kproc.net.handler_peer import HandlerPeer
 from kproc.net.migration_state import MigrationState
 from kproc.net.transport_layer import FILE_TOO_SHORT, Transport
 from kproc.security.session import NO_SESSION, Session
-from kproc.transport.envelope import FLAG_GATED, FLAG_SASL, range_answer_of
+from kproc.transport.envelope import BLOCK, FLAG_GATED, FLAG_SASL, range_answer_of
 from kproc.wire.file_range import FileRange
 
 # Up to this a pread into the header's buffer costs no more than a second system call with MSG_MORE. Measured: 1.9
@@ -47,6 +47,32 @@ class Block:
         self.length = length
         self.view = view
         self.filled = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self.filled == self.length
+
+    @property
+    def received(self) -> memoryview:
+        """The bytes that have come."""
+        return self.view[: self.filled]
+
+    @property
+    def room(self) -> memoryview:
+        """Where the next bytes go; `advance` counts them afterwards."""
+        return self.view[self.filled :]
+
+    def advance(self, count: int) -> None:
+        self.filled += count
+
+    def extend(self, data: bytes | memoryview) -> None:
+        """Copy the next bytes, which came to another place."""
+        self.room[: len(data)] = data
+        self.advance(len(data))
+
+    def record(self) -> bytes:
+        """The body of a REQUEST_BLOCK: where the Handler finds the frame."""
+        return BLOCK.pack(self.offset, self.length)
 
 
 class FileSend:

@@ -205,7 +205,7 @@ class ConnectionTable:
             self.mover.advance(connection)
         if connection.is_stalled and not connection.out and not connection.is_full:
             self.stalled[connection] = None
-            self._state.is_pressed = True
+            self._state.press()
         if connection.out:
             self.watch.set(connection, WRITING)
         elif (
@@ -230,7 +230,7 @@ class ConnectionTable:
         """Stop reading a connection for whose bytes there is no room; TCP pushes back on the client."""
         connection.is_stalled = True
         self.stalled[connection] = None
-        self._state.is_pressed = True
+        self._state.press()
         self._state.counts[SLOT["reads_stalled"]] += 1
         self.update_interest(connection)
 
@@ -238,7 +238,7 @@ class ConnectionTable:
         """Stop reading a connection until the memory budget has room for a new request."""
         connection.is_short_of_memory = True
         self.short_of_memory[connection] = None
-        self._state.is_pressed = True
+        self._state.press()
         self._state.counts[SLOT["reads_stalled"]] += 1
         self.update_interest(connection)
 
@@ -289,7 +289,7 @@ class ConnectionTable:
 
     def _await_throttle(self, connection: Connection) -> None:
         self._throttles.move(connection, connection.throttled_until_ns)
-        self._state.is_pressed = True
+        self._state.press()
 
     def end_throttles(self, now_ns: int) -> None:
         """Read the connections again whose throttle has ended."""

@@ -63,6 +63,15 @@ class HandlerPeer:
         self.link = self.inbox = None
         self._unpublished.pop(self, None)
 
+    def leave(self) -> None:
+        """It will end, and gets no more connections."""
+        self.is_leaving = True
+
+    def stays_away(self) -> bool:
+        """Look whether it has a link: True if it had none at the last look either."""
+        was_away, self.is_away = self.is_away, self.link is None
+        return was_away and self.is_away
+
     def notify(self, kind: int, *parts: Buffer) -> None:
         """Send a record, which waits here if the ring is full. Do nothing if the Handler has no link."""
         if self.link is not None:

@@ -77,7 +77,7 @@ class Handshakes:
     def wait_for_turn(self, transport: TlsTransport) -> None:
         """A client's first record is whole: it is answered in the next pass, or a later one."""
         self._turns[transport.fd] = transport
-        self._state.is_pressed = True
+        self._state.press()
 
     def work(self) -> int:
         """Answer the first records of as many clients as one pass may; those that are left are not read meanwhile."""

@@ -80,7 +80,7 @@ class Homes:
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return
-        handler.is_leaving = True
+        handler.leave()
         self._handlers.by_index.pop(peer.index, None)
         for connection in list(self._table.by_fd.values()):
             if _logs_in_at(connection, handler):
@@ -107,8 +107,7 @@ class Homes:
         """
         least_busy = self._handlers.least_busy
         for handler in self._handlers.by_id.values():
-            was_away, handler.is_away = handler.is_away, handler.link is None
-            if not (was_away and handler.is_away and least_busy().link is not None):
+            if not handler.stays_away() or least_busy().link is None:
                 continue
             for connection in list(self._table.by_fd.values()):
                 if handler is (connection.next_home or connection.home):

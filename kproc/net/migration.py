@@ -6,12 +6,11 @@ connections out of the tables and enters them.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 
 from kproc.clock import Clock
-from kproc.net.connection import Block, Books, Connection
+from kproc.net.connection import Books, Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_set import HandlerSet
 from kproc.net.migration_channel import Given, MigrationChannel, unsent_of
@@ -71,7 +70,7 @@ class ConnectionMigration:
         self._watch.epoll.unregister(channel.fd)
         del self.channels[channel.fd]
         self.steps.detach(peer)
-        self._state.is_pressed = True
+        self._state.press()
         return True
 
     def on_readable(self, fd: int) -> bool:
@@ -81,7 +80,7 @@ class ConnectionMigration:
             return False
         if not self.steps.on_readable(channel):
             self.detach(channel.peer)
-        self._state.is_pressed = True
+        self._state.press()
         return True
 
     def leave(self, targets: list[AgentId]) -> None:
@@ -91,14 +90,14 @@ class ConnectionMigration:
             self._table.close(connection, "its Processor leaves before it has logged in")
         able = [each for each in self._table.by_fd.values() if each.transport.can_move]
         self.steps.leave(able, targets)
-        self._state.is_pressed = True
+        self._state.press()
 
     def rebalance(self, count: int, target: AgentId) -> int:
         """Give `count` connections to another Processor; return how many will go.
 
         They are chosen evenly between the busiest and the idlest, so that about their share of the load goes with them.
         """
-        if self._state.is_leaving or self._state.is_stopping or self.steps.channel(target) is None:
+        if not self._state.keeps_connections or self.steps.channel(target) is None:
             return 0
         able = [
             each
@@ -111,7 +110,7 @@ class ConnectionMigration:
         able.sort(key=lambda each: each.next_sequence)
         count = min(count, len(able))
         self.steps.rebalance([able[at * len(able) // count] for at in range(count)], target)
-        self._state.is_pressed = True
+        self._state.press()
         return count
 
     # -- Holder of migration_steps.py --------------------------------------------------------------------------
@@ -151,14 +150,10 @@ class ConnectionMigration:
         has_handler = bool(by_index) and (
             not given_state.kept or (target is not None and target.link is not None)
         )
-        if self._state.is_stopping or self._state.is_leaving or not has_handler or given.sock is None:
-            if given.block_offset is not None:
-                self._arena.free(given.block_offset)
-                given.block_offset = None  # The same connection may be offered again.
+        if not self._state.keeps_connections or not has_handler or given.sock is None:
+            given.give_room_back(self._arena)
             return False
-        if given_state.block is not None and given.block_offset is None:
-            given.block_offset = self._arena.allocate(given_state.block[0])
-        return given_state.block is None or given.block_offset is not None
+        return given.has_room(self._arena)
 
     def adopt(self, given: Given) -> None:
         state, sock = given.state, given.sock
@@ -187,8 +182,7 @@ class ConnectionMigration:
         connection.out = unsent_of(given)
         connection.is_closing, connection.is_ended = state.is_closing, state.is_ended
         connection.is_stalled = state.is_stalled
-        if state.block is not None:
-            connection.block = self._adopt_block(given, *state.block)
+        connection.block = given.read_block(self._arena)
         self._watch.begin(connection, PAUSED)
         self._table.keep(connection)
         connection.books.moved_in(connection)
@@ -198,18 +192,6 @@ class ConnectionMigration:
             self._table.throttle(connection, state.throttled_until_ns)
         if state.kept:
             claim(connection, state.kept)
-        self._state.is_pressed = True
+        self._state.press()
         self._table.update_interest(connection)
         self._table.close_if_listener_is_gone(connection)
-
-    def _adopt_block(self, given: Given, length: int, filled: int) -> Block:
-        offset = given.block_offset
-        assert offset is not None
-        block = Block(offset, length, self._arena.view(offset, length))
-        while block.filled < filled:
-            count = os.preadv(given.block_fd, [block.view[block.filled : filled]], block.filled)
-            assert count > 0, "the giver wrote all of it before it sent the descriptor"
-            block.filled += count
-        os.close(given.block_fd)
-        given.block_fd = -1
-        return block

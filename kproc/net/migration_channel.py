@@ -23,10 +23,10 @@ from typing import Final
 import msgspec
 
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
-from kproc.net.connection import Connection, FileSend, Origin
+from kproc.net.connection import Block, Connection, FileSend, Origin
 from kproc.net.files import OpenFile
 from kproc.security.session import Session
-from kproc.transport.agent import AgentId
+from kproc.transport.agent import AgentId, BlockOwner
 
 FILE: Final = 1
 BLOCK: Final = 2
@@ -79,10 +79,40 @@ class Given:
         self.block_offset: int | None = None
         self.is_whole = True  # False when a descriptor was lost on the way.
 
+    def has_room(self, arena: BlockOwner) -> bool:
+        """Reserve room for its begun large frame, if it has one; whether there is."""
+        if self.state is not None and self.state.block is not None and self.block_offset is None:
+            self.block_offset = arena.allocate(self.state.block[0])
+            return self.block_offset is not None
+        return True
+
+    def give_room_back(self, arena: BlockOwner) -> None:
+        """It was refused now; it may be offered again."""
+        if self.block_offset is not None:
+            arena.free(self.block_offset)
+            self.block_offset = None
+
+    def read_block(self, arena: BlockOwner) -> Block | None:
+        """Its begun large frame, in the room that `has_room` reserved."""
+        if self.state is None or self.state.block is None:
+            return None
+        length, filled = self.state.block
+        assert self.block_offset is not None
+        block = Block(self.block_offset, length, arena.view(self.block_offset, length))
+        while block.filled < filled:
+            count = os.preadv(self.block_fd, [block.view[block.filled : filled]], block.filled)
+            assert count > 0, "the giver wrote all of it before it sent the descriptor"
+            block.advance(count)
+        self._close_block_fd()
+        return block
+
     def close(self) -> None:
         if self.sock is not None:
             self.sock.close()
         self.files.clear()
+        self._close_block_fd()
+
+    def _close_block_fd(self) -> None:
         if self.block_fd >= 0:
             os.close(self.block_fd)
             self.block_fd = -1
@@ -132,7 +162,7 @@ class MigrationChannel:
                 self._queue(FILE, connection.id, b"", item.file.fd, item.file)
         block = connection.block
         if block is not None:
-            self._queue_memfd(BLOCK, connection.id, block.view[: block.filled])
+            self._queue_memfd(BLOCK, connection.id, block.received)
         state = msgspec.msgpack.encode(state_of(connection, kept))
         if len(state) > _STATE_BYTES_MAX:
             self._queue_memfd(STATE, connection.id, state)

@@ -19,3 +19,22 @@ class MigrationState:
         # The Handler that keeps its answers died during the migration: the connection must be closed.
         self.is_lost = False
         self.kept: list[int] = []
+
+    def must_leave(self) -> None:
+        """Any target will do: the connection may not stay here."""
+        self.target = None
+
+    def keep(self, attempt: int, sequences: list[int]) -> bool:
+        """A Handler keeps the answers of these requests; False if it was asked in an attempt that was given up."""
+        if attempt != self.attempt:
+            return False
+        self.kept += sequences
+        return True
+
+    def lose(self) -> None:
+        """The Handler that keeps the answers has died."""
+        self.is_lost = True
+
+    def is_ready(self, inflight: int, stashed: int) -> bool:
+        """Whether no answer is outstanding but the kept ones and those that came before their turn."""
+        return inflight == len(self.kept) + stashed

@@ -127,10 +127,10 @@ class MigrationSteps:
         self._targets = deque(targets)
         for connection in self.given():  # If one of them is refused, it must go to another target.
             assert connection.migration is not None
-            connection.migration.target = None
+            connection.migration.must_leave()
         for connection in connections:
             if connection.migration is not None:
-                connection.migration.target = None
+                connection.migration.must_leave()
             else:
                 self._plan(connection, None)
 
@@ -157,7 +157,7 @@ class MigrationSteps:
         """A Handler has died: mark the given connections whose answers it kept."""
         for connection in self.given():
             if connection.target is handler and connection.inflight and connection.migration is not None:
-                connection.migration.is_lost = True
+                connection.migration.lose()
 
     # -- step by step ------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class MigrationSteps:
         if (
             state is not None
             and connection in self._asked
-            and connection.inflight == len(state.kept) + len(connection.stash)
+            and state.is_ready(connection.inflight, len(connection.stash))
             and not connection.ready
         ):
             del self._asked[connection]
@@ -196,8 +196,7 @@ class MigrationSteps:
     def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
         """A Handler has listed the requests whose answers it keeps; the others are answered here."""
         state = connection.migration
-        if state is not None and state.attempt == attempt:
-            state.kept += sequences
+        if state is not None and state.keep(attempt, sequences):
             self.advance(connection)
 
     def _plan(self, connection: Connection, target: AgentId | None) -> None:

@@ -21,11 +21,20 @@ class ProcessorState:
         self.due_ns = 0
         self.is_stopping = False  # No more requests are read; those that were read are answered.
         self.is_leaving = False  # Every connection migrates to another Processor.
-        # A connection waits for what no descriptor reports: room, memory, the end of a throttle, a migration. Whoever
-        # makes a connection wait sets this; only Processor._relieve clears it, after a look at all of them.
+        # A connection waits for what no descriptor reports: room, memory, the end of a throttle, a migration. Only
+        # Processor._relieve clears it, after a look at all of them.
         self.is_pressed = False
         # Lines about connections that are closed for what their clients do.
         self.refusals = LogRate(logger, "and %d more connections were closed for what their clients did")
+
+    @property
+    def keeps_connections(self) -> bool:
+        """Whether connections may come to stay."""
+        return not (self.is_stopping or self.is_leaving)
+
+    def press(self) -> None:
+        """Look after the connections that wait at the end of each pass: one waits from now on."""
+        self.is_pressed = True
 
     def make_due(self) -> None:
         """Have Processor._on_due called at the end of this pass."""

@@ -25,7 +25,7 @@ from kproc.net.processor_state import ProcessorState
 from kproc.net.slow_frames import LARGE_FRAME_BYTES, in_turn
 from kproc.net.timed_requests import TimedRequests
 from kproc.transport.agent import BlockOwner
-from kproc.transport.envelope import BLOCK, HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK, SEQUENCE_MASK
+from kproc.transport.envelope import HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK, SEQUENCE_MASK
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +162,8 @@ class RequestReader:
             return
         block = connection.block
         if block is not None:
-            block.filled += count
-            if block.filled == block.length:
+            block.advance(count)
+            if block.is_whole:
                 self._pass_on_block(connection, block)
             return
         link = connection.home.link
@@ -317,8 +317,7 @@ class RequestReader:
                     self._put_off(connection, bytes(rest))
                     return
                 block = Block(offset, length, self._arena.view(offset, length))
-                block.filled = len(rest) - 4
-                block.view[: block.filled] = rest[4:]
+                block.extend(rest[4:])
                 connection.block = block
                 return
         connection.held = bytes(rest)
@@ -326,10 +325,11 @@ class RequestReader:
 
     def _read_block(self, connection: Connection, block: Block) -> None:
         """Read into the connection's arena block; pass the frame on when it is whole."""
-        if block.filled < block.length:
-            into = block.view[block.filled :]
-            block.filled += self._receive(connection, into, "the client closed it in the middle of a frame")
-        if block.filled == block.length:
+        if not block.is_whole:
+            block.advance(
+                self._receive(connection, block.room, "the client closed it in the middle of a frame")
+            )
+        if block.is_whole:
             self._pass_on_block(connection, block)
 
     def _pass_on_block(self, connection: Connection, block: Block) -> None:
@@ -353,7 +353,7 @@ class RequestReader:
         if (
             link is None
             or (connection.inflight and target is not connection.target)
-            or not link.sender.try_push(REQUEST_BLOCK, head, BLOCK.pack(block.offset, block.length))
+            or not link.sender.try_push(REQUEST_BLOCK, head, block.record())
         ):
             self._timed.cancel(connection)
             self._table.stall(connection)

@@ -133,7 +133,7 @@ class ResponseWriter:
     def _finish_timed(self) -> None:
         self._timed.finish(self._table.by_id)
         if self._timed.leaving:
-            self._state.due_ns = 0  # Some of these answers are sent later.
+            self._state.make_due()  # Some of these answers are sent later.
 
     def _pass_back(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]

@@ -76,13 +76,14 @@ class TlsShare:
     def has_more(self, fd: int) -> None:
         """The connection is to be read again although its socket may not be readable."""
         self.unread.add(fd)
-        self.state.is_pressed = True
+        self.state.press()
 
     def may_encrypt(self, count: int) -> bool:
         """Whether so many bytes may be encrypted in this pass. Small answers have a share of their own."""
         if self._left > (-_SMALL_ANSWERS_BYTES if count <= _RECORD_BYTES else 0):
             return True
-        self.is_spent = self.state.is_pressed = True
+        self.is_spent = True
+        self.state.press()
         return False
 
     def renew(self) -> None:

@@ -89,7 +89,7 @@ class Children:
             lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
             keep=[self._lock_fd] if is_writer else [],
         )
-        for fd in (child.pidfd, child.control.fd):
+        for fd in child.watched_fds:
             self._by_fd[fd] = role
             self._epoll.register(fd, select.EPOLLIN)
         listening = self._listening[agent].fileno() if agent.role == ACCEPTOR else -1
@@ -100,9 +100,9 @@ class Children:
             self.regions.give_own(child, listening=listening, start=start)
             # These two have no image of the metadata, from which the others read the settings.
             if agent.role in (ACCEPTOR, PROCESSOR):
-                child.control.send(self.settings.as_message())
+                child.send(self.settings.as_message())
             if role.serving:
-                child.control.send(role.serving_message())
+                child.send(role.serving_message())
         except _ENDED:
             logger.debug("%s has ended; its exit comes next", agent)
 
@@ -189,7 +189,7 @@ class Children:
         """Send a role a message; ignored if it has ended."""
         if role.child is not None:
             try:
-                role.child.control.send(message)
+                role.child.send(message)
             except _ENDED:
                 logger.debug("%s has ended; its exit comes next", role.agent)
 
@@ -199,7 +199,7 @@ class Children:
         with theirs:
             if role.child is not None:
                 try:
-                    role.child.control.send({"do": "probe"}, theirs.fileno())
+                    role.child.send({"do": "probe"}, theirs.fileno())
                 except _ENDED:
                     logger.debug("%s has ended; its exit comes next", role.agent)
         return ours
@@ -246,8 +246,8 @@ class Children:
         assert child is not None
         if fd == child.control.fd:
             try:
-                while role.child is child and (message := child.control.receive()) is not None:
-                    self._on_message(role, message[0])
+                while role.child is child and (message := child.receive()) is not None:
+                    self._on_message(role, message)
             except EOFError:
                 self._epoll.unregister(fd)  # Its pidfd tells the rest.
                 del self._by_fd[fd]
@@ -258,7 +258,7 @@ class Children:
         """Reap a child that has ended, tell its peers, plan its successor."""
         # What it said last is still in the socket: that it is closed, cleanly or not, and its answers.
         self._drain_control(role, child)
-        for fd in (child.pidfd, child.control.fd):
+        for fd in child.watched_fds:
             if self._by_fd.pop(fd, None) is not None:
                 self._epoll.unregister(fd)
         status = child.reap()
@@ -329,8 +329,8 @@ class Children:
     def _drain_control(self, role: Role, child: Child) -> None:
         """Handle the messages that a child sent before it ended."""
         try:
-            while (message := child.control.receive()) is not None:
-                self._on_message(role, message[0])
+            while (message := child.receive()) is not None:
+                self._on_message(role, message)
         except EOFError:
             return
 

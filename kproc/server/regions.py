@@ -81,9 +81,9 @@ class Regions:
 
         `start` goes into that last message.
         """
-        agent, control = child.agent, child.control
-        control.send({"do": "slab"}, self._slab.fd)
-        control.send({"do": "eventfd"}, self._eventfd(agent))
+        agent = child.agent
+        child.send({"do": "slab"}, self._slab.fd)
+        child.send({"do": "eventfd"}, self._eventfd(agent))
         start = {"do": "start", **(start or {})}
         if agent.role == PROCESSOR:
             self._generation += 1
@@ -91,15 +91,15 @@ class Regions:
             arena_bytes = 2 * self._config.socket_request_max_bytes
             arena = Region.create(RegionKind.ARENA, arena_bytes, self._generation, is_sparse=True)
             self._arenas[agent] = arena
-            control.send({"do": "arena"}, arena.fd)
+            child.send({"do": "arena"}, arena.fd)
             start["arena_warm_bytes"] = ARENA_WARM_BYTES
         elif agent.role == ACCEPTOR:
-            control.send({"do": "listening"}, listening)
+            child.send({"do": "listening"}, listening)
         elif agent.role in (HANDLER, CLEANER.role):
-            control.send({"do": "table"}, self._table.fd)
+            child.send({"do": "table"}, self._table.fd)
             if agent.role == CLEANER.role and listening >= 0:  # For metrics.
-                control.send({"do": "listening"}, listening)
-        control.send(start)
+                child.send({"do": "listening"}, listening)
+        child.send(start)
 
     def connect(self, one: Child, other: Child) -> bool:
         """Link two children, if their roles talk; both get the same region, and how to wake each other.
@@ -148,8 +148,8 @@ class Regions:
     def _pair(self, what: str, one: Child, other: Child) -> None:
         ours, theirs = make_socket_pair()
         with ours, theirs:
-            one.control.send({"do": what, "peer": other.agent}, ours.fileno())
-            other.control.send({"do": what, "peer": one.agent}, theirs.fileno())
+            one.send({"do": what, "peer": other.agent}, ours.fileno())
+            other.send({"do": what, "peer": one.agent}, theirs.fileno())
 
     def _talks(self, first: Child, second: Child) -> bool:
         if (first.agent.role, second.agent.role) not in _LINKS:
@@ -163,13 +163,12 @@ class Regions:
         return self._eventfds[agent]
 
     def _send_link(self, to: Child, peer: Child, region: Region, *, is_first: bool) -> None:
-        control = to.control
         # The link comes last: the child opens it with the eventfd and the arena that it has by then.
-        control.send({"do": "peer_eventfd", "peer": peer.agent}, self._eventfd(peer.agent))
+        to.send({"do": "peer_eventfd", "peer": peer.agent}, self._eventfd(peer.agent))
         arena = self._arenas.get(peer.agent)
         if arena is not None:
-            control.send({"do": "peer_arena", "peer": peer.agent, "generation": arena.generation}, arena.fd)
-        control.send(
+            to.send({"do": "peer_arena", "peer": peer.agent, "generation": arena.generation}, arena.fd)
+        to.send(
             {"do": "link", "peer": peer.agent, "generation": region.generation, "is_first": is_first},
             region.fd,
         )

@@ -8,6 +8,7 @@ objects, and the bytes that travel over a link are the same in all three (envelo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 
@@ -99,27 +100,17 @@ class BlockOwner(Protocol):
     def free(self, offset: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Link:
     """Both directions between this agent and one peer. Owned by the agent that it was attached to."""
 
-    __slots__ = ("arena", "generation", "peer", "receiver", "sender", "waker")
-
-    def __init__(
-        self,
-        peer: AgentId,
-        *,
-        sender: Sender,
-        receiver: Receiver,
-        waker: Wakeable,
-        generation: int = 0,
-        arena: BlockReader | None = None,
-    ) -> None:
-        self.peer = peer
-        self.sender = sender
-        self.receiver = receiver
-        self.waker = waker
-        self.generation = generation
-        self.arena = arena
+    peer: AgentId
+    _: KW_ONLY
+    sender: Sender
+    receiver: Receiver
+    waker: Wakeable
+    generation: int = 0
+    arena: BlockReader | None = None
 
 
 # Longest sleep of a role whose metrics are to be published, and of an idle role, which then only shows that it lives.

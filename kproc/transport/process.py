@@ -113,6 +113,24 @@ class Child:
         self.pidfd = pidfd
         self.control = control
 
+    @property
+    def watched_fds(self) -> tuple[int, int]:
+        """What the supervisor watches: the pidfd, and the control socket."""
+        return self.pidfd, self.control.fd
+
+    def send(self, message: dict[str, Any], fd: int | None = None) -> None:
+        """`ControlSocket.send`."""
+        self.control.send(message, fd)
+
+    def receive(self) -> dict[str, Any] | None:
+        """What it says next, or None; raises EOFError when it has ended. Children send no descriptors."""
+        received = self.control.receive()
+        if received is None:
+            return None
+        message, fd = received
+        assert fd is None, message
+        return message
+
     def kill(self, signal_number: int = signal.SIGKILL) -> None:
         """Signal the child by its pidfd: its pid may belong to another process by now."""
         try:

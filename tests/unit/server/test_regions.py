@@ -32,7 +32,7 @@ class Sibling(Child):
         ours, theirs = make_socket_pair()
         super().__init__(agent, 0, -1, ControlSocket(ours))
         self._far = ControlSocket(theirs)
-        self.fds: list[int] = []
+        self.received_fds: list[int] = []
 
     def received(self) -> list[Message]:
         """The messages since the last look; their descriptors are closed with the test."""
@@ -40,7 +40,7 @@ class Sibling(Child):
         while (message := self._far.receive()) is not None:
             messages.append(message)
             if message[1] is not None:
-                self.fds.append(message[1])
+                self.received_fds.append(message[1])
         return messages
 
     def die(self) -> None:
@@ -49,7 +49,7 @@ class Sibling(Child):
     def close(self) -> None:
         self.control.close()
         self._far.close()
-        for fd in self.fds:
+        for fd in self.received_fds:
             os.close(fd)
 
 
@@ -117,7 +117,7 @@ def test_successor_gets_the_same_eventfd_and_another_arena(
         regions.forget(processor.agent)
     assert seen[0][1] < seen[1][1]
     assert {each[2] for each in seen} == {2 * REQUEST_BYTES}
-    eventfd = next(fd for fd in processor.fds if "eventfd" in os.readlink(f"/proc/self/fd/{fd}"))
+    eventfd = next(fd for fd in processor.received_fds if "eventfd" in os.readlink(f"/proc/self/fd/{fd}"))
     assert os.eventfd_read(eventfd) == 2, "both signals went to the same one"
 
 
@@ -240,7 +240,7 @@ def test_child_that_has_just_died_is_reported_and_nothing_leaks(
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             regions.connect(family[names[0]], family[names[1]])
         family[pair[1 - dead]].received()
-    kept = len(family[pair[1 - dead]].fds) + 2  # What the other one was sent, and the two eventfds.
+    kept = len(family[pair[1 - dead]].received_fds) + 2  # What the other one was sent, and the two eventfds.
     assert len(os.listdir("/proc/self/fd")) <= before + kept
 
 
@@ -251,8 +251,8 @@ def test_nothing_is_left_after_close(family: dict[str, Sibling]) -> None:
     regions.connect(family["processor-0"], family["handler-0"])
     for sibling in family.values():
         sibling.received()
-        for fd in sibling.fds:
+        for fd in sibling.received_fds:
             os.close(fd)
-        sibling.fds.clear()
+        sibling.received_fds.clear()
     regions.close()
     assert set(os.listdir("/proc/self/fd")) == before
