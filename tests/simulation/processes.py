@@ -23,7 +23,7 @@ from kproc.server.child import ChildRole
 from kproc.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from kproc.storage.log import Log, SyncPoint
 from kproc.transport.agent import AgentId, beat_ms
-from kproc.transport.process import ControlSocket
+from kproc.transport.process import Child, ControlSocket
 from tests.simulation import doubles, tls_doubles
 from tests.simulation.kernel import Epoll, Flag, error
 from tests.simulation.world import MS, Actor, World
@@ -216,14 +216,11 @@ class Process(Actor):
         self.ended.set()
 
 
-class SimulatedChild:
+class SimulatedChild(Child):
     """A Child as the supervisor holds it."""
 
     def __init__(self, process: Process, control: ControlSocket, pidfd: int) -> None:
-        self.agent = process.agent
-        self.pid = process.pid
-        self.control = control
-        self.pidfd = pidfd
+        super().__init__(process.agent, process.pid, pidfd, control)
         self.process = process
 
     def kill(self, signal_number: int = signal.SIGKILL) -> None:
