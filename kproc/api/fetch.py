@@ -22,7 +22,6 @@ from kproc.api.fetch_read import (
     deleted_code,
     failed_read,
     find_partition,
-    known_name,
     partition_now,
     read_partition,
 )
@@ -78,7 +77,7 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
 
 def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]:
     """The places of what the client may not read, in each request of a session anew."""
-    names = [known_name(context.services, target) for target in targets]
+    names = [target.known_name(context.services.image) for target in targets]
     topics = denied_topics(context, Operation.READ, (name for name in names if name is not None))
     return {at for at, name in enumerate(names) if name in topics}
 

@@ -84,35 +84,20 @@ def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionI
     return None if topic is None else topic.partitions[index]
 
 
-def known_name(services: Services, target: FetchTarget) -> str | None:
-    """The name of the topic that a Fetch names; None for an id without a topic. As in Kafka a session knows the name
-    that was found by it before."""
-    if target.name is not None:
-        return target.name
-    topic = services.image.topics_by_id.get(target.topic_id or b"")
-    if topic is not None:
-        target.found_name = topic.name
-    return target.found_name
-
-
 def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
     """The partition that a Fetch names, or the error for it."""
-    if target.name is not None:
-        topic = services.image.topics_by_name.get(target.name)
-        if topic is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        topic = services.image.topics_by_id.get(target.topic_id or b"")
-        if topic is None:
-            return _missing(services, target)
-        target.found_name = topic.name
+    topic = target.topic(services.image)
+    if topic is None:
+        return _missing(services, target)
     if not 0 <= target.index < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return topic, topic.partitions[target.index]
 
 
 def _missing(services: Services, target: FetchTarget) -> ErrorCode:
-    """The error for an id that no topic has. As in Kafka a session knows the name that was found by it before."""
+    """The error for a name or an id that no topic has."""
+    if target.name is not None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if target.found_name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     return deleted_code(services, target.found_name, target)

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable
 from typing import Final
 
+from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
 
@@ -36,6 +37,22 @@ class FetchTarget:
     @property
     def key(self) -> tuple[str | bytes | None, int]:
         return (self.name if self.name is not None else self.topic_id, self.index)
+
+    def topic(self, image: ClusterImage) -> TopicImage | None:
+        """The topic that it names. As in Kafka a session knows the name afterwards that was found by an id."""
+        if self.name is not None:
+            return image.topics_by_name.get(self.name)
+        topic = image.topics_by_id.get(self.topic_id or b"")
+        if topic is not None:
+            self.found_name = topic.name
+        return topic
+
+    def known_name(self, image: ClusterImage) -> str | None:
+        """The topic's name; None for an id that no topic has, or had when this session asked before."""
+        if self.name is not None:
+            return self.name
+        self.topic(image)
+        return self.found_name
 
 
 class FetchSession:

@@ -152,9 +152,9 @@ class ClientRequests:
 
     def count(self) -> tuple[int, int]:
         """How many requests were served and how many frames refused since the last time."""
-        served = self.served + self._produce_paths.count() + self._fetch_paths.answered
+        served = self.served + self._produce_paths.count() + self._fetch_paths.count()
         refused = self.refused
-        self.served = self.refused = self._fetch_paths.answered = 0
+        self.served = self.refused = 0
         return served, refused
 
     @property

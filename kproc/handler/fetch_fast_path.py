@@ -283,6 +283,11 @@ class FetchFastPaths:
         self._produce = produce
         self.answered = 0
 
+    def count(self) -> int:
+        """How many requests they answered since the last time."""
+        answered, self.answered = self.answered, 0
+        return answered
+
     def see_appends(self) -> None:
         """A request sees what the Produce requests before it appended."""
         if self._produce.gathered:

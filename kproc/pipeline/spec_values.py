@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kproc.pipeline.model import Trigger, Watermark
 from kproc.pipeline.toml_table import Table, did_you_mean
@@ -17,22 +17,14 @@ _UNITS_MS: Final = {"ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second":
 _UNITS_MS_LONG: Final = {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000}
 
 
-class Defaults:
+class Defaults(NamedTuple):
     """What the parts take over from [pipeline]."""
 
-    def __init__(
-        self,
-        directory: Path,
-        bootstrap: str,
-        connector: str,
-        trigger: Trigger,
-        client_config: str | None = None,
-    ) -> None:
-        self.directory = directory
-        self.bootstrap = bootstrap
-        self.connector = connector
-        self.trigger = trigger
-        self.client_config = client_config
+    directory: Path
+    bootstrap: str
+    connector: str
+    trigger: Trigger
+    client_config: str | None = None
 
 
 def name_of(table: Table, allowed: re.Pattern[str]) -> str:

@@ -23,6 +23,7 @@ class Plan:
     was_clean: bool = False  # The last stop, as DataDirectory.take_clean_stop tells before Handlers are made.
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
-    # Keys of TLS session tickets come from it, so that every Processor resumes the sessions of the others.
-    ticket_secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
+    # All roles of a start have it, for what one of them makes and another must take. Whoever needs a key derives one of
+    # its own from it: so do the tickets by which every Processor resumes the TLS sessions of the others.
+    secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
     fs: Fs = field(default_factory=OsFs)  # Every access to a file below log.dirs goes through it.

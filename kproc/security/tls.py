@@ -113,7 +113,9 @@ def make_context(
     except ValueError as error:
         raise ConfigError(f"{prefix}ssl.principal.mapping.rules: {error}") from error
     # A session remembers the client's certificate, which is not verified again: who trusts others must not resume it.
-    material = b"\0".join([ticket_secret, listener.encode(), value("ssl.client.auth").encode(), trusted])
+    material = b"\0".join(
+        [b"tls tickets", ticket_secret, listener.encode(), value("ssl.client.auth").encode(), trusted]
+    )
     keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
     openssl_calls.set_ticket_keys(context, keys)
     warnings = _warnings(key_store, value("ssl.keystore.location"), facts, now)

@@ -133,7 +133,7 @@ def make_processor(
         tls_listeners=TlsListeners(
             plan.config,
             [endpoint.name for endpoint in plan.endpoints],
-            ticket_secret=plan.ticket_secret,
+            ticket_secret=plan.secret,
             make=_make_tls,
         ),
     )

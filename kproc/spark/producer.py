@@ -213,11 +213,11 @@ class Producer:
                 for batch in lane.queued:
                     batch.problem = str(error)
             return
-        self._leaders.is_stale = False
+        self._leaders.mark_fresh()
         for lane in self._busy:
             code = codes.get(lane.topic)
             if code is not None and lane.queued:
-                self._leaders.is_stale = True
+                self._leaders.mark_stale()
                 lane.queued[0].problem = f"topic {lane.topic}: {code_name(code)}"
                 self._put_off(lane, lane.queued[0])
 
@@ -231,7 +231,7 @@ class Producer:
             if leader in self._nodes:
                 by_node.setdefault(leader, []).append(lane)
             else:
-                self._leaders.is_stale = True
+                self._leaders.mark_stale()
                 lane.queued[0].problem = "the partition has no leader"
                 self._put_off(lane, lane.queued[0])
         if by_node and self._identity is None and not self._identify(by_node):
@@ -390,7 +390,8 @@ class Producer:
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.draft.count > 1:
             self._split(lane, batch)
         elif code in RETRIABLE:
-            self._leaders.is_stale |= code in _MOVED
+            if code in _MOVED:
+                self._leaders.mark_stale()
             self._again(lane, batch, text)
         elif is_gap and lane.follows_another(batch):
             # The one before it came back unwritten: both go again, in order.
@@ -446,7 +447,7 @@ class Producer:
             max(2 * node.backoff_ms, self._settings.backoff_ms), self._settings.backoff_ms_max
         )
         node.not_before_ns = self._clock.now_ns() + node.backoff_ms * NS_PER_MS
-        self._leaders.is_stale = True
+        self._leaders.mark_stale()
         for lane in self._busy:
             if lane.queued and not lane.under_way and self._nodes.get(self._leaders.of(lane)) is node:
                 lane.queued[0].problem = problem

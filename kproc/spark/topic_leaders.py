@@ -37,6 +37,14 @@ class TopicLeaders:
         self.is_stale = False
         """Whether a leader has moved, or could not be reached, since they were asked for."""
 
+    def mark_stale(self) -> None:
+        """They are to be asked for again."""
+        self.is_stale = True
+
+    def mark_fresh(self) -> None:
+        """They were asked for, of all lanes that have something to send."""
+        self.is_stale = False
+
     def of(self, lane: Lane) -> int:
         """The number of the lane's leader; -1 if there is none."""
         return self._leaders.get(lane.topic, {}).get(lane.partition, -1)
