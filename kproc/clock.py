@@ -43,24 +43,24 @@ class SystemClock:
 class ManualClock:
     """A clock that moves only when a test says so; both hands move together."""
 
-    __slots__ = ("_now_ns", "_wall_offset_ns")
+    __slots__ = ("_wall_offset_ns", "present_ns")
 
     def __init__(self, *, now_ns: int = NS_PER_S, wall_ms: int = 1_700_000_000_000) -> None:
-        self._now_ns = now_ns
+        self.present_ns = now_ns
         self._wall_offset_ns = wall_ms * NS_PER_MS - now_ns
 
     def now_ns(self) -> int:
         """The time that the test has reached."""
-        return self._now_ns
+        return self.present_ns
 
     def wall_ms(self) -> int:
         """The date that the test has reached."""
-        return (self._now_ns + self._wall_offset_ns) // NS_PER_MS
+        return (self.present_ns + self._wall_offset_ns) // NS_PER_MS
 
     def advance_ns(self, duration_ns: int) -> None:
         """Let time pass; it never runs backwards, as on the real monotonic clock."""
         assert duration_ns >= 0, duration_ns
-        self._now_ns += duration_ns
+        self.present_ns += duration_ns
 
     def advance_ms(self, duration_ms: int) -> None:
         """Let whole milliseconds pass."""
@@ -68,4 +68,4 @@ class ManualClock:
 
     def set_wall_ms(self, wall_ms: int) -> None:
         """Set the date, forwards or backwards, as an operator or NTP can; `now_ns` does not notice."""
-        self._wall_offset_ns = wall_ms * NS_PER_MS - self._now_ns
+        self._wall_offset_ns = wall_ms * NS_PER_MS - self.present_ns

@@ -375,8 +375,8 @@ def private(rig: HandlerRig, connection: int, op: str, flags: int = FLAG_LOOPBAC
     frame = (len(head) + len(body)).to_bytes(4, "big") + head + body
     processor = rig.processors[0]
     sequence = next(processor._sequences.setdefault(connection, itertools.count()))
-    processor._outbox.push(REQUEST, HEAD.pack(connection, sequence, 0, flags), frame)
-    processor._outbox.flush()
+    processor.outbox.push(REQUEST, HEAD.pack(connection, sequence, 0, flags), frame)
+    processor.outbox.flush()
     answers = processor.answers()
     assert all(answer.kind != CLOSE for answer in answers)
     return dict(orjson.loads(answers[0].frame[8:])) if answers else None
@@ -411,8 +411,8 @@ def test_the_brokers_own_requests_are_not_asked_for_rights(start: Start) -> None
     )
     processor = rig.processors[0]
     for flags, code in ((0, DENIED), (FLAG_PROBE, 0)):
-        processor._outbox.push(REQUEST, HEAD.pack(77, flags, 0, flags), frame)
-        processor._outbox.flush()
+        processor.outbox.push(REQUEST, HEAD.pack(77, flags, 0, flags), frame)
+        processor.outbox.flush()
         (answer,) = processor.answers()
         assert answer.fields(ApiKey.METADATA, 12)["topics"][0]["error_code"] == code
 

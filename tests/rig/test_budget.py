@@ -145,7 +145,7 @@ def test_cpu_of_a_test_is_counted_where_it_ran(pytestconfig: pytest.Config, monk
     run.budget.pytest_runtest_logstart()
     for _ in range(2):
         run.phase((0.25, ""))
-    assert run.budget._by_test == {"tests/a.py::test_a": 0.5}
+    assert run.budget.by_test == {"tests/a.py::test_a": 0.5}
 
 
 def test_the_end_of_what_all_tests_share_is_not_the_last_tests(
@@ -156,8 +156,8 @@ def test_the_end_of_what_all_tests_share_is_not_the_last_tests(
     run.budget.pytest_runtest_logstart()
     run.phase((0.25, ""))
     run.phase((0.5, "function"), (0.125, "module"), (4.0, "session"), (2.0, "session"))
-    assert run.budget._by_test == {"tests/a.py::test_a": 0.875}
-    assert run.budget._shared_of_all == 6.0
+    assert run.budget.by_test == {"tests/a.py::test_a": 0.875}
+    assert run.budget.shared_of_all == 6.0
     run.phase((0.25, ""))
-    assert run.budget._by_test == {"tests/a.py::test_a": 1.125}
-    assert run.budget._shared_of_all == 6.0
+    assert run.budget.by_test == {"tests/a.py::test_a": 1.125}
+    assert run.budget.shared_of_all == 6.0

@@ -372,7 +372,7 @@ class Run:
 
     def _spend(self) -> None:
         """Opening a file of a slow disk takes time, and all of it is its asker's: it has no turn before it is over."""
-        self.world.clock._now_ns += self.world.rng.choice((50_000, 500_000, 4 * MS))
+        self.world.clock.present_ns += self.world.rng.choice((50_000, 500_000, 4 * MS))
 
     def _ask_fault(self, what: str, path: str, size: int) -> tuple[str, int] | None:
         """Whether this operation fails, and how."""

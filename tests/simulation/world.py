@@ -57,7 +57,7 @@ class Actor:
     def sleep(self, duration_ns: int) -> None:
         self.is_awake = False
         self.restless = 0
-        self.sleeps_until_ns = self.world.clock._now_ns + duration_ns
+        self.sleeps_until_ns = self.world.clock.present_ns + duration_ns
 
 
 class World:
@@ -99,15 +99,15 @@ class World:
     # -- time --------------------------------------------------------------------------------------------------
 
     def now_ns(self) -> int:
-        return self.clock._now_ns
+        return self.clock.present_ns
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None:
         """Do something later."""
-        heapq.heappush(self._timers, (self.clock._now_ns + delay_ns, next(self._numbers), action))
+        heapq.heappush(self._timers, (self.clock.present_ns + delay_ns, next(self._numbers), action))
 
     def disturb(self) -> None:
         """Something has ended that had promises to keep: for a while they are kept by nobody."""
-        self.disturbed_ns = self.clock._now_ns
+        self.disturbed_ns = self.clock.present_ns
 
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
@@ -118,7 +118,7 @@ class World:
         """Give turns until it is so (then with luck soon), or the time has come. What timers do may raise."""
         rng, clock, timers = self.rng, self.clock, self._timers
         while True:
-            now_ns = clock._now_ns
+            now_ns = clock.present_ns
             while timers and timers[0][0] <= now_ns:
                 heapq.heappop(timers)[2]()
             ready = [
@@ -141,7 +141,7 @@ class World:
                 self.violate(f"{actor.name} spins: {_RUNNING_MAX} turns and it never slept")
                 raise Violation("nothing else would happen")
             actor.turn()
-            clock._now_ns += _TURN_NS[int(rng.random() * 5)]
+            clock.present_ns += _TURN_NS[int(rng.random() * 5)]
 
     def _jump(self, now_ns: int, deadline_ns: int) -> None:
         """Everybody sleeps: go on when the first one wakes."""
@@ -151,7 +151,7 @@ class World:
         for actor in self.actors:
             at = now_ns if actor.is_awake else actor.sleeps_until_ns
             until = min(until, max(at, actor.paused_until_ns))
-        self.clock._now_ns = max(until, now_ns + 1)
+        self.clock.present_ns = max(until, now_ns + 1)
 
     def add(self, actor: Actor) -> None:
         self.actors.append(actor)

@@ -100,8 +100,8 @@ class Budget:
         is_whole = is_whole_run(config)
         self._budget = budget_of(config.getoption("markexpr"), is_whole=is_whole)
         self._begin = time.monotonic()
-        self._by_test: dict[str, float] = defaultdict(float)
-        self._shared = self._shared_of_all = 0.0
+        self.by_test: dict[str, float] = defaultdict(float)
+        self._shared = self.shared_of_all = 0.0
         self._cpu_seconds = self._fixture_begin = cpu_seconds()
 
     def pytest_runtest_logstart(self) -> None:
@@ -127,14 +127,14 @@ class Budget:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Setup, call and teardown of each test; with workers it is the main process that hears of all."""
-        self._by_test[report.nodeid] += report.cpu_seconds
-        self._shared_of_all += report.shared_cpu_seconds
+        self.by_test[report.nodeid] += report.cpu_seconds
+        self.shared_of_all += report.shared_cpu_seconds
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The last lines of the run."""
         if self._budget is None:
             return
-        lines = told(self._budget, time.monotonic() - self._begin, self._by_test, self._shared_of_all)
+        lines = told(self._budget, time.monotonic() - self._begin, self.by_test, self.shared_of_all)
         if lines:
             terminalreporter.section("over the budget")
             terminalreporter.write("\n".join(lines) + "\n")

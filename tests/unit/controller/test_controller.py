@@ -50,8 +50,8 @@ class ScriptedPeer:
         self._rig = rig
         near, far = rig.links.make(CONTROLLER, agent)
         rig.controller.attach(near)
-        self._outbox, self._inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
-        self._calls = Calls(Containment())
+        self.outbox, self.inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
+        self.calls = Calls(Containment())
         self.image: ClusterImage | None = None
         self.kinds: list[int] = []
         self.acknowledges = True
@@ -59,13 +59,13 @@ class ScriptedPeer:
     def ask(self, op: str, **body: Any) -> list[Reply]:
         """One call; its replies gather in the list."""
         replies: list[Reply] = []
-        self._calls.call(self._outbox, CONTROLLER, op, body, replies.append)
-        self._outbox.flush()
+        self.calls.call(self.outbox, CONTROLLER, op, body, replies.append)
+        self.outbox.flush()
         return replies
 
     def take(self) -> None:
         """Take in what the controller sent; acknowledge it unless told not to."""
-        for kind, view in self._inbox.poll(1000):
+        for kind, view in self.inbox.poll(1000):
             self.kinds.append(kind)
             if kind == SNAPSHOT:
                 self.image = ClusterImage.from_snapshot(view)
@@ -74,17 +74,17 @@ class ScriptedPeer:
                 self.image.apply(view)
             else:
                 assert kind == REPLY
-                self._calls.take_reply(view)
+                self.calls.take_reply(view)
                 continue
             if self.acknowledges:
                 self.acknowledge()
-        self._inbox.release()
-        self._outbox.flush()
+        self.inbox.release()
+        self.outbox.flush()
 
     def acknowledge(self) -> None:
         assert self.image is not None
-        self._outbox.push(DELTA_ACK, TOKEN.pack(self.image.version, 0))
-        self._outbox.flush()
+        self.outbox.push(DELTA_ACK, TOKEN.pack(self.image.version, 0))
+        self.outbox.flush()
 
 
 class ControllerRig:
@@ -277,10 +277,10 @@ def test_answers_leave_in_the_order_of_the_changes(
     order: list[str] = []
     for name in ("first", "second", "third"):
         body = {"topics": [topic(name)], "validate_only": False}
-        asking._calls.call(
-            asking._outbox, CONTROLLER, "create_topics", body, lambda _r, name=name: order.append(name)
+        asking.calls.call(
+            asking.outbox, CONTROLLER, "create_topics", body, lambda _r, name=name: order.append(name)
         )
-        asking._outbox.flush()
+        asking.outbox.flush()
         rig.settle()
     assert order == []
     slow.acknowledge()  # Of the newest version: it knows all three.
@@ -298,8 +298,8 @@ def test_acknowledgement_of_an_older_change_does_not_release_a_newer_one(
     seen = rig.controller.image.version
     second = create(asking, "second")
     rig.settle()
-    slow._outbox.push(DELTA_ACK, TOKEN.pack(seen, 0))
-    slow._outbox.flush()
+    slow.outbox.push(DELTA_ACK, TOKEN.pack(seen, 0))
+    slow.outbox.flush()
     rig.settle()
     assert (len(first), len(second)) == (1, 0)
 
@@ -565,7 +565,7 @@ def test_thousand_topics_reach_a_peer_although_the_ring_is_small(rig: Controller
     names = [f"topic-with-a-rather-long-name-{number:05}" for number in range(3000)]
     replies = asking.ask("create_topics", topics=[topic(name) for name in names], validate_only=False)
     for _ in range(30):
-        asking._outbox.flush()
+        asking.outbox.flush()
         rig.settle()
     assert len(replies) == 1
     late = rig.attach(handler_id(1))

@@ -150,8 +150,8 @@ class ScriptedProcessor:
     def __init__(self, rig: HandlerRig, link: Link) -> None:
         self._rig = rig
         self.link = link
-        self._outbox = Outbox(link.sender, link.waker)
-        self._inbox = Inbox(link.receiver)
+        self.outbox = Outbox(link.sender, link.waker)
+        self.inbox = Inbox(link.receiver)
         self._sequences: dict[int, itertools.count[int]] = {}
         self.hints: list[bytes] = []
         self.bulk_sizes: list[int] = []  # How many answers came with each SENDS.
@@ -164,7 +164,7 @@ class ScriptedProcessor:
         """One request; its sequence. The Handlers have not run yet."""
         frame = codec.encode_request(key, version, 7, "test", fields)
         if len(frame) > LARGE_FRAME_BYTES:
-            return self._send_block(frame[4:], connection)
+            return self.send_block(frame[4:], connection)
         return self.send_frames([frame], connection=connection, flags=flags)
 
     def send_frames(self, frames: Sequence[bytes], *, connection: int = 1, flags: int = 0) -> int:
@@ -173,11 +173,11 @@ class ScriptedProcessor:
         first = next(numbers)
         for _ in frames[1:]:
             next(numbers)
-        self._outbox.push(REQUEST, HEAD.pack(connection, first, 0, flags), *frames)
-        self._outbox.flush()
+        self.outbox.push(REQUEST, HEAD.pack(connection, first, 0, flags), *frames)
+        self.outbox.flush()
         return first
 
-    def _send_block(self, frame: bytes, connection: int) -> int:
+    def send_block(self, frame: bytes, connection: int) -> int:
         """A large frame, by our arena."""
         arena = self._rig.arena
         offset = arena.allocate(len(frame))
@@ -186,10 +186,10 @@ class ScriptedProcessor:
             view[:] = frame
         sequence = next(self._sequences.setdefault(connection, itertools.count()))
         self._blocks[connection, sequence] = offset
-        self._outbox.push(
+        self.outbox.push(
             REQUEST_BLOCK, HEAD.pack(connection, sequence, 0, 0), BLOCK.pack(offset, len(frame))
         )
-        self._outbox.flush()
+        self.outbox.flush()
         return sequence
 
     def introduce(
@@ -203,25 +203,25 @@ class ScriptedProcessor:
     ) -> None:
         """Say where the client of a connection is, who, and how it has logged in."""
         identity = pack_address(address) + Session(principal, mechanism, ends_ns).pack()
-        self._outbox.push(IDENTITY, HEAD.pack(connection, 0, 0, 0), identity)
-        self._outbox.flush()
+        self.outbox.push(IDENTITY, HEAD.pack(connection, 0, 0, 0), identity)
+        self.outbox.flush()
 
     def spent(self, used_ns: int, client_id: bytes, *, connection: int = 1) -> None:
         """Say how long the Processor has worked for a connection."""
         head = HEAD.pack(connection, 0, 0, 0)
-        self._outbox.push(SOCKET_TIME, head, SOCKET_NS.pack(used_ns), client_id)
-        self._outbox.flush()
+        self.outbox.push(SOCKET_TIME, head, SOCKET_NS.pack(used_ns), client_id)
+        self.outbox.flush()
 
     def disconnect(self, connection: int = 1) -> None:
-        self._outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
-        self._outbox.flush()
+        self.outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
+        self.outbox.flush()
 
     def answers(self, *, settles: bool = True) -> list[Answer]:
         """What has been answered since the last look, after the Handlers have run until nothing moves."""
         if settles:
             self._rig.settle()
         found: list[Answer] = []
-        while batch := self._inbox.poll(1000):
+        while batch := self.inbox.poll(1000):
             for kind, view in batch:
                 if kind == HINT:
                     self.hints.append(bytes(view))
@@ -255,7 +255,7 @@ class ScriptedProcessor:
                 parts = decode_parts(body) if kind == SEND_PARTS else [bytes(body)]
                 assert kind in (SEND, SEND_PARTS, NO_OP, CLOSE), kind
                 found.append(Answer(kind, connection_id, sequence, parts))
-            self._inbox.release()
+            self.inbox.release()
             if settles:
                 self._rig.settle()
         return found
@@ -265,6 +265,30 @@ class ScriptedProcessor:
         self.send(key, version, fields, connection=connection)
         (answer,) = self.answers()
         return answer.fields(key, version)
+
+
+class Parts:
+    """What tests look at inside a Handler, whose parts are its own: the one place that knows their names."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.services = handler._services
+        self.calls = handler._calls
+        self.owner_calls = handler._owner_calls
+        self.partitions = handler._partitions
+        self.transfers = handler._transfers
+        self.produce = handler._produce
+        self.purgatory = handler._purgatory
+        self.coordinators = handler._coordinators
+        self.unlinked = handler._unlinked
+        self.requests = handler._requests
+        self.metrics = handler._metrics
+        self.peers = handler._peers
+        self.rates = handler._rates
+
+
+def parts_of(handler: Handler) -> Parts:
+    """A Handler's parts as they are now."""
+    return Parts(handler)
 
 
 class HandlerRig:

@@ -23,7 +23,7 @@ from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.groups import SESSION_MS, join_fields
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 NO_ID = bytes(16)
@@ -162,7 +162,7 @@ def test_timer_of_a_group_that_is_a_surprise_gives_its_coordinator_up(
         patched.setattr(GroupCoordinator, "tick", stumble)
         rig.advance_ms(2 * SESSION_MS)
     assert surprises(rig) == 1
-    assert not rig.handler()._coordinators._shards
+    assert not parts_of(rig.handler()).coordinators._shards
     again = rig.processors[0].ask(ApiKey.JOIN_GROUP, 4, join_fields("g"))
     assert again["error_code"] == ErrorCode.MEMBER_ID_REQUIRED, "loaded anew"
 
@@ -174,7 +174,7 @@ def test_telemetry_that_is_a_surprise_keeps_no_metric_from_being_stored(
     monkeypatch.setattr("kproc.handler.handler_telemetry.HandlerTelemetry.tick", stumble)
     rig.advance_ms(STORE_MS)
     assert rig.slab.read(0)["contained_failures"] > 0
-    assert rig.handler()._metrics.values[SLOT["heartbeat_ns"]] == rig.clock.now_ns()
+    assert parts_of(rig.handler()).metrics.values[SLOT["heartbeat_ns"]] == rig.clock.now_ns()
 
 
 def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behind_it() -> None:
@@ -214,7 +214,7 @@ def test_a_claim_that_cannot_be_read_ends_the_role_and_is_no_news_of_its_death(s
     rig = start()
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
     with pytest.raises(msgspec.ValidationError):
-        rig.handler()._owner_calls.serve_raw(
+        parts_of(rig.handler()).owner_calls.serve_raw(
             "take_partitions", body, memoryview(b""), lambda _reply: pytest.fail("answered"), lambda: False
         )
 
@@ -224,6 +224,6 @@ def test_a_call_that_cannot_be_read_is_answered_as_if_we_had_died(start: Start, 
     rig = start()
     replies: list[object] = []
     body = msgspec.Raw(msgspec.msgpack.encode(["no", "version"]))
-    rig.handler()._owner_calls.serve_raw(op, body, memoryview(b""), replies.append, lambda: False)
+    parts_of(rig.handler()).owner_calls.serve_raw(op, body, memoryview(b""), replies.append, lambda: False)
     assert replies == [None]
     assert rig.handler().containment.count == 1

@@ -23,7 +23,7 @@ from kproc.handler.coordinator_shard import CoordinatorKind
 from kproc.handler.coordinator_waits import WAIT_MS
 from kproc.handler.coordinators import all_kinds
 from kproc.role.roles import CONTROLLER
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 TOPIC, SLOW_TOPIC, EAGER_TOPIC = "counters", "slow-counters", "eager-counters"
@@ -164,7 +164,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters
 
 
 def runtime(rig: HandlerRig, index: int = 0) -> CoordinatorRuntime:
-    return rig.handler(index)._coordinators
+    return parts_of(rig.handler(index)).coordinators
 
 
 def coordinator(rig: HandlerRig, partition: int = 0, *, topic: str = TOPIC) -> Counters:
@@ -179,7 +179,7 @@ class Client:
     api_version, client_id_bytes, client_host = 0, b"c", "/h"
 
     def __init__(self, rig: HandlerRig, handler: int = 0) -> None:
-        self.services = rig.handler(handler)._services
+        self.services = parts_of(rig.handler(handler)).services
         self.outcomes: list[Outcome] = []
 
     def ask(self, rig: HandlerRig, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> Any:
@@ -202,7 +202,7 @@ NAMES = [f"n{number}" for number in range(12)]
 
 
 def test_each_internal_topic_with_coordinators_has_their_kind(start: Start) -> None:
-    kinds = all_kinds(start().handler(0)._services)
+    kinds = all_kinds(parts_of(start().handler(0)).services)
     assert sorted(kind.topic for kind in kinds) == sorted(COORDINATOR_TOPICS)
 
 
@@ -349,7 +349,7 @@ def eager(start: Start, *, handlers: int = 2, written: int = 4) -> HandlerRig:
 def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
     """By partition, the epoch of the coordinator that is loaded without having been asked."""
     shards = [
-        shard for handler in rig.handlers if handler for shard in handler._coordinators._shards.values()
+        shard for handler in rig.handlers if handler for shard in parts_of(handler).coordinators._shards.values()
     ]
     return {
         shard.owned.key[1]: shard.coordinator.epoch
@@ -430,7 +430,7 @@ def test_an_eager_coordinator_is_made_when_the_controller_is_back(start: Start) 
     rig.advance_ms(1_000)
     assert loaded_epochs(rig) == {}
     handler = rig.handler(0)
-    handler._calls.lose(CONTROLLER)
+    parts_of(handler).calls.lose(CONTROLLER)
     rig.controller_serves.add("raise_leader_epochs")
     rig.advance_ms(100)
     rig.advance_ms(100)
@@ -447,7 +447,7 @@ def test_who_asks_for_all_eager_coordinators_waits_until_they_are_loaded(start: 
     rig.settle()
     assert not loaded
     rig.controller_serves.add("raise_leader_epochs")
-    rig.handler(0)._calls.lose(CONTROLLER)
+    parts_of(rig.handler(0)).calls.lose(CONTROLLER)
     rig.advance_ms(100)
     rig.advance_ms(100)
     assert loaded
@@ -518,7 +518,7 @@ def answer_epochs(rig: HandlerRig) -> None:
     rig.controller_serves.add("raise_leader_epochs")
     for handler in rig.handlers:
         if handler:
-            handler._calls.lose(CONTROLLER)
+            parts_of(handler).calls.lose(CONTROLLER)
     rig.settle()
 
 

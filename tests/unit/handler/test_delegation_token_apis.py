@@ -15,7 +15,7 @@ from kproc.security.acl import Operation, ResourceType
 from kproc.security.principal import ANONYMOUS, Identity, Principal
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 ALICE, BOB, CARL = (Principal("User", name) for name in ("alice", "bob", "carl"))
@@ -75,7 +75,7 @@ def set_protocol(rig: HandlerRig, protocol: str) -> None:
 def set_rules(rig: HandlerRig, *allowed: tuple[Principal, Operation, ResourceType, str]) -> None:
     for handler in rig.handlers:
         assert handler is not None
-        handler._services.authorizer = Rules(*allowed)
+        parts_of(handler).services.authorizer = Rules(*allowed)
 
 
 def fields_of(key: ApiKey, **more: Any) -> dict[str, Any]:

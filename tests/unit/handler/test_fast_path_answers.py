@@ -158,10 +158,10 @@ def test_several_frames_of_one_read_are_answered_in_order(rig: HandlerRig) -> No
 def test_one_that_is_timed_goes_by_itself(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     make_known(rig, 9, 1)
-    processor._outbox.push(REQUEST, HEAD.pack(0, 1, 0, FLAG_TIMED), frame(9))
-    processor._outbox.flush()
+    processor.outbox.push(REQUEST, HEAD.pack(0, 1, 0, FLAG_TIMED), frame(9))
+    processor.outbox.flush()
     rig.settle()
-    kinds = [kind for kind, _ in processor._inbox.poll(10)]
+    kinds = [kind for kind, _ in processor.inbox.poll(10)]
     assert len(kinds) == 2, "its times, then its answer"
     assert kinds[1] == SEND
 
@@ -225,13 +225,13 @@ def test_those_before_a_move_are_answered_before_it_is_agreed_to(rig: HandlerRig
     processor.send(ApiKey.FETCH, 12, fetch, connection=1)
     assert processor.answers() == [], "it parks"
     for connection in range(2):
-        processor._outbox.push(REQUEST, HEAD.pack(connection, 1 + connection, 0, 0), frame(9))
-    processor._outbox.push(MOVE_OUT, HEAD.pack(1, 1, 0, 0))
-    processor._outbox.flush()
+        processor.outbox.push(REQUEST, HEAD.pack(connection, 1 + connection, 0, 0), frame(9))
+    processor.outbox.push(MOVE_OUT, HEAD.pack(1, 1, 0, 0))
+    processor.outbox.flush()
     rig.settle()
-    assert [kind for kind, _ in processor._inbox.poll(10)] == [SENDS, MOVED]
-    processor._inbox.release()
-    processor._outbox.push(DISCONNECTED, HEAD.pack(1, 0, 0, FLAG_MOVED))
-    processor._outbox.flush()
+    assert [kind for kind, _ in processor.inbox.poll(10)] == [SENDS, MOVED]
+    processor.inbox.release()
+    processor.outbox.push(DISCONNECTED, HEAD.pack(1, 0, 0, FLAG_MOVED))
+    processor.outbox.flush()
     rig.settle()
     assert list(rig.fast_paths()) == [0]

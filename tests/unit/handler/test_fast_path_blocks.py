@@ -36,7 +36,7 @@ def frame(
 def send(rig: HandlerRig, sent: bytes, *, connection: int = 1) -> tuple[list[tuple[int, int, int, int]], int]:
     """Its answers, and how many Produce requests needed no decoding."""
     before = rig.taken()
-    rig.processors[0]._send_block(sent[4:], connection)
+    rig.processors[0].send_block(sent[4:], connection)
     version = int.from_bytes(sent[6:8], "big")
     answers = rig.processors[0].answers()
     assert [int.from_bytes(each.frame[4:8], "big") for each in answers] == [int.from_bytes(sent[8:12], "big")]
@@ -59,7 +59,7 @@ def test_the_answer_has_the_bytes_of_the_general_way(rig: HandlerRig, version: i
     processor = rig.processors[0]
     answers = []
     for connection in (1, 1, 2):  # The last one is new there.
-        processor._send_block(frame(version)[4:], connection)
+        processor.send_block(frame(version)[4:], connection)
         answers += processor.answers()
     assert rig.taken() == 1
     first, second, third = (each.frame for each in answers)
@@ -113,7 +113,7 @@ def test_records_that_do_not_fill_the_frame_are_refused_as_ever(rig: HandlerRig,
     processor = rig.processors[0]
     for broken in (frame(version)[4:-1], frame(version)[4:] + b"\1", frame(version)[4:20]):
         before = rig.taken()
-        processor._send_block(broken, 1)
+        processor.send_block(broken, 1)
         processor.answers()
         assert rig.taken() == before
     assert rig.open("t").log.end_offset <= 2  # A frame with bytes behind its end is read as if it had none.
@@ -122,7 +122,7 @@ def test_records_that_do_not_fill_the_frame_are_refused_as_ever(rig: HandlerRig,
 def test_acks_0_gives_the_block_back_without_an_answer(rig: HandlerRig) -> None:
     processor = rig.processors[0]
     for _ in range(3):
-        processor._send_block(frame(9, acks=0)[4:], 1)
+        processor.send_block(frame(9, acks=0)[4:], 1)
         (answer,) = processor.answers()
         assert answer.kind == NO_OP
     assert rig.taken() == 2
@@ -135,7 +135,7 @@ def test_acks_all_waits_for_the_disk(start: Start) -> None:
     rig.create_topic("t")
     processor = rig.processors[0]
     for expected in (0, 1):
-        processor._send_block(frame(9, acks=-1)[4:], 1)
+        processor.send_block(frame(9, acks=-1)[4:], 1)
         assert processor.answers() == []
         rig.syncers[0].end_round()
         (answer,) = processor.answers()
@@ -150,11 +150,11 @@ def test_one_that_is_timed_gets_its_times(rig: HandlerRig) -> None:
     assert offset is not None
     with arena.view(offset, len(sent)) as view:
         view[:] = sent
-    processor._outbox.push(REQUEST_BLOCK, HEAD.pack(1, 1, 0, FLAG_TIMED), BLOCK.pack(offset, len(sent)))
-    processor._outbox.flush()
+    processor.outbox.push(REQUEST_BLOCK, HEAD.pack(1, 1, 0, FLAG_TIMED), BLOCK.pack(offset, len(sent)))
+    processor.outbox.flush()
     rig.settle()
-    assert [kind for kind, _ in processor._inbox.poll(10)] == [TIMES, SEND]
-    processor._inbox.release()
+    assert [kind for kind, _ in processor.inbox.poll(10)] == [TIMES, SEND]
+    processor.inbox.release()
     arena.free(offset)
     assert rig.taken() == 0, "it goes the general way"
 
@@ -170,7 +170,7 @@ def test_what_is_logged_goes_the_general_way(rig: HandlerRig) -> None:
 def test_a_large_frame_of_another_api_keeps_the_shape(rig: HandlerRig) -> None:
     send(rig, frame(9))
     fields = fetch_fields([("t" * 200, bytes(16), [(number, 0) for number in range(2000)])])
-    rig.processors[0]._send_block(codec.encode_request(ApiKey.FETCH, 11, 1, "test", fields)[4:], 1)
+    rig.processors[0].send_block(codec.encode_request(ApiKey.FETCH, 11, 1, "test", fields)[4:], 1)
     assert len(rig.processors[0].answers()) == 1
     assert send(rig, frame(9))[1] == 1
 

@@ -18,7 +18,7 @@ from kproc.wire.hot import FetchPartition
 from tests.support.logs import NOW_MS, batch
 from tests.support.raw import fetch_fields, list_offsets_fields, values_of
 from tests.support.transactions import in_transaction, marker, put, read_committed
-from tests.unit.handler.rig import Fields, HandlerRig
+from tests.unit.handler.rig import Fields, HandlerRig, parts_of
 from tests.unit.handler.test_fetch_fast_path import (
     KNOWN,
     SOME,
@@ -261,7 +261,7 @@ def test_session_tells_of_a_stable_offset_that_moves_alone(rig: HandlerRig) -> N
     append(rig, batch("x"))
     fields = fetch_fields([("t", id_of(rig, "t"), [(0, 1)])], session=(0, 0))
     answer = rig.processors[0].ask(ApiKey.FETCH, 12, fields)
-    sessions = rig.handler()._services.session_cache._sessions
+    sessions = parts_of(rig.handler()).services.session_cache._sessions
     (target,) = sessions[answer["session_id"]].targets.values()
     assert target.last_offsets == (0, 1, 1)
     target.last_offsets = (0, 1, -1)
@@ -320,15 +320,15 @@ def test_appends_to_open_transactions_are_told_to_no_other_handler(several: Hand
     wait_for(rig, there, 0)
     append(rig, in_transaction(7, b"first"), partition=there)
     rig.settle()
-    (watch,) = rig.handler(1)._purgatory._watchers["t", there]
+    (watch,) = parts_of(rig.handler(1)).purgatory._watchers["t", there]
     append(rig, in_transaction(7, b"second"), batch("after"), partition=there)
     rig.settle()
-    assert list(rig.handler(1)._purgatory._watchers["t", there]) == [watch]
+    assert list(parts_of(rig.handler(1)).purgatory._watchers["t", there]) == [watch]
     append(rig, marker(7, commit=True), partition=there)
     (answer,) = rig.processors[0].answers()
     (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]
     assert seen_in(row) == [0, 1, 2, 3]
-    assert len(rig.handler(1)._purgatory) == 0
+    assert len(parts_of(rig.handler(1)).purgatory) == 0
 
 
 def test_watch_of_a_reader_that_leaves_ends_before_any_marker(several: HandlerRig) -> None:
@@ -336,10 +336,10 @@ def test_watch_of_a_reader_that_leaves_ends_before_any_marker(several: HandlerRi
     there = next(index for index in range(4) if rig.owner("t", index) == 1)
     append(rig, in_transaction(7, b"first"), partition=there)
     wait_for(rig, there, 0)
-    assert len(rig.handler(1)._purgatory) == 1
+    assert len(parts_of(rig.handler(1)).purgatory) == 1
     rig.processors[0].disconnect()
     rig.settle()
-    assert len(rig.handler(1)._purgatory) == len(rig.handler(0)._purgatory) == 0
+    assert len(parts_of(rig.handler(1)).purgatory) == len(parts_of(rig.handler(0)).purgatory) == 0
 
 
 def test_reader_of_another_handlers_partition_is_told_when_it_is_deleted_up_to_its_end(

@@ -24,7 +24,7 @@ from kproc.wire.records import Record
 from tests.support.compaction import compact
 from tests.support.logs import NOW_MS, LogRig, batch, records_in
 from tests.support.raw import fetch_fields, produce_fields
-from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.rig import Answer, HandlerRig, parts_of
 from tests.unit.handler.test_client_rates import set_quota
 from tests.unit.handler.test_request_log import lines, switch
 
@@ -147,7 +147,7 @@ def test_a_consumer_reads_everything_by_one_shape(rig: HandlerRig, version: int)
         offset = records_in(bytes(row["records"]))[-1].offset + 1
         fetches += 1
     assert ask.known == fetches - 1  # The first is learned from.
-    counts = rig.handler()._services.counts
+    counts = parts_of(rig.handler()).services.counts
     assert counts.get(REQUESTS, ApiKey.FETCH, version) == fetches
 
 
@@ -372,11 +372,11 @@ def test_a_timed_request_gets_its_times(rig: HandlerRig) -> None:
     ask = Asker(rig)
     ask.one(frame(rig, 11, 30))
     processor = rig.processors[0]
-    processor._outbox.push(REQUEST, HEAD.pack(1, 1, 0, FLAG_TIMED), frame(rig, 11, 33))
-    processor._outbox.flush()
+    processor.outbox.push(REQUEST, HEAD.pack(1, 1, 0, FLAG_TIMED), frame(rig, 11, 33))
+    processor.outbox.flush()
     rig.settle()
-    assert [kind for kind, _ in processor._inbox.poll(10)] == [TIMES, SEND_PARTS]
-    processor._inbox.release()
+    assert [kind for kind, _ in processor.inbox.poll(10)] == [TIMES, SEND_PARTS]
+    processor.inbox.release()
     assert ask.known == 0
 
 

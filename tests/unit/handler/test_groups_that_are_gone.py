@@ -14,7 +14,7 @@ from kproc.transport.agent import REST_MS
 from kproc.wire.header import ApiKey
 from tests.support.groups import SESSION_MS, join_fields
 from tests.support.sleeps import note_sleeps
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 GROUP = "g"
@@ -55,7 +55,7 @@ def test_handler_whose_only_group_with_a_deadline_is_gone_sleeps(
     for _ in range(10):
         rig.handler().do_work(REST_MS)
     assert min(wanted) > 0, "it would look again at once"
-    assert rig.handler()._metrics.values[SLOT["empty_cycles"]] == 0
+    assert parts_of(rig.handler()).metrics.values[SLOT["empty_cycles"]] == 0
 
 
 def test_handler_that_gave_its_groups_away_sleeps(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_handler_that_gave_its_groups_away_sleeps(start: Start, monkeypatch: pyt
     group = next(f"g{n}" for n in range(1000) if partition_for(f"g{n}", len(partitions)) in moves)
     rig.set_handler_count(1)
     join(rig, group)
-    groups = rig.handler(0)._coordinators
+    groups = parts_of(rig.handler(0)).coordinators
     assert len(groups._deadlines) == 1
     rig.set_handler_count(2)
     assert not groups._shards
@@ -89,4 +89,4 @@ def test_role_that_has_a_timer_due_and_nothing_to_do_is_counted_and_takes_no_who
         rig.handler().do_work(REST_MS)
     assert wanted == [0, 1, 1, 1, 1]
     rig.advance_ms(REST_MS)
-    assert rig.handler()._metrics.values[SLOT["empty_cycles"]] == 5
+    assert parts_of(rig.handler()).metrics.values[SLOT["empty_cycles"]] == 5

@@ -25,7 +25,7 @@ from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.groups import join_fields
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import topic
-from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.rig import Answer, HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 PRODUCE_VERSION, FETCH_VERSION, LIST_VERSION = 9, 12, 7
@@ -83,8 +83,8 @@ def fetched(rig: HandlerRig, home: int) -> dict[int, tuple[int, list[bytes | Non
 def assert_nothing_waits(rig: HandlerRig) -> None:
     for handler in rig.handlers:
         if handler is not None:
-            assert len(handler._purgatory) == 0, handler.id
-            assert len(handler._calls) == 0, handler.id
+            assert len(parts_of(handler).purgatory) == 0, handler.id
+            assert len(parts_of(handler).calls) == 0, handler.id
 
 
 # -- Produce -------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_link_of_a_dead_handler_is_released_while_its_clients_join_waits(rig: Ha
     rig.processors[1].send(ApiKey.JOIN_GROUP, 3, join_fields(group))
     rig.settle()
     assert rig.processors[1].answers() == [], "the first rebalance waits for more members"
-    (call,) = rig.handler(0)._services.forwarded
-    sender = rig.handler(0)._peers[handler_id(1)].link.sender
+    (call,) = parts_of(rig.handler(0)).services.forwarded
+    sender = parts_of(rig.handler(0)).peers[handler_id(1)].link.sender
     rig.kill(1)
     rig.settle()
     assert [each for each in gc.get_referrers(sender) if isinstance(each, Outbox)] == []
@@ -455,7 +455,7 @@ def test_answer_to_one_long_poll_leaves_another_of_the_same_connection_to_its_en
     assert [answer.sequence for answer in rig.processors[0].answers()] == [0]
     rig.processors[0].disconnect()
     rig.settle()
-    assert len(rig.handler(0)._purgatory) == 0
+    assert len(parts_of(rig.handler(0)).purgatory) == 0
 
 
 def test_offset_out_of_range_at_another_owner_is_told_at_once(rig: HandlerRig) -> None:
@@ -472,8 +472,8 @@ def test_busy_partition_leaves_no_watch_behind_for_every_append(rig: HandlerRig)
     for _ in range(50):
         produce(rig, 1, there)
         produce(rig, 1, at(rig, 0))
-        assert len(rig.handler(1)._purgatory) <= 1
-        assert len(rig.handler(0)._calls) <= 1
+        assert len(parts_of(rig.handler(1)).purgatory) <= 1
+        assert len(parts_of(rig.handler(0)).calls) <= 1
     rig.advance_ms(WAIT_MS)
     assert len(rig.processors[0].answers()) == 1
     assert_nothing_waits(rig)

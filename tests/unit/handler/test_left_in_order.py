@@ -21,7 +21,7 @@ from kproc.role.roles import handler_id
 from kproc.transport.envelope import CLOSE
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 PRODUCE_VERSION = 9
@@ -108,7 +108,7 @@ def test_requests_for_who_left_are_asked_of_who_came_in_their_order(scene: Scene
     scene.read()
     scene.produce(b"v3", producer_id=5, producer_epoch=0, base_sequence=3)
     assert scene.rows() == [(0, offset) for offset in range(4)]
-    assert len(scene.handler._calls) == 0
+    assert len(parts_of(scene.handler).calls) == 0
 
 
 def test_what_is_asked_after_the_new_link_goes_behind_what_was_asked_before(scene: Scene) -> None:
@@ -118,8 +118,8 @@ def test_what_is_asked_after_the_new_link_goes_behind_what_was_asked_before(scen
     scene.produce(b"v0")
     scene.read()
     replies: list[Reply | Lost] = []
-    scene.handler._services.peers.ask(1, END_WATCH, WatchEnd((0, 99)), replies.append)
-    assert len(scene.handler._unlinked.waiting) == 2
+    parts_of(scene.handler).services.peers.ask(1, END_WATCH, WatchEnd((0, 99)), replies.append)
+    assert len(parts_of(scene.handler).unlinked.waiting) == 2
     assert scene.rows() == [(0, 0)]
     assert [type(reply) for reply in replies] == [Reply]
 
@@ -148,7 +148,7 @@ def test_requests_for_who_died_end_their_connection(scene: Scene) -> None:
 def test_without_a_successor_they_end_as_what_is_asked_of_nobody(scene: Scene) -> None:
     scene.leave()
     replies: list[Reply | Lost] = []
-    scene.handler._services.peers.ask(1, END_WATCH, WatchEnd((0, 99)), replies.append)
+    parts_of(scene.handler).services.peers.ask(1, END_WATCH, WatchEnd((0, 99)), replies.append)
     scene.handler.do_work(0)
     scene.read()
     assert replies == []
@@ -169,7 +169,7 @@ def test_what_was_taken_and_not_answered_is_lost_with_what_was_asked_of_the_same
             replies.append(f"{name}: {type(reply).__name__}")
 
         body = PartsAsked(version, [("t", scene.index, *asked)])
-        scene.handler._services.peers.ask(1, OPERATIONS[op].call, body, on_reply)
+        parts_of(scene.handler).services.peers.ask(1, OPERATIONS[op].call, body, on_reply)
 
     version = rig.cluster.image.version
     ask("taken", "leader_epoch_end", version + 1, [-1, 0])
@@ -195,7 +195,7 @@ def test_records_for_who_left_for_good_go_to_the_next_owner_in_their_order(scene
     scene.read()
     rig.settle()
     assert scene.rows() == [(0, offset) for offset in range(3)]
-    assert len(scene.handler._calls) == 0
+    assert len(parts_of(scene.handler).calls) == 0
 
 
 def test_records_for_who_left_wait_for_the_metadata_that_name_it_no_more(scene: Scene) -> None:

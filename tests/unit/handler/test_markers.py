@@ -17,7 +17,7 @@ from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records
 from tests.support.logs import read_all
 from tests.support.raw import batch, produce_fields
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 PID = 7
@@ -27,7 +27,7 @@ COMMIT = Marker(PID, 3, 5, is_commit=True, transaction_version=2)
 def sent(rig: HandlerRig, parts: list[tuple[PartitionKey, Marker]], *, by: int = 0) -> list[list[int]]:
     """Where the outcomes come, once."""
     outcomes: list[list[int]] = []
-    send_markers(rig.handler(by)._services, parts, outcomes.append)
+    send_markers(parts_of(rig.handler(by)).services, parts, outcomes.append)
     return outcomes
 
 
@@ -55,7 +55,7 @@ def test_each_partition_gets_its_own_wherever_it_is(start: Start) -> None:
         rig,
         [(("t", n), COMMIT) for n in range(4)] + [(("t", 0), other), (("t", 9), other), (("gone", 0), other)],
     )
-    assert len(rig.handler(0)._calls) == 1  # Though two partitions or more are there.
+    assert len(parts_of(rig.handler(0)).calls) == 1  # Though two partitions or more are there.
     rig.settle()
     gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert outcomes == [[0, 0, 0, 0, 0, gone, gone]]
@@ -90,7 +90,7 @@ def test_a_log_on_its_way_here_is_waited_for_by_a_coordinator_and_told_to_who_do
     monkeypatch.setattr(PartitionTransfer, "when_ready", lambda _, _key, on_ready: waiting.append(on_ready))
     rig = start()
     rig.create_topic("t")
-    partitions, services = rig.partitions(), rig.handler()._services
+    partitions, services = rig.partitions(), parts_of(rig.handler()).services
     is_here = partitions.before_open
 
     def is_moving(key: PartitionKey, _row: object) -> None:
@@ -114,7 +114,7 @@ def test_an_owner_that_hangs_holds_up_its_own_markers_alone(start: Start) -> Non
     rig.create_topic("t", partitions=9)
     keys = {owner: ("t", next(n for n in range(9) if rig.owner("t", n) == owner)) for owner in range(3)}
     codes: dict[int, int] = {}
-    sender = MarkerSender(rig.handler(0)._services)
+    sender = MarkerSender(parts_of(rig.handler(0)).services)
     hanging, rig.handlers[2] = rig.handlers[2], None
     sender.send([(keys[owner], COMMIT) for owner in (2, 1, 0)], codes.__setitem__)
     rig.settle()
@@ -131,7 +131,7 @@ def test_an_owner_has_a_bounded_number_of_markers_to_answer(
     rig = start(handlers=2)
     rig.create_topic("t", partitions=4)
     ours, theirs = ("t", partition_of(rig, 0)), ("t", partition_of(rig, 1))
-    sender = MarkerSender(rig.handler(0)._services)
+    sender = MarkerSender(parts_of(rig.handler(0)).services)
     left = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def send(count: int) -> dict[int, int]:
@@ -181,7 +181,7 @@ def test_a_partition_that_has_moved_meanwhile_is_looked_for(start: Start) -> Non
 def test_late_ones_are_refused(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
-    services, codes = rig.handler()._services, list[int]()
+    services, codes = parts_of(rig.handler()).services, list[int]()
     for marker in (
         COMMIT,
         COMMIT,

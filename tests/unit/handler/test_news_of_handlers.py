@@ -10,7 +10,7 @@ import pytest
 from kproc.role.roles import handler_id
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
-from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.rig import Answer, HandlerRig, parts_of
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 NO_ID = bytes(16)
@@ -46,7 +46,7 @@ def test_what_an_owner_answered_before_it_ended_is_not_lost(rig: HandlerRig) -> 
     rig.kill(1)
     (answer,) = rig.processors[0].answers()
     assert produced(answer) == (0, 0)
-    assert not len(rig.handler(0)._calls)
+    assert not len(parts_of(rig.handler(0)).calls)
 
 
 def test_handler_whose_link_comes_later_than_the_metadata_is_waited_for(rig: HandlerRig) -> None:
@@ -65,4 +65,4 @@ def test_handler_whose_link_comes_later_than_the_metadata_is_waited_for(rig: Han
     assert produced(first) == (0, 0)
     (row,) = second.fields(ApiKey.FETCH, FETCH_VERSION)["responses"][0]["partitions"]
     assert (row["error_code"], [value for _, value in values_of(row["records"])]) == (0, [b"v"])
-    assert not len(rig.handler(0)._calls)
+    assert not len(parts_of(rig.handler(0)).calls)

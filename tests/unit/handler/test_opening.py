@@ -18,7 +18,7 @@ from kproc.storage import timestamp_search
 from kproc.wire.header import ApiKey
 from tests.support.logs import dated
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 NO_ID = bytes(16)
@@ -80,7 +80,7 @@ def test_a_fetch_waits_for_its_log_and_hears_of_a_deletion(rig: HandlerRig) -> N
     assert not processor.answers(settles=False)
     rig.delete_topic("t")
     assert sorted(answer.connection_id for answer in processor.answers()) == [1, 2]
-    assert handler._transfers.is_idle
+    assert parts_of(handler).transfers.is_idle
 
 
 @pytest.mark.parametrize("handlers", [1, 2])
@@ -121,7 +121,7 @@ def test_retention_waits_too(rig: HandlerRig) -> None:
     handler = rig.handler()
     replies: list[Any] = []
     for index in range(PARTITIONS):
-        handler._owner_calls.serve(
+        parts_of(handler).owner_calls.serve(
             ENFORCE_RETENTION.name,
             PartitionAsked(0, "t", index),
             memoryview(b""),

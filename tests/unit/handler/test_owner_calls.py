@@ -13,7 +13,7 @@ from kproc.clock import NS_PER_S, ManualClock
 from kproc.handler.handler_peers import UnlinkedCalls
 from kproc.role.calls import Calls
 from kproc.role.roles import handler_id
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 PEER = handler_id(1)
@@ -29,8 +29,8 @@ def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its
     replies: list[Any] = []
     lost: list[Any] = []
     raw = msgspec.Raw(msgspec.msgpack.encode(body))
-    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), lost.append, lambda: has_ended)
-    rig.handler()._owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append, lambda: False)
+    parts_of(rig.handler()).owner_calls.serve_raw(call.name, raw, memoryview(b""), lost.append, lambda: has_ended)
+    parts_of(rig.handler()).owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append, lambda: False)
     assert replies == []
     has_ended = True
     rig.create_topic("later")
@@ -43,7 +43,8 @@ def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its
 
 def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarted(start: Start) -> None:
     clock, handler = ManualClock(), start(handlers=2).handler(0)
-    unlinked = UnlinkedCalls(Calls(handler.containment), handler._services, handler._owner_calls, clock.now_ns)
+    parts = parts_of(handler)
+    unlinked = UnlinkedCalls(Calls(handler.containment), parts.services, parts.owner_calls, clock.now_ns)
 
     def ask() -> list[Any]:
         replies: list[Any] = []

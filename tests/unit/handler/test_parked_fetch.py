@@ -15,7 +15,7 @@ from kproc.role.roles import processor_id
 from kproc.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.wire.header import ApiKey
 from tests.support.logs import batch
-from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.rig import Answer, HandlerRig, parts_of
 from tests.unit.handler.test_client_rates import set_quota
 from tests.unit.handler.test_fetch_fast_path import (
     SOME,
@@ -39,7 +39,7 @@ def rig(start: Start) -> HandlerRig:
 
 def operations(rig: HandlerRig, index: int = 0) -> list[bool]:
     """Of what is parked: whether its shape was known."""
-    waiting = rig.handler(index)._purgatory.deadlines
+    waiting = parts_of(rig.handler(index)).purgatory.deadlines
     return [isinstance(operation, ParkedFetch) for operation in waiting]
 
 
@@ -220,17 +220,17 @@ def test_a_handler_that_stops_answers_what_waits(rig: HandlerRig) -> None:
 def test_a_connection_that_moves_gets_its_answer_where_it_goes(rig: HandlerRig) -> None:
     park(rig, 11)
     processor = rig.processors[0]
-    processor._outbox.push(MOVE_OUT, HEAD.pack(KNOWN, 1, 0, 0))
-    processor._outbox.flush()
+    processor.outbox.push(MOVE_OUT, HEAD.pack(KNOWN, 1, 0, 0))
+    processor.outbox.flush()
     rig.settle()
-    assert [kind for kind, _ in processor._inbox.poll(10)] == [MOVED]
-    processor._inbox.release()
-    processor._outbox.push(DISCONNECTED, HEAD.pack(KNOWN, 0, 0, FLAG_MOVED))
-    processor._outbox.flush()
+    assert [kind for kind, _ in processor.inbox.poll(10)] == [MOVED]
+    processor.inbox.release()
+    processor.outbox.push(DISCONNECTED, HEAD.pack(KNOWN, 0, 0, FLAG_MOVED))
+    processor.outbox.flush()
     append(rig, 300)
     assert [each.connection_id for each in processor.answers()] == [GENERAL]
     requests = rig.handler()._clients[processor_id(0)].requests
-    moving = rig.handler()._requests.moving
+    moving = parts_of(rig.handler()).requests.moving
     moving.move_in(requests, KNOWN, [1])
     (answer,) = processor.answers()
     assert (answer.kind, answer.connection_id, answer.sequence) == (SEND_PARTS, KNOWN, 1)
@@ -262,7 +262,7 @@ def test_a_quota_that_comes_meanwhile_counts_the_answer(rig: HandlerRig, connect
     append(rig, 300)
     (answer,) = rig.processors[0].answers()
     assert (answer.connection_id, answer.kind) == (connection, SEND_PARTS)
-    assert rig.handler()._rates._accounts
+    assert parts_of(rig.handler()).rates._accounts
 
 
 @pytest.mark.parametrize("version", [11, 12, 17])

@@ -16,7 +16,7 @@ from kproc.role.roles import handler_id
 from kproc.transport.envelope import NO_OP
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 NO_ID = bytes(16)
@@ -95,11 +95,11 @@ def assert_at_rest(rig: HandlerRig) -> None:
     """Nothing is on its way or waits, and every log is open at its owner or nowhere."""
     for handler in rig.handlers:
         if handler is not None:
-            assert handler._transfers.is_idle, handler.id
-            assert len(handler._calls) == 0, handler.id
-            assert not handler._produce._fences, handler.id
-            assert not handler._produce._open_forwards, handler.id
-            for owned in handler._partitions.opened():
+            assert parts_of(handler).transfers.is_idle, handler.id
+            assert len(parts_of(handler).calls) == 0, handler.id
+            assert not parts_of(handler).produce._fences, handler.id
+            assert not parts_of(handler).produce._open_forwards, handler.id
+            for owned in parts_of(handler).partitions.opened():
                 assert rig.owner(*owned.key) == handler.id.index, owned.key
 
 
@@ -238,9 +238,9 @@ def test_stale_hint_costs_one_forwarding_and_brings_a_new_one(start: Start) -> N
     rig, index = start_with(start)
     assert produce(rig, 0, index, batch(b"v")) == (0, 0)
     rig.set_handler_count(2)
-    forwarded = rig.handler(0)._produce.forwarded
+    forwarded = parts_of(rig.handler(0)).produce.forwarded
     assert produce(rig, 0, index, batch(b"v")) == (0, 1)  # As the Processor's router was taught.
-    assert rig.handler(0)._produce.forwarded == forwarded + 1
+    assert parts_of(rig.handler(0)).produce.forwarded == forwarded + 1
     assert len(rig.processors[0].hints) == 1
 
 
@@ -281,7 +281,7 @@ def test_parked_fetch_goes_on_at_the_new_owner(start: Start, home: int) -> None:
     assert produce(rig, (home + 1) % 3, index, batch(b"after")) == (0, 1)
     assert polled(rig, home) == [(0, [b"after"])]
     assert_at_rest(rig)
-    assert all(len(rig.handler(n)._purgatory) == 0 for n in range(3))
+    assert all(len(parts_of(rig.handler(n)).purgatory) == 0 for n in range(3))
 
 
 @pytest.mark.parametrize("home", [0, 1, 2])
@@ -312,14 +312,14 @@ def test_request_that_a_lost_partition_wakes_waits_for_the_one_that_comes_back(s
     handler, heard = rig.handler(0), []
 
     def touch(_is_ready: bool) -> None:
-        partition = handler._services.image.partition(name, coming)
+        partition = parts_of(handler).services.image.partition(name, coming)
         assert partition is not None
         try:
-            heard.append(handler._partitions.get(name, partition))
+            heard.append(parts_of(handler).partitions.get(name, partition))
         except PartitionMoving as moving:
             heard.append(moving.key)
 
-    handler._transfers.when_ready((name, lost), touch)
+    parts_of(handler).transfers.when_ready((name, lost), touch)
     rig.set_handler_count(2, settles=False)
     handler.do_work(0)
     assert heard == [(name, coming)], "Handler 2 has its state"
@@ -388,7 +388,7 @@ def test_calls_that_reach_an_owner_of_before_are_asked_again(start: Start) -> No
     poll(rig, 2, index, 0)
     fields = list_offsets_fields("t", [(index, -1)])
     rig.processors[2].send(ApiKey.LIST_OFFSETS, LIST_VERSION, fields, connection=2)
-    rig.handler(2)._requests.drain(next(iter(rig.handler(2)._clients.values())))
+    parts_of(rig.handler(2)).requests.drain(next(iter(rig.handler(2)._clients.values())))
     rig.handler(2)._flush()
     rig.handler(0).do_work(0)
     answers = {answer.connection_id: answer for answer in rig.processors[2].answers()}
@@ -614,7 +614,7 @@ def test_stop_in_the_middle_of_a_move_closes_what_nobody_has_taken(start: Start)
     assert produce(rig, 0, index, sequenced(0)) == (0, 0)
     rig.set_handler_count(2, settles=False)
     rig.handler(0).do_work(0)
-    assert not rig.handler(0)._transfers.is_idle
+    assert not parts_of(rig.handler(0)).transfers.is_idle
     rig.handler(0).begin_stop()
     assert not rig.handler(0).is_drained()
     rig.handler(0).close()

@@ -19,7 +19,7 @@ from kproc.errors import ErrorCode
 from kproc.transport.envelope import CLOSE, NO_OP
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
-from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.rig import Answer, HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 HANDLERS, PARTITIONS, CONNECTIONS, STEPS = 4, 6, 5, 250
@@ -151,11 +151,11 @@ class Story:
         assert not any(poller.is_waiting for poller in self.pollers)
         for handler in self.rig.handlers:
             assert handler is not None
-            assert handler._transfers.is_idle, handler.id
-            assert len(handler._calls) == 0, handler.id
-            assert len(handler._purgatory) == 0, handler.id
-            assert not handler._produce._fences, handler.id
-            for owned in handler._partitions.opened():
+            assert parts_of(handler).transfers.is_idle, handler.id
+            assert len(parts_of(handler).calls) == 0, handler.id
+            assert len(parts_of(handler).purgatory) == 0, handler.id
+            assert not parts_of(handler).produce._fences, handler.id
+            for owned in parts_of(handler).partitions.opened():
                 assert self.rig.owner(*owned.key) == handler.id.index
         self.compare()
 

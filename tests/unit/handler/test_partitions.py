@@ -23,7 +23,7 @@ from kproc.storage.log_durability import LogDurability
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import changes
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -398,10 +398,10 @@ def test_a_stop_is_clean_for_what_was_closed_and_not_opened_since(start: Start) 
     """Whoever was killed may not be in the metadata of any other Handler as the owner."""
     rig = start(settings={"kproc.flush": "group"})
     rig.create_topic("t")
-    assert rig.table.unclosed(rig.handler()._services.image) is None, "nobody had it open"
+    assert rig.table.unclosed(parts_of(rig.handler()).services.image) is None, "nobody had it open"
     rig.open("t")
-    assert rig.table.unclosed(rig.handler()._services.image) == "t-0"
-    image = rig.handler()._services.image
+    assert rig.table.unclosed(parts_of(rig.handler()).services.image) == "t-0"
+    image = parts_of(rig.handler()).services.image
     rig.kill(0)
     assert rig.table.unclosed(image) == "t-0"
     rig.start_handler(0, is_restart=True)
@@ -638,7 +638,7 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     replies: list[Deleted | Lost] = []
     for name in ("offline", "damaged"):
         body = PartitionAsked(0, name, 0)
-        serve_retention(rig.partitions(), rig.handler()._transfers, body, replies.append)
+        serve_retention(rig.partitions(), parts_of(rig.handler()).transfers, body, replies.append)
     assert replies == [Deleted(0)] * 2
     assert not caplog.records, "it was said when it happened, and would be said at every round of the cleaner"
 

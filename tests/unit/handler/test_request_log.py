@@ -130,8 +130,8 @@ def test_a_timed_request_that_telemetry_tells_of_is_logged_too(start: Start) -> 
     switch(rig, "all", kproc_telemetry="requests")
     processor = rig.processors[0]
     frame = codec.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {})
-    processor._outbox.push(REQUEST, HEAD.pack(1, 0, 0, FLAG_TIMED), frame)
-    processor._outbox.flush()
+    processor.outbox.push(REQUEST, HEAD.pack(1, 0, 0, FLAG_TIMED), frame)
+    processor.outbox.flush()
     rig.settle()
     (line,) = lines(rig)
     assert line["requestHeader"]["requestApiKeyName"] == "API_VERSIONS"

@@ -25,7 +25,7 @@ from kproc.security.principal import Principal
 from kproc.storage.log_append import LogAppender
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 from tests.unit.handler.test_client_rates import set_quota
 
 Start = Callable[..., HandlerRig]
@@ -247,7 +247,7 @@ def test_throttles_are_counted_by_quota(rig: HandlerRig) -> None:
     (handler,) = rig.handlers
     assert handler is not None
     counted = {
-        kind: tuple(handler._metrics.values[SLOT[f"{kind}_{what}"]] for what in ("throttles", "throttle_ms"))
+        kind: tuple(parts_of(handler).metrics.values[SLOT[f"{kind}_{what}"]] for what in ("throttles", "throttle_ms"))
         for kind in ("fetch", "produce", "request", "mutation")
     }
     assert counted == {

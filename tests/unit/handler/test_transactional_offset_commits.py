@@ -12,7 +12,7 @@ from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 NEWEST = 5
@@ -94,7 +94,7 @@ class Scene:
 
     def end(self, *, is_commit: bool = True, epoch: int = 0) -> None:
         codes: list[int] = []
-        groups = self.rig.handler(1)._coordinators.by_topic[GROUP_METADATA_TOPIC]
+        groups = parts_of(self.rig.handler(1)).coordinators.by_topic[GROUP_METADATA_TOPIC]
         groups.append_marker(self.index, Marker(PRODUCER_ID, epoch, 0, is_commit, 0), codes.append)
         self.rig.settle()
         assert codes == [0]

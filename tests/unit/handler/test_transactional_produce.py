@@ -18,7 +18,7 @@ from kproc.transport.envelope import CLOSE
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 NO_ID = bytes(16)
@@ -136,7 +136,7 @@ class Scene:
 
     def introduce(self, handler: int) -> None:
         """A Handler gets to know the coordinator."""
-        self.rig.handler(handler)._produce._transactions._ask_to_join = self.coordinator.join
+        parts_of(self.rig.handler(handler)).produce._transactions._ask_to_join = self.coordinator.join
 
     def end(self, epoch: int = 0, *, index: int = 0, version: int = 0) -> int:
         """A marker that commits."""
@@ -256,7 +256,7 @@ def test_a_batch_outside_of_transactions_waits_for_nothing(scene: Scene) -> None
 @pytest.mark.parametrize("version", [WITH_ABORTABLE, ADDING])
 def test_the_first_batches_of_many_producers_become_one_write(scene: Scene, version: int) -> None:
     scene.coordinator.always = ErrorCode.NONE
-    batcher = scene.rig.handler()._produce
+    batcher = parts_of(scene.rig.handler()).produce
     before = batcher.append_calls
     for pid in range(4):  # As many as a Handler takes at once from a Processor that was quiet.
         scene.send(0, pid=pid, version=version, connection=pid + 1)
@@ -445,7 +445,7 @@ def test_a_coordinator_that_cannot_even_be_asked_is_tried_again_later(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("on purpose")
 
-    produce = scene.rig.handler()._produce
+    produce = parts_of(scene.rig.handler()).produce
     with monkeypatch.context() as patch:
         patch.setattr(produce._transactions, "_ask_to_join", fails)
         scene.send(0)
@@ -545,7 +545,7 @@ def test_a_confirmation_is_for_what_waited_and_for_nothing_else(scene: Scene) ->
     scene.rig.settle()
     owned, stray = scene.rig.open("t"), Stray()
     records = batch(b"v", producer_id=PID, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL)
-    scene.rig.handler()._produce.gather(owned, memoryview(bytearray(records)), stray, 0, TRANSACTION)
+    parts_of(scene.rig.handler()).produce.gather(owned, memoryview(bytearray(records)), stray, 0, TRANSACTION)
     scene.coordinator.answer()
     assert scene.answers(WITH_ABORTABLE) == [[(ErrorCode.INVALID_TIMESTAMP, -1)]]
     (late,) = owned.log.append([memoryview(bytearray(records))], TRANSACTION)
@@ -559,7 +559,7 @@ def test_records_that_wait_for_their_partition_are_asked_for_when_it_is_there(st
     rig.create_topic("t", partitions=4)
     rig.cluster.do("set_handler_count", count=2)
     index = next(n for n in range(4) if rig.owner("t", n) == 1)
-    rig.partitions(0).get("t", rig.handler(0)._services.image.topics_by_name["t"].partitions[index])
+    rig.partitions(0).get("t", parts_of(rig.handler(0)).services.image.topics_by_name["t"].partitions[index])
     rig.tell(settles=False)
     scene.send(0, index=index, home=1)
     rig.handler(1).do_work(0)  # It claims the partition, and takes the request.

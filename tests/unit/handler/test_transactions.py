@@ -14,7 +14,7 @@ from kproc.errors import ErrorCode
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, parse_header
-from tests.unit.handler.rig import HandlerRig
+from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 Fields = dict[str, Any]
@@ -173,7 +173,7 @@ def test_a_decision_outlives_the_coordinators_handler(start: Start) -> None:
     producer.add(*range(PARTITIONS))
     owned = [index for index in range(PARTITIONS) if rig.owner(TOPIC, index) == 1 - home]
     # The decision is written, and no marker has been sent.
-    coordinator = rig.handler(home)._coordinators.by_topic[TRANSACTION_STATE_TOPIC].loaded()[0]
+    coordinator = parts_of(rig.handler(home)).coordinators.by_topic[TRANSACTION_STATE_TOPIC].loaded()[0]
     coordinator._send_owed = lambda: None  # type: ignore[method-assign]
     producer.end()
     assert not markers_of(rig, owned[0])
@@ -265,7 +265,7 @@ def test_an_empty_transactional_id_is_refused_after_partitions_that_are_unknown(
     assert producer.add(0, 1) == [ErrorCode.INVALID_REQUEST] * 2
     assert producer.add(0, 7) == [ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     codes: list[int] = []
-    services, nobody = rig.handler(0)._services, TxnProducer("", producer.producer_id, 0)
+    services, nobody = parts_of(rig.handler(0)).services, TxnProducer("", producer.producer_id, 0)
     ask_to_join(services, nobody, [(TOPIC, 0)], adds=True, on_code=codes.append)
     assert codes == [ErrorCode.INVALID_REQUEST]
 
@@ -305,7 +305,7 @@ def test_the_owner_of_a_partition_asks_for_a_producer_and_is_answered_once(start
     rig = cluster(start)
     producer = begun(rig)
     for at in (0, 1):
-        services = rig.handler(at)._services
+        services = parts_of(rig.handler(at)).services
         codes: list[int] = []
 
         def join(txn: TxnProducer, index: int, *, adds: bool) -> int:

@@ -21,6 +21,16 @@ CAPACITY = 1024
 TAIL, HEAD = RING_HEADER.word["tail"], RING_HEADER.word["head"]
 
 
+def words_of(producer: RingProducer) -> memoryview:
+    """The cursors, as they stand in the shared memory."""
+    return producer._words
+
+
+def data_of(producer: RingProducer) -> memoryview:
+    """The records' bytes, as they stand in the shared memory."""
+    return producer._data
+
+
 def take(consumer: RingConsumer, limit: int = 1000) -> list[tuple[int, bytes]]:
     """Poll, copy, release."""
     records = [(kind, bytes(view)) for kind, view in consumer.poll(limit)]
@@ -62,7 +72,7 @@ def test_nothing_is_seen_before_publish(ends):
 def test_publish_without_anything_new_stores_nothing(ends):
     producer, _ = ends
     producer.publish()
-    assert producer._words[TAIL] == 0
+    assert words_of(producer)[TAIL] == 0
 
 
 def test_reservation_that_was_not_committed_is_dropped(ends):
@@ -159,11 +169,11 @@ def test_run_ends_where_the_longest_record_would_not_fit_any_more(ends):
     # 400 bytes are left to the ring's end, and the two records before them are free again.
     _, first, last = producer.reserve_run(200)
     assert (first, last) == (624, CAPACITY - 208)
-    producer.commit_run(fill((producer._data, first, last), 2, bytes(200)))
+    producer.commit_run(fill((data_of(producer), first, last), 2, bytes(200)))
     # Behind that a record of 200 bytes begins at slot 0, and ends before the one that was not released.
     _, first, last = producer.reserve_run(200)
     assert (first, last) == (0, 416 - 208)
-    producer.commit_run(fill((producer._data, first, last), 3, b"wrapped"))
+    producer.commit_run(fill((data_of(producer), first, last), 3, b"wrapped"))
     producer.publish()
     assert take(consumer) == [(1, bytes(200)), (2, bytes(200)), (3, b"wrapped")]
 
@@ -348,7 +358,7 @@ def test_sequences_beyond_32_bits_keep_working():
             assert producer.try_push(1, count.to_bytes(60, "little"))
             producer.publish()
             assert take(consumer) == [(1, count.to_bytes(60, "little"))]
-        assert producer._words[HEAD] > 1 << 40
+        assert words_of(producer)[HEAD] > 1 << 40
 
 
 def test_push_that_fails_halfway_leaves_nothing(ends):
@@ -424,8 +434,8 @@ def test_opening_a_ring_where_none_was_made_is_fatal():
 )
 def test_damaged_record_is_fatal_and_never_handed_out(ends, tail, header):
     producer, consumer = ends
-    ring_module._pack_header(producer._data, 0, *header)
-    producer._words[TAIL] = tail
+    ring_module._pack_header(data_of(producer), 0, *header)
+    words_of(producer)[TAIL] = tail
     if header == (0, 0):
         assert consumer.poll(10) == []
         return
@@ -436,7 +446,7 @@ def test_damaged_record_is_fatal_and_never_handed_out(ends, tail, header):
 @pytest.mark.parametrize("head", [8, 1 << 63])
 def test_head_beyond_what_was_published_is_fatal(ends, head):
     producer, _ = ends
-    producer._words[HEAD] = head
+    words_of(producer)[HEAD] = head
     with pytest.raises(FatalError, match=f"ring is damaged: head {head}"):
         producer.free_bytes()
 
@@ -447,7 +457,7 @@ def test_head_that_moves_back_is_fatal(ends):
     producer.publish()
     take(consumer)
     producer.free_bytes()
-    producer._words[HEAD] = 0
+    words_of(producer)[HEAD] = 0
     with pytest.raises(FatalError, match="ring is damaged"):
         producer.free_bytes()
 
@@ -457,13 +467,13 @@ def test_every_publish_and_release_is_fenced_where_the_cpu_reorders_stores(ends,
     producer, consumer = ends
     monkeypatch.setattr(ring_module, "WEAKLY_ORDERED", True)
     # The fence comes before the store it protects: at that moment the word is the old one.
-    monkeypatch.setattr(ring_module, "fence", lambda: calls.append(int(producer._words[TAIL])))
+    monkeypatch.setattr(ring_module, "fence", lambda: calls.append(int(words_of(producer)[TAIL])))
     producer.try_push(1, b"x")
     producer.publish()
     assert calls == [0]
     consumer.poll(1)
     assert calls == [0, 16]
-    monkeypatch.setattr(ring_module, "fence", lambda: calls.append(int(producer._words[HEAD])))
+    monkeypatch.setattr(ring_module, "fence", lambda: calls.append(int(words_of(producer)[HEAD])))
     consumer.release()
     producer.free_bytes()
     assert calls == [0, 16, 0, 16]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,11 @@ def cache() -> Iterator[FileCache]:
     made = FileCache()
     yield made
     made.close()
+
+
+def files_of(cache: FileCache) -> dict[bytes, Any]:
+    """The files that it keeps open, by path."""
+    return cache._files
 
 
 def wanted(path: Path, inode: int | None = None) -> FileRange:
@@ -100,8 +106,8 @@ def test_oldest_file_is_closed_when_there_are_too_many(
     for path in paths:
         path.write_bytes(b"x")
         fds.append(cache.get(wanted(path)).fd)
-    assert len(cache._files) == 3
-    assert list(cache._files) == [os.fsencode(path) for path in paths[2:]]
+    assert len(files_of(cache)) == 3
+    assert list(files_of(cache)) == [os.fsencode(path) for path in paths[2:]]
 
 
 def test_file_in_use_stays_open_when_the_cache_lets_go(cache: FileCache, tmp_path: Path) -> None:
@@ -124,5 +130,5 @@ def test_deleted_files_are_let_go_so_that_their_space_is_freed(cache: FileCache,
     gone.unlink()
     renamed.rename(tmp_path / "1.log.deleted")
     cache.drop_unlinked()
-    assert list(cache._files) == [os.fsencode(renamed)]
+    assert list(files_of(cache)) == [os.fsencode(renamed)]
     assert not is_open(fd)

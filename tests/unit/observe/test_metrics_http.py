@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -54,6 +54,11 @@ class Rig:
         sock = self.connect(request)
         self.work()
         return everything(sock)
+
+
+def scrapers_of(rig: Rig) -> Collection[object]:
+    """Whose connections are open."""
+    return rig.responder._scrapers
 
 
 def everything(sock: socket.socket) -> bytes:
@@ -132,7 +137,7 @@ def test_scraper_that_does_not_read_or_ask_waits_for_itself_and_is_closed(rig: R
     assert b"404" in rig.ask(b"GET / HTTP/1.1\r\n\r\n"), "others are served meanwhile"
     rig.clock.advance_ms(10_000)
     rig.work()
-    assert not rig.responder._scrapers
+    assert not scrapers_of(rig)
     assert len(everything(slow)) < len(rig.body)
     assert everything(silent) == b""
 
@@ -140,7 +145,7 @@ def test_scraper_that_does_not_read_or_ask_waits_for_itself_and_is_closed(rig: R
 def test_more_scrapers_than_there_is_room_for_wait_in_the_backlog(rig: Rig) -> None:
     waiting = [rig.connect() for _ in range(CONNECTIONS_MAX + 3)]
     rig.work(20)
-    assert len(rig.responder._scrapers) == CONNECTIONS_MAX
+    assert len(scrapers_of(rig)) == CONNECTIONS_MAX
     for sock in waiting:
         sock.sendall(GET)
     rig.work(40)
@@ -153,7 +158,7 @@ def test_half_requests_that_take_all_places_hold_a_scrape_up_for_a_second_at_mos
     scrape = rig.connect(GET)
     rig.clock.advance_ms(999)
     rig.work(20)
-    assert len(rig.responder._scrapers) == CONNECTIONS_MAX, "they have their second"
+    assert len(scrapers_of(rig)) == CONNECTIONS_MAX, "they have their second"
     rig.clock.advance_ms(1)
     rig.work(20)
     assert b"200 OK" in everything(scrape)
@@ -165,7 +170,7 @@ def test_scraper_that_resets_harms_nobody(rig: Rig) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     sock.close()
     rig.work()
-    assert not rig.responder._scrapers
+    assert not scrapers_of(rig)
     assert b"200 OK" in rig.ask()
 
 
