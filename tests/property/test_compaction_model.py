@@ -20,6 +20,7 @@ from kproc.storage.log_compact import SwapRefused
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.compaction import compact
+from tests.support.log_fs import use_below
 from tests.support.logs import NOW_MS, LogRig, append_one, records_in
 
 pytestmark = pytest.mark.long
@@ -202,9 +203,7 @@ def interrupted(prepared: Path, directory: Path, fs: CountingFs) -> None:
     with crashing():
         rig = LogRig(directory, config=CONFIG)
         log = rig.open()
-        log.state.fs = log.state.segments._fs = fs
-        for segment in log.state.segments.all():
-            segment._fs = fs
+        use_below(log, fs)
         compact(rig, log, fs=fs)
 
 
@@ -282,9 +281,7 @@ def test_an_error_at_any_step_of_a_swap_refuses_it_or_takes_the_log_offline(
         rig = LogRig(directory, config=CONFIG)
         log = rig.open()
         fs = CountingFs(at, is_error=True)
-        log.state.fs = log.state.segments._fs = fs
-        for segment in log.state.segments.all():
-            segment._fs = fs
+        use_below(log, fs)
         try:
             compact(rig, log)  # The cleaner's own file system does not fail.
         except SwapRefused:

@@ -87,7 +87,7 @@ def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:
     with ExitStack() as stack:
         rig = AcceptorRig(stack)
         acceptor = rig.acceptor
-        acceptor._lookups = Lookups(rig.clock.now_ns, names.look_up)
+        lookups = acceptor._lookups = Lookups(rig.clock.now_ns, names.look_up)
         stack.callback(names.answers.set)
         hosts = ["one.example", "10.0.0.9"]
         acceptor._limits_for = lambda _settings, resolve: ConnectionLimits(
@@ -108,20 +108,20 @@ def test_limits_of_a_name_hold_as_soon_as_it_is_known() -> None:
         assert sum(rig.taken()) == 1, "clients do not wait for it"
         assert acceptor.next_deadline_ms() <= 51
         names.answers.set()
-        acceptor._lookups.wait(SECONDS)
+        lookups.wait(SECONDS)
         assert limited() == {one, nine}
         names.answers.clear()
         rig.change()
         assert limited() == {one, nine}
-        assert not acceptor._lookups.is_busy, "known names are not asked for with every change"
+        assert not lookups.is_busy, "known names are not asked for with every change"
         hosts += ["nowhere.example"]
         rig.change()
         hosts += ["two.example"]
         rig.change()
         assert limited() == {one, nine}
         names.answers.set()
-        while acceptor._lookups.is_busy:
-            acceptor._lookups.wait(SECONDS)
+        while lookups.is_busy:
+            lookups.wait(SECONDS)
         assert limited() == {one, nine, pack_address("10.0.0.2"), pack_address("fd00::2")}
         names.known["nowhere.example"] = ["10.0.0.3"]
         rig.change()

@@ -12,6 +12,7 @@ from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.storage.log import Log, LogConfig, TrustedEnd
 from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
+from tests.support.log_fs import use_below, use_below_segments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
 FS = OsFs()
@@ -167,9 +168,8 @@ def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    log.state.fs = log.state.segments._fs = rig.fs = _FailingRename(nth, DiskFailed(errno.EIO, "rename"))
-    for segment in log.state.segments.all():
-        segment._fs = rig.fs
+    rig.fs = _FailingRename(nth, DiskFailed(errno.EIO, "rename"))
+    use_below(log, rig.fs)
     row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
     with pytest.raises(DiskFailed):
         log.advance_start(3)
@@ -191,14 +191,12 @@ def test_a_deletion_without_room_for_its_names_leaves_the_rest_for_the_next_look
     rig.config = LogConfig(segment_bytes=300, retention_ms=-1)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    for segment in log.state.segments.all():
-        segment._fs = _FailingRename(nth, DiskFull(errno.ENOSPC, "rename"))
+    use_below_segments(log, _FailingRename(nth, DiskFull(errno.ENOSPC, "rename")))
     assert log.advance_start(3) == 3
     assert not log.is_offline
     assert append_one(log, batch("x")).base_offset == 3
     assert [offset for offset, _ in read_all(log)] == [3]
-    for segment in log.state.segments.all():
-        segment._fs = FS
+    use_below_segments(log, FS)
     log.enforce_retention(NOW_MS)
     assert log.segment_count == 1
     assert not [name for name in rig.files if name.endswith(".log") and name != f"{3:020d}.log"]
@@ -209,8 +207,7 @@ def test_a_surprise_in_a_deletion_ends_the_role(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    for segment in log.state.segments.all():
-        segment._fs = _FailingRename(2, ValueError("a mistake"))
+    use_below_segments(log, _FailingRename(2, ValueError("a mistake")))
     with pytest.raises(FatalError, match="ended half way"):
         log.advance_start(3)
     log.close(clean=False)
