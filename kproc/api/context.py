@@ -2,7 +2,7 @@
 
 `RequestContext` is the request as seen from `api/`; role/request.py makes it answer over a link. Parts of
 one request that belong to other Handlers are asked for with `services.peers`, metadata changes with
-`call_controller`; both reply by a callback on the Handler's own thread, so nothing here needs a lock.
+`ask_controller`; both reply by a callback on the Handler's own thread, so nothing here needs a lock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kproc.api.fetch_session import SessionCache
     from kproc.api.traffic import Traffic
 
-OnReply = Callable[[dict[str, Any]], None]
 PartitionKey = tuple[str, int]
 OnReady = Callable[[bool], None]
 C_co = TypeVar("C_co", covariant=True)
@@ -161,7 +160,7 @@ class Peers(Protocol):
     ) -> None:
         """Ask another Handler."""
 
-    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None: ...
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None: ...
 
     def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """Ask for what touches many files, which would stall a Handler."""
@@ -398,9 +397,9 @@ class RequestContext:
     def advertised_port(self) -> int:
         return self.services.endpoints[self.listener_index].advertised_port
 
-    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """Ask the controller; `on_reply` runs after every Handler has taken in the change."""
-        self.services.peers.call_controller(op, body, on_reply)
+        self.services.peers.ask_controller(call, body, on_reply)
 
     @property
     def client_host(self) -> str:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.calls import Lost
+from kproc.api.controller_calls import CHANGE, Change, Changed, fields_of
 from kproc.api.registry import ErrorResponse
 from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE
-from kproc.cluster.controller import failure_of
 from kproc.cluster.mutation_quotas import CLIENT
 from kproc.cluster.topic_changes import THROTTLE
 from kproc.errors import ErrorCode, KafkaError
@@ -50,15 +51,16 @@ def answer_with_reply(
         context.reply(complete(error_response(request, ErrorCode.NONE, None)))
         return
 
-    def on_reply(reply: Fields) -> None:
-        error = failure_of(reply)
-        if error is None:
-            _throttle(context, reply.get(THROTTLE, 0))
-        context.reply(
-            complete(reply if error is None else error_response(request, error.code, error.message))
-        )
+    def on_reply(reply: Changed | Lost) -> None:
+        try:
+            fields = fields_of(reply)
+        except KafkaError as error:
+            fields = error_response(request, error.code, error.message)
+        else:
+            _throttle(context, fields.get(THROTTLE, 0))
+        context.reply(complete(fields))
 
-    context.call_controller(op, body, on_reply)
+    context.ask_controller(CHANGE, Change(op, body), on_reply)
 
 
 def check_size(op: str, request: Mapping[str, Any]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kproc.cluster.controller import failure_of
+from kproc.api.calls import Lost
+from kproc.api.controller_calls import CHANGE, Change, Changed, fields_of
+from kproc.errors import KafkaError
 
 if TYPE_CHECKING:
     from kproc.api.context import RequestContext
@@ -18,11 +20,14 @@ def when_made(context: RequestContext, topic: str, on_made: Callable[[str | None
         on_made(None)
         return
 
-    def on_reply(reply: dict[str, Any]) -> None:
+    def on_reply(reply: Changed | Lost) -> None:
         if context.services.image.topic(topic) is not None:
             on_made(None)
             return
-        error = failure_of(reply)
-        on_made((error.message if error is not None else reply["topics"][0]["error_message"]) or "")
+        try:
+            message = fields_of(reply)["topics"][0]["error_message"]
+        except KafkaError as error:
+            message = error.message
+        on_made(message or "")
 
-    context.call_controller("auto_create_topics", {"names": [topic]}, on_reply)
+    context.ask_controller(CHANGE, Change("auto_create_topics", {"names": [topic]}), on_reply)

@@ -11,11 +11,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc import log_levels
+from kproc.api.calls import Lost
 from kproc.api.controller_call import answer_with_reply, check_size
+from kproc.api.controller_calls import (
+    CHANGE,
+    SET_LOG_LEVELS,
+    Change,
+    Changed,
+    LogLevels,
+    failure_of,
+    fields_of,
+)
 from kproc.api.registry import api
 from kproc.api.rights import refused_resources
 from kproc.cluster.config_changes import RESOURCE_BROKER_LOGGER
-from kproc.cluster.controller import SET_LOG_LEVELS, failure_of
 from kproc.cluster.logger_changes import wanted_levels
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation
@@ -70,29 +79,29 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any], comple
     known = log_levels.effective()
     levels, errors = wanted_levels(loggers, context.services.config.node_id, known)
 
-    def on_set(reply: dict[str, Any]) -> None:
-        failure = failure_of(reply)
+    def on_set(failure: KafkaError | None) -> None:
         if failure is not None:
             errors.update({at: failure for at in range(len(loggers)) if at not in errors})
         if others:
-            context.call_controller(_OPERATION, {**request, "resources": others}, answer)
+            context.ask_controller(CHANGE, Change(_OPERATION, {**request, "resources": others}), answer)
         else:
-            answer({"responses": []})
+            answer(Changed({"responses": []}))
 
-    def answer(reply: dict[str, Any]) -> None:
-        failure = failure_of(reply)
-        if failure is not None:
-            reply = error_response({"resources": others}, failure.code, failure.message)
+    def answer(reply: Changed | Lost) -> None:
+        try:
+            fields = fields_of(reply)
+        except KafkaError as failure:
+            fields = error_response({"resources": others}, failure.code, failure.message)
         of_loggers = iter([_row(resource, errors.get(at)) for at, resource in enumerate(loggers)])
-        of_others = iter(reply["responses"])
+        of_others = iter(fields["responses"])
         kinds = (resource["resource_type"] for resource in request["resources"])
         rows = [next(of_loggers if kind == RESOURCE_BROKER_LOGGER else of_others) for kind in kinds]
         context.reply(complete({"responses": rows}))
 
     if levels and not request["validate_only"]:
-        context.call_controller(SET_LOG_LEVELS, {"levels": levels}, on_set)
+        context.ask_controller(SET_LOG_LEVELS, LogLevels(levels), lambda reply: on_set(failure_of(reply)))
     else:
-        on_set({})
+        on_set(None)
 
 
 def _parted(resources: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.calls import Lost
+from kproc.api.controller_calls import PRODUCER_IDS, AskController, ProducerIds, ProducerIdsWanted, failure_of
 from kproc.api.coordinator_call import Caller, OnOutcome, Outcome
 from kproc.api.registry import api
 from kproc.api.rights import REFUSALS, has_on_cluster
 from kproc.api.transaction_call import TRANSACTIONS, as_known, fields_of
-from kproc.cluster.controller import failure_of
 from kproc.containment import Containment
 from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation, ResourceType
@@ -25,7 +26,7 @@ from kproc.transaction.state import NO_EPOCH, NO_ID
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
-    from kproc.api.context import OnReply, RequestContext
+    from kproc.api.context import RequestContext
     from kproc.transaction.coordinator import TransactionCoordinator
 
 _NAME: Final = "init"
@@ -34,7 +35,6 @@ _WAITED: Final = "what waited for a producer id"
 
 OnId = Callable[[int], None]
 OnFailure = Callable[[KafkaError], None]
-CallController = Callable[[str, dict[str, Any], "OnReply"], None]
 
 
 class ProducerIdAllocator:
@@ -43,10 +43,10 @@ class ProducerIdAllocator:
     A Handler that dies takes the rest of its block with it. At a thousand ids a death, 2^63 last.
     """
 
-    __slots__ = ("_call_controller", "_containment", "_end", "_next", "_waiting")
+    __slots__ = ("_ask_controller", "_containment", "_end", "_next", "_waiting")
 
-    def __init__(self, call_controller: CallController, containment: Containment) -> None:
-        self._call_controller = call_controller
+    def __init__(self, ask_controller: AskController, containment: Containment) -> None:
+        self._ask_controller = ask_controller
         self._containment = containment
         self._next = 0
         self._end = 0
@@ -64,18 +64,19 @@ class ProducerIdAllocator:
             self._ask()
 
     def _ask(self) -> None:
-        self._call_controller("allocate_producer_ids", {}, self._on_block)
+        self._ask_controller(PRODUCER_IDS, ProducerIdsWanted(), self._on_block)
 
-    def _on_block(self, reply: dict[str, Any]) -> None:
+    def _on_block(self, reply: ProducerIds | Lost) -> None:
         error = failure_of(reply)
-        if error is not None:
+        if error is not None or isinstance(reply, Lost):
+            assert error is not None
             # All who wait now, and no more: whoever comes next asks again.
             failed, self._waiting = self._waiting, deque()
             for _, on_failure in failed:
                 on_failure(error)
             return
-        self._next = reply["first_producer_id"]
-        self._end = self._next + reply["count"]
+        self._next = reply.first
+        self._end = reply.first + reply.count
         while self._waiting and self._next < self._end:
             on_id, _ = self._waiting.popleft()
             self._next += 1

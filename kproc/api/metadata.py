@@ -16,10 +16,11 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.authorized_operations import NOT_TOLD, operations_on, operations_on_cluster
+from kproc.api.calls import Lost
 from kproc.api.controller_call import RECORDS_MAX, with_client
+from kproc.api.controller_calls import CHANGE, Change, Changed
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
-from kproc.cluster.controller import failure_of
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.cluster.topic_changes import NO_TOPIC_ID
@@ -59,15 +60,15 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     if not missing:
         return _answer(context, request, _look_up(context, wanted, hidden, refused, {}))
 
-    def on_reply(reply: Fields) -> None:
+    def on_reply(reply: Changed | Lost) -> None:
         # A controller that could not create anything leaves the topics unknown, which clients retry.
-        created = [] if failure_of(reply) else reply["topics"]
+        created = reply.fields.get("topics", ()) if isinstance(reply, Changed) else ()
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
         context.reply(_answer(context, request, _look_up(context, wanted, hidden, refused, errors)))
 
     # More are not made at once; those stay unknown, and are asked for again.
     body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
-    context.call_controller("auto_create_topics", body, on_reply)
+    context.ask_controller(CHANGE, Change("auto_create_topics", body), on_reply)
     return None
 
 

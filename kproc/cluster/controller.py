@@ -33,8 +33,6 @@ PRODUCER_ID_BLOCK_COUNT: Final = 1000
 # Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
 _RESERVED_IDS_BELOW: Final = 100
 FAILURE: Final = "failure"
-# Not an operation on the metadata: the controller forwards it to the supervisor.
-SET_LOG_LEVELS: Final = "set_log_levels"
 
 Reply = dict[str, Any]
 Handled = tuple[Reply, list[r.Record]]
@@ -51,11 +49,16 @@ def failure_of(reply: Reply) -> KafkaError | None:
         code, message = reply[FAILURE]
         return KafkaError(ErrorCode(code), message)
     if reply.get("lost"):
-        # Retriable in every client. NOT_CONTROLLER would send them looking for another broker.
-        return KafkaError(
-            ErrorCode.REQUEST_TIMED_OUT, "The controller restarted while it worked on this request."
-        )
+        return lost_with_controller()
     return None
+
+
+def lost_with_controller() -> KafkaError:
+    """The error of a request that was lost with the controller."""
+    # Retriable in every client. NOT_CONTROLLER would send them looking for another broker.
+    return KafkaError(
+        ErrorCode.REQUEST_TIMED_OUT, "The controller restarted while it worked on this request."
+    )
 
 
 def random_topic_id() -> bytes:

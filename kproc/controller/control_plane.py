@@ -15,16 +15,16 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from kproc.api.calls import B, Call, Lost, R
-from kproc.api.context import OnReply, OwnedPartition, Services
+from kproc.api.context import OwnedPartition, Services
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.containment import Containment
-from kproc.controller.operations import Decides
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.metrics.requests import Counts
 from kproc.purgatory.purgatory import Purgatory
+from kproc.role.calls import ServedCalls
 from kproc.role.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.role.linked_agent import LinkedPeer
 from kproc.role.plan import Plan
@@ -68,12 +68,13 @@ SERVED: Final = frozenset(
 _LENGTH: Final = struct.Struct(">i")
 
 
-class Controller(Decides, Protocol):
+class Controller(Protocol):
     """What requests of the control listener need of the controller."""
 
     image: ClusterImage
     counts: Counts
     containment: Containment
+    served_at_once: ServedCalls
 
 
 class ControlPlane:
@@ -249,8 +250,8 @@ class _Peers:
         del call, body, on_reply
         _refuse()
 
-    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._controller.serve(op, body, on_reply, waits_for_handlers=False)
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        self._controller.served_at_once.ask(call, body, on_reply)
 
 
 def _refuse() -> NoReturn:

@@ -11,21 +11,23 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.context import OnReply
+from kproc.api.calls import OnResult
+from kproc.api.controller_calls import CHANGE, OWN, SET_LOG_LEVELS, LogLevels, Outcome, OwnAnswer, OwnRequest
 from kproc.clock import NS_PER_MS
 from kproc.cluster.broker_config import is_store
-from kproc.cluster.controller import SET_LOG_LEVELS, ControllerState, failure_reply
+from kproc.cluster.controller import ControllerState, failure_of, failure_reply
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
 from kproc.cluster.host_names import RESOLVABLE, host_names
 from kproc.cluster.image import ClusterImage
-from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import BrokerConfigSet, Record
 from kproc.cluster.topic_changes import HELD
 from kproc.config.dynamic import DynamicSettings
+from kproc.controller.answers import serve_changes
 from kproc.controller.control_plane import ControlPlane
 from kproc.controller.freed_names import FreedNames, wanted_names
 from kproc.controller.leftovers import Leftovers
@@ -34,9 +36,10 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Found, Lookups
-from kproc.observe.offline_partitions import TOLD
-from kproc.observe.telemetry_feed import TELEMETRY, BatchSent, OnSent
-from kproc.role.calls import serve_call
+from kproc.observe.offline_partitions import TOLD, Noted, Report
+from kproc.observe.telemetry_feed import TELEMETRY, TOPIC_WANTED, BatchSent, OnSent
+from kproc.role.asks import OnReply
+from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.listeners import look_up
 from kproc.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
@@ -97,6 +100,9 @@ class Controller(LinkedAgent):
         operations.controller = self
         self._control: LinkedPeer | None = None
         self.counts = metrics.slab.counts(CONTROLLER_PART)
+        self._served: ServedCalls = self._make_served(waits_for_handlers=True)
+        # For who is asked over the control listener: a Handler that does not answer must not keep an operator waiting.
+        self.served_at_once: ServedCalls = self._make_served(waits_for_handlers=False)
         self._control_plane = ControlPlane(plan, self)
         self._telemetry = ControllerTelemetry(
             plan,
@@ -104,7 +110,7 @@ class Controller(LinkedAgent):
             metrics.slab,
             image=lambda: self.image,
             ask=self._ask_handler,
-            create=lambda on_reply: self.serve("auto_create_topics", {"names": [TELEMETRY_TOPIC]}, on_reply),
+            create=lambda on_reply: self._served.ask(CHANGE, TOPIC_WANTED, on_reply),
         )
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
@@ -206,25 +212,51 @@ class Controller(LinkedAgent):
 
     def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
         if kind == CALL:
-            serve_call(view, peer.outbox, self._serve_call)
+            serve_raw_call(view, peer.outbox, self._served.serve_raw)
         elif kind == DELTA_ACK:
             self._acknowledged(peer, TOKEN.unpack_from(view)[0])
         else:
             assert kind == REPLY, kind
             self._calls.take_reply(view)
 
-    def _serve_call(self, op: str, body: Any, _payload: memoryview, on_reply: OnReply) -> None:
-        self.serve(op, body, on_reply)
+    def _make_served(self, *, waits_for_handlers: bool) -> ServedCalls:
+        served = ServedCalls()
+        serve_changes(served, partial(self.serve, waits_for_handlers=waits_for_handlers))
+        served.add(OWN, self._serve_own)
+        served.add(SET_LOG_LEVELS, self._set_log_levels)
+        served.add(TOLD, self._note_offline)
+        return served
 
-    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
-        """Serve an operation on the metadata, or one of kproc's own, whose names begin with `private:`.
+    def _serve_own(self, body: OwnRequest, on_reply: OnResult[OwnAnswer]) -> None:
+        def answer(reply: dict[str, Any]) -> None:
+            on_reply(OwnAnswer(error=reply["error"], result=reply["result"]))
 
-        `look_up` resolves a host name for the supervisor, which must not wait for a name server itself.
+        if not self.containment.run(body.op, None, self._operations.serve, body.op, body.fields, answer):
+            on_reply(OwnAnswer(error=f"{body.op} failed: see the broker's log"))
+
+    def _set_log_levels(self, body: LogLevels, on_reply: OnResult[Outcome]) -> None:
+        def on_set(reply: dict[str, Any]) -> None:
+            error = failure_of(reply)
+            on_reply(Outcome(failure=None if error is None else (int(error.code), error.message)))
+
+        self._operations.set_log_levels({"levels": body.levels}, on_set)
+
+    def _note_offline(self, report: Report, on_reply: OnResult[Noted]) -> None:
+        self._operations.status.offline.update(report)
+        on_reply(Noted())
+
+    def look_up(self, host: str, on_found: Callable[[list[str]], None]) -> None:
+        """Resolve a host name for the supervisor, which must not wait for a name server itself."""
+        self._listener_lookups.ask([host], lambda found: on_found(found[host]))
+
+    def serve(
+        self, op: str, body: dict[str, Any], on_reply: OnReply, *, waits_for_handlers: bool = True
+    ) -> None:
+        """Decide about an operation on the metadata (ControllerState).
+
         A change is answered when every Handler knows it, or without `waits_for_handlers` as soon as it is on disk. A
         change that names hosts waits for a name server; later changes do not wait for it.
         """
-        if self._serve_own(op, body, on_reply):
-            return
         hosts = host_names(op, body, self._plan.config)
         if not hosts:
             self._change(op, body, on_reply, waits_for_handlers)
@@ -235,24 +267,6 @@ class Controller(LinkedAgent):
             self._change(op, {**body, RESOLVABLE: resolvable}, on_reply, waits_for_handlers)
 
         self._lookups.ask(hosts, on_found)
-
-    def _serve_own(self, op: str, body: Any, on_reply: OnReply) -> bool:
-        """Serve what changes no metadata; False if this is none of it."""
-        if op.startswith("private:"):
-            what = op.removeprefix("private:")
-            if not self.containment.run(op, None, self._operations.serve, what, body, on_reply):
-                on_reply({"error": f"{what} failed: see the broker's log", "result": None})
-        elif op == SET_LOG_LEVELS:
-            self._operations.set_log_levels(body, on_reply)
-        elif op == TOLD:
-            self._operations.status.offline.update(body)
-            on_reply({})
-        elif op == "look_up":
-            host: str = body["host"]
-            self._listener_lookups.ask([host], lambda found: on_reply({"found": found[host]}))
-        else:
-            return False
-        return True
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         names = wanted_names(op, body)

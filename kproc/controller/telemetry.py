@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kproc.api.context import OnReply
 from kproc.clock import NS_PER_MS, Clock
 from kproc.cluster.image import ClusterImage
 from kproc.config import Config
@@ -29,7 +28,7 @@ from kproc.metrics.spec import METRICS, Kind
 from kproc.metrics.utilisation import busy_between
 from kproc.observe.network_figures import ApiFigures
 from kproc.observe.status import Status, cpu_seconds
-from kproc.observe.telemetry_feed import Ask, Feed, Wanted
+from kproc.observe.telemetry_feed import Ask, Create, Feed, Wanted
 from kproc.role.roles import CONTROLLER, slab_row
 from kproc.transport.agent import AgentId
 
@@ -171,7 +170,7 @@ class ControllerTelemetry:
         *,
         image: Callable[[], ClusterImage],
         ask: Ask,
-        create: Callable[[OnReply], None],
+        create: Create,
     ) -> None:
         self._clock, self._config = plan.clock, plan.config
         self._image = image

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
-from kproc.api.context import OnReply, PartitionKey
-from kproc.cluster.controller import failure_of
+from kproc.api.calls import Lost
+from kproc.api.context import PartitionKey
+from kproc.api.controller_calls import (
+    LEADER_EPOCHS,
+    AskController,
+    LeaderEpochs,
+    LeaderEpochsWanted,
+    failure_of,
+)
 from kproc.cluster.image import ClusterImage
 
 logger = logging.getLogger(__name__)
-
-CallController = Callable[[str, dict[str, Any], OnReply], None]
 
 
 class CoordinatorEpochs:
@@ -25,11 +29,11 @@ class CoordinatorEpochs:
     def __init__(
         self,
         image: Callable[[], ClusterImage],
-        call_controller: CallController,
+        ask_controller: AskController,
         on_epoch: Callable[[PartitionKey], None],
     ) -> None:
         self._image = image
-        self._call_controller = call_controller
+        self._ask_controller = ask_controller
         self._on_epoch = on_epoch
         self._known: dict[PartitionKey, int] = {}
         self._asked: dict[PartitionKey, object] = {}  # With a token of the call.
@@ -70,17 +74,17 @@ class CoordinatorEpochs:
         keys = [(name, index) for index in indexes]
         self._asked.update(dict.fromkeys(keys, token))
 
-        def on_reply(reply: dict[str, Any]) -> None:
+        def on_reply(reply: LeaderEpochs | Lost) -> None:
             still = [key for key in keys if self._asked.get(key) is token]
             for key in still:
                 del self._asked[key]
             error = failure_of(reply)
-            if error is not None:
+            if error is not None or isinstance(reply, Lost):
                 logger.info("no epochs for the coordinators of %s yet: %s", name, error)
                 return
-            epochs = dict(zip(keys, reply["leader_epochs"], strict=True))
+            epochs = dict(zip(keys, reply.epochs, strict=True))
             for key in still:
                 self._known[key] = epochs[key]
                 self._on_epoch(key)
 
-        self._call_controller("raise_leader_epochs", {"topic_id": topic_id, "partitions": indexes}, on_reply)
+        self._ask_controller(LEADER_EPOCHS, LeaderEpochsWanted(topic_id, indexes), on_reply)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Generic
 
 from kproc.api.context import PartitionKey, PartitionMoving
+from kproc.api.controller_calls import AskController
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
 from kproc.config import Config
@@ -27,7 +28,7 @@ from kproc.coordinator.partitioning import partition_for
 from kproc.coordinator.rules import Code, Coordinator, DueOf, OnCode
 from kproc.deadlines import NEVER, Deadlines
 from kproc.errors import ErrorCode, KafkaError
-from kproc.handler.coordinator_epochs import CallController, CoordinatorEpochs
+from kproc.handler.coordinator_epochs import CoordinatorEpochs
 from kproc.handler.coordinator_shard import C, CoordinatorKind, Guard, Shard
 from kproc.handler.coordinator_waits import CoordinatorWaits, OnSettled
 from kproc.handler.partitions import Partitions
@@ -56,7 +57,7 @@ class CoordinatorRuntime:
         partitions: Partitions,
         handler_index: int,
         containment: Containment,
-        call_controller: CallController,
+        ask_controller: AskController,
     ) -> None:
         self.by_topic = {kind.topic: TopicCoordinators(self, kind) for kind in kinds}
         self._containment = containment
@@ -69,7 +70,7 @@ class CoordinatorRuntime:
         self._shards: dict[PartitionKey, Shard[Any]] = {}
         self._loading: dict[PartitionKey, Shard[Any]] = {}
         self._to_open: deque[PartitionKey] = deque()
-        self._epochs = CoordinatorEpochs(image, call_controller, lambda key: self._owe(key, 0))
+        self._epochs = CoordinatorEpochs(image, ask_controller, lambda key: self._owe(key, 0))
         # Partitions of eager kinds that have no coordinator yet, and when they are tried again; those that may not have
         # one for some time are apart.
         self._owed: dict[PartitionKey, int] = {}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from kproc.api.calls import B, Call, Lost, R
-from kproc.api.context import Endpoint, OnReply, Services
+from kproc.api.context import Endpoint, Services
 from kproc.api.coordinator_call import send_back
 from kproc.api.fetch_session import SessionCache
 from kproc.api.init_producer_id import ProducerIdAllocator
@@ -110,7 +110,7 @@ class Handler(LinkedAgent):
             endpoints=endpoints,
             handler_index=agent_id.index,
             partitions=self._partitions,
-            peers=HandlerPeers(self._ask, self._call_controller),
+            peers=HandlerPeers(self._ask),
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
             containment=self.containment,
@@ -118,7 +118,7 @@ class Handler(LinkedAgent):
         self._services.authorizer = make_authorizer(config, lambda: self._services.image.acls, kafka_name)
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(
-            self._services.peers.call_controller, self.containment
+            self._services.peers.ask_controller, self.containment
         )
         self._produce = ProduceBatcher(self._services, FastAnswers())
         self._compaction = CompactionCalls(self._partitions, lambda: self._services.image, clock.now_ns)
@@ -140,7 +140,7 @@ class Handler(LinkedAgent):
             rates=self._rates,
             coordinators=self._coordinators,
         )
-        self._offline = OfflineNews(agent_id.index, self._services.peers.call_controller)
+        self._offline = OfflineNews(agent_id.index, self._services.peers.ask_controller)
         self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._transfers)
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
@@ -169,7 +169,7 @@ class Handler(LinkedAgent):
             partitions=self._partitions,
             handler_index=self.id.index,
             containment=self.containment,
-            call_controller=self._services.peers.call_controller,
+            ask_controller=self._services.peers.ask_controller,
         )
 
     def _make_rates(self, config: Config) -> ClientRates:
@@ -357,9 +357,6 @@ class Handler(LinkedAgent):
             self.is_called = True
             return
         self._calls.ask(outbox, peer, call, body, on_reply, payload)
-
-    def _call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._calls.call(self._outbox(CONTROLLER), CONTROLLER, op, body, on_reply)
 
     def _adopt(self, image: ClusterImage) -> None:
         """Use a whole image, at our start or the controller's; changes in between did not come as deltas."""

@@ -7,13 +7,12 @@ from typing import Any, Final, NamedTuple
 
 from kproc.api.calls import B, Call, Lost, R
 from kproc.api.context import Services
-from kproc.api.init_producer_id import CallController
 from kproc.clock import NS_PER_S
 from kproc.containment import Owner
 from kproc.handler.owner_calls import OwnerCalls
 from kproc.role.calls import Calls
 from kproc.role.linked_agent import LinkedPeer
-from kproc.role.roles import CLEANER, HANDLER, handler_id
+from kproc.role.roles import CLEANER, CONTROLLER, HANDLER, handler_id
 from kproc.transport.agent import AgentId
 from kproc.transport.outbox import Outbox
 
@@ -62,7 +61,8 @@ class UnlinkedCalls:
 
         Scaled away and started again, it may be named by the metadata before we have read that its link is another.
         """
-        if peer is not None and peer.outbox.is_over():
+        # What the controller never took is lost: its successor sends a snapshot of its own, and is asked anew.
+        if peer is not None and peer.id != CONTROLLER and peer.outbox.is_over():
             self._have_left.add(peer.id)
             # Before those that wait: they were made earlier.
             self.waiting[:0] = [
@@ -118,9 +118,8 @@ class UnlinkedCalls:
 class HandlerPeers:
     """The `Peers` of api/context.py over this Handler's links."""
 
-    def __init__(self, ask: Callable[..., None], call_controller: CallController) -> None:
+    def __init__(self, ask: Callable[..., None]) -> None:
         self._ask = ask
-        self.call_controller = call_controller
 
     def ask(
         self,
@@ -134,3 +133,6 @@ class HandlerPeers:
 
     def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         self._ask(CLEANER, call, body, on_reply)
+
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        self._ask(CONTROLLER, call, body, on_reply)

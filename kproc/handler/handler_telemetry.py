@@ -13,6 +13,7 @@ from typing import Any, Final
 from kproc.api.calls import OnResult
 from kproc.api.cleaner_calls import Done
 from kproc.api.context import PartitionMoving, Services
+from kproc.api.controller_calls import CHANGE
 from kproc.api.traffic import Rows, Traffic
 from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.image import ClusterImage
@@ -22,7 +23,7 @@ from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.handler.partitions import Partitions
 from kproc.handler.request_log import loggable
 from kproc.observe.network_figures import api_name
-from kproc.observe.telemetry_feed import TELEMETRY, BatchSent, Feed, OnSent, Wanted
+from kproc.observe.telemetry_feed import TELEMETRY, TOPIC_WANTED, BatchSent, Feed, OnSent, Wanted
 from kproc.role.request import HandlerRequest
 from kproc.storage.validate import COORDINATOR
 from kproc.transport.agent import AgentId
@@ -122,9 +123,7 @@ class HandlerTelemetry:
             config=services.config,
             image=lambda: services.image,
             ask=self._ask,
-            create=lambda on_reply: services.peers.call_controller(
-                "auto_create_topics", {"names": [TELEMETRY_TOPIC]}, on_reply
-            ),
+            create=lambda on_reply: services.peers.ask_controller(CHANGE, TOPIC_WANTED, on_reply),
         )
         self._wanted = Wanted(services.image, services.config)
         self._since_ns = services.clock.now_ns()

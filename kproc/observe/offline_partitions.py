@@ -6,24 +6,43 @@ exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
+from kproc.api.calls import Call, Reply
+from kproc.api.controller_calls import AskController
+
 SHOWN_MAX: Final = 20
-TOLD: Final = "offline_partitions"  # The operation by which a Handler reports.
 _REASON_MAX: Final = 300
 
 Offline = Mapping[tuple[str, int], str]
 
 
+class Report(msgspec.Struct, array_like=True):
+    """How many partitions of a Handler are offline; the first of them as (topic, index, reason)."""
+
+    handler: int
+    count: int
+    first: list[tuple[str, int, str]]
+
+
+class Noted(Reply):
+    """The controller has the report."""
+
+
+TOLD: Final = Call("offline_partitions", Report, Noted)
+
+
 class OfflineNews:
     """The Handler's side. `tell` is called about once a second."""
 
-    __slots__ = ("_call_controller", "_handler", "_told")
+    __slots__ = ("_ask_controller", "_handler", "_told")
 
-    def __init__(self, handler: int, call_controller: Callable[..., None]) -> None:
+    def __init__(self, handler: int, ask_controller: AskController) -> None:
         self._handler = handler
-        self._call_controller = call_controller
+        self._ask_controller = ask_controller
         self._told: Offline = {}
 
     def controller_is_new(self) -> None:
@@ -35,20 +54,20 @@ class OfflineNews:
         if offline == self._told:
             return
         self._told = dict(offline)
-        first = [[*key, offline[key][:_REASON_MAX]] for key in sorted(offline)[:SHOWN_MAX]]
-        body = {"handler": self._handler, "count": len(offline), "first": first}
-        self._call_controller(TOLD, body, lambda _reply: None)
+        first = [(*key, offline[key][:_REASON_MAX]) for key in sorted(offline)[:SHOWN_MAX]]
+        report = Report(self._handler, len(offline), first)
+        self._ask_controller(TOLD, report, lambda _reply: None)
 
 
 class OfflinePartitions:
     """The controller's side: the last report of each running Handler."""
 
     def __init__(self) -> None:
-        self._by_handler: dict[int, dict[str, Any]] = {}
+        self._by_handler: dict[int, Report] = {}
 
-    def update(self, body: dict[str, Any]) -> None:
+    def update(self, report: Report) -> None:
         """Store a Handler's report."""
-        self._by_handler[body["handler"]] = body
+        self._by_handler[report.handler] = report
 
     def forget(self, handler: int) -> None:
         """Forget the report of a Handler that has ended: its successor will send its own."""
@@ -58,11 +77,11 @@ class OfflinePartitions:
         """How many there are, and the first of them by name."""
         rows = sorted(
             (topic, index, handler, reason)
-            for handler, body in self._by_handler.items()
-            for topic, index, reason in body["first"]
+            for handler, report in self._by_handler.items()
+            for topic, index, reason in report.first
         )
         return {
-            "count": sum(body["count"] for body in self._by_handler.values()),
+            "count": sum(report.count for report in self._by_handler.values()),
             "first": [
                 {"topic": topic, "partition": index, "handler": handler, "reason": reason}
                 for topic, index, handler, reason in rows[:SHOWN_MAX]
@@ -72,7 +91,7 @@ class OfflinePartitions:
     @property
     def problem(self) -> str | None:
         """One line for the status; None if no partition is offline."""
-        count = sum(body["count"] for body in self._by_handler.values())
+        count = sum(report.count for report in self._by_handler.values())
         if not count:
             return None
         return f"{count} partition{' is' if count == 1 else 's are'} offline"

@@ -19,7 +19,7 @@ import orjson
 
 from kproc.api.calls import Call, FromImage, Lost
 from kproc.api.cleaner_calls import Done
-from kproc.api.context import OnReply
+from kproc.api.controller_calls import Change, Changed, OnChanged
 from kproc.clock import NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, PartitionImage
 from kproc.cluster.internal_topics import TELEMETRY_TOPIC
@@ -48,7 +48,8 @@ TELEMETRY: Final[Call[BatchSent, Done]] = Call("telemetry", BatchSent, Done)
 # Gets Lost, or None, when the owner could not be asked.
 OnSent = Callable[[Done | Lost | None], None]
 Ask = Callable[[int, BatchSent, OnSent, bytes], None]
-Create = Callable[[OnReply], None]
+Create = Callable[[OnChanged], None]
+TOPIC_WANTED: Final = Change("auto_create_topics", {"names": [TELEMETRY_TOPIC]})
 
 
 class Wanted:
@@ -157,9 +158,9 @@ class Feed:
         body = BatchSent(self._image().version, partition.index)
         self._ask(partition.owner, body, on_reply, unsent[0])
 
-    def _on_created(self, reply: dict[str, Any]) -> None:
+    def _on_created(self, reply: Changed | Lost) -> None:
         self._is_asking = False
-        for row in reply.get("topics", ()):
+        for row in reply.fields.get("topics", ()) if isinstance(reply, Changed) else ():
             if row["error_code"] and row["error_message"] != self._complaint:
                 self._complaint = row["error_message"]
                 logger.warning("the topic %s cannot be made: %s", TELEMETRY_TOPIC, self._complaint)

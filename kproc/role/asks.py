@@ -17,6 +17,7 @@ Reply = dict[str, Any]
 OnReply = Callable[[Reply], None]
 Send = Callable[[dict[str, Any]], None]
 LOST: Reply = {"lost": True}
+LOOK_UP: Final = "look_up"  # The supervisor asks this of the controller: {"host"}, answered by {"found"}.
 LOG_LEVELS: Final = "log_levels"  # The controller asks this of the supervisor, which then asks every role.
 
 

@@ -3,8 +3,7 @@
 A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
 reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
 as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
-successor (`Calls.take_back`). `Calls.ask` makes calls with types (api/calls.py), which a `ServedCalls`
-answers; `Calls.call` those to the controller, whose bodies and replies are the fields of requests.
+successor (`Calls.take_back`). Each call is declared with its types (api/calls.py); a `ServedCalls` answers it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,11 @@ from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY, TOKEN
 from kproc.transport.outbox import Outbox
 
-OnReply = Callable[[dict[str, Any]], None]
 Payload = memoryview | bytearray
-Serve = Callable[[str, Any, memoryview, OnReply], None]
 IsGone = Callable[[], bool]  # Whether who made a call has ended.
 ServeRaw = Callable[[str, msgspec.Raw, memoryview, OnResult[Any], IsGone], None]
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_plain = msgspec.msgpack.Decoder().decode
 _decode_call = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
 _NIL: Final = _encode(None)
 
@@ -39,22 +35,12 @@ class _Open(NamedTuple):
     peer: AgentId
     on_reply: Callable[[Any], None]
     owner: Owner | None
-    call: Call[Any, Any] | None  # None: plain values.
+    call: Call[Any, Any]
 
-    def take(self, raw: memoryview) -> tuple[Any, bool]:
-        """The reply, and whether another one follows."""
+    def take(self, raw: memoryview) -> Any:
+        """The reply. Another one follows if it `is_open`."""
         # The peer lives, but what it was to do has failed unexpectedly, which its log tells: as lost as if it had died.
-        if raw == _NIL:
-            return self.lost(), False
-        if self.call is None:
-            plain = _decode_plain(raw)
-            return plain, bool(plain.get("is_open"))
-        reply = self.call.decode_reply(raw)
-        return reply, reply.is_open
-
-    def lost(self) -> Any:
-        """Instead of the reply."""
-        return {"lost": True} if self.call is None else Lost()
+        return Lost() if raw == _NIL else self.call.decode_reply(raw)
 
 
 class Untaken(NamedTuple):
@@ -78,18 +64,6 @@ class Calls:
     def __len__(self) -> int:
         return len(self._open)
 
-    def call(
-        self,
-        outbox: Outbox | None,
-        peer: AgentId,
-        op: str,
-        body: Any,
-        on_reply: OnReply,
-        payload: bytes | memoryview = b"",
-    ) -> None:
-        """Ask `peer`; the caller flushes its outboxes at the end of its duty cycle."""
-        self._push(outbox, op, body, payload, _Open(peer, on_reply, self._containment.owner, None))
-
     def ask(
         self,
         outbox: Outbox | None,
@@ -106,7 +80,7 @@ class Calls:
         self, outbox: Outbox | None, op: str, body: Any, payload: bytes | memoryview, made: _Open
     ) -> None:
         if outbox is None:  # It is being restarted.
-            made.on_reply(made.lost())
+            made.on_reply(Lost())
             return
         token = next(self._tokens)
         self._open[token] = made
@@ -119,32 +93,31 @@ class Calls:
         found = self._open.get(token)
         if found is None:  # Lost already, with the peer that is answering all the same.
             return
-        reply, is_open = found.take(view[TOKEN.size : TOKEN.size + length])
-        if not is_open:
+        reply = found.take(view[TOKEN.size : TOKEN.size + length])
+        if isinstance(reply, Lost) or not reply.is_open:
             del self._open[token]
         self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
 
     def take_back(self, outbox: Outbox) -> Iterator[Untaken]:
-        """The calls of declared types that a peer which has ended in order never took. They are not open any more."""
+        """The calls that a peer which has ended in order never took. They are not open any more."""
         for kind, view in outbox.untaken():
             if kind != CALL:
                 continue
             token, length = TOKEN.unpack_from(view)
             made = self._open.get(token)
-            if made is not None and made.call is not None:
+            if made is not None:
                 del self._open[token]
                 _, body = _decode_call(view[TOKEN.size : TOKEN.size + length])
                 yield Untaken(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
 
     def lose(self, peer: AgentId) -> frozenset[str]:
-        """Answer every open call to a peer that has died as lost. Returns of which operations, but the controller's."""
+        """Answer every open call to a peer that has died as lost. Returns of which operations."""
         lost = [token for token, each in self._open.items() if each.peer == peer]
         ops: set[str] = set()
         for token in lost:
             each = self._open.pop(token)
-            if each.call is not None:
-                ops.add(each.call.name)
-            self._containment.run("what a lost call was for", each.owner, each.on_reply, each.lost())
+            ops.add(each.call.name)
+            self._containment.run("what a lost call was for", each.owner, each.on_reply, Lost())
         return frozenset(ops)
 
 
@@ -182,20 +155,17 @@ class ServedCalls:
         served = self.by_op[op]
         served.serve(served.decode(raw), payload, on_reply)
 
+    def ask(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        """Answer a call of this role itself."""
 
-def serve_call(view: memoryview, outbox: Outbox, serve: Serve) -> None:
-    """Decode a CALL record and let `serve(op, body, payload, on_reply)` answer it, now or later."""
+        def on_result(reply: R | None) -> None:
+            on_reply(Lost() if reply is None else reply)
 
-    def serve_plain(
-        op: str, raw: msgspec.Raw, payload: memoryview, on_reply: OnReply, _is_gone: IsGone
-    ) -> None:
-        serve(op, _decode_plain(raw), payload, on_reply)
-
-    serve_raw_call(view, outbox, serve_plain)
+        self.by_op[call.name].serve(body, bytearray(), on_result)
 
 
 def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw) -> None:
-    """`serve_call` for a role that decodes the body itself, by the type that its operation declares."""
+    """Let `serve(op, body, payload, on_reply, is_gone)` answer a CALL record, now or later. It decodes the body."""
     token, length = TOKEN.unpack_from(view)
     op, raw = _decode_call(view[TOKEN.size : TOKEN.size + length])
 

@@ -8,6 +8,8 @@ from typing import Final
 import orjson
 
 from kproc.api import registry
+from kproc.api.calls import Lost
+from kproc.api.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.api.rights import check_needs
 from kproc.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.metrics.requests import REQUESTS
@@ -101,21 +103,21 @@ def _serve_private(request: HandlerRequest, body: memoryview) -> None:
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise ProtocolError(f"private operation: {error}") from error
 
-    def on_reply(reply: dict[str, object]) -> None:
-        if reply.get("lost"):
-            reply = {"error": "the controller is being restarted; try again", "result": None}
-        payload = orjson.dumps(reply)
+    def on_reply(reply: OwnAnswer | Lost) -> None:
+        if isinstance(reply, Lost):
+            reply = OwnAnswer(error="the controller is being restarted; try again")
+        payload = orjson.dumps({"error": reply.error, "result": reply.result})
         length = len(payload) + 4
         request.send(
             length.to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + payload
         )
 
     if op == "ping":
-        on_reply({"error": None, "result": {}})
+        on_reply(OwnAnswer(result={}))
         return
     right = Operation.DESCRIBE if op in _PRIVATE_READING else Operation.ALTER
     if not request.is_allowed(right, ResourceType.CLUSTER, CLUSTER_NAME):
         reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
-        on_reply({"error": reason, "result": None})
+        on_reply(OwnAnswer(error=reason))
         return
-    request.call_controller(f"private:{op}", wanted, on_reply)
+    request.ask_controller(OWN, OwnRequest(op, wanted), on_reply)

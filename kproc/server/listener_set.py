@@ -19,6 +19,7 @@ from typing import Any, Final
 from kproc.config import EndPoint
 from kproc.config.listeners import LISTENERS_MAX
 from kproc.errors import FatalError
+from kproc.role.asks import LOOK_UP
 from kproc.role.listeners import Endpoint, close_listener, needs_look_up, open_listener
 from kproc.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
 from kproc.server.children import Children
@@ -141,7 +142,7 @@ class ListenerSet:
         while True:
             replies: list[dict[str, Any]] = []
             yield lambda: controller.child is not None
-            self._children.ask(controller, "look_up", {"host": end_point.host}, replies.append)
+            self._children.ask(controller, LOOK_UP, {"host": end_point.host}, replies.append)
             yield functools.partial(bool, replies)
             if not replies[0].get("lost"):
                 return list(replies[0]["found"])

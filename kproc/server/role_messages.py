@@ -26,7 +26,7 @@ from kproc.controller.controller import Controller
 from kproc.handler.handler import Handler
 from kproc.net.acceptor import Acceptor
 from kproc.net.processor import Processor
-from kproc.role.asks import LOG_LEVELS, answer
+from kproc.role.asks import LOG_LEVELS, LOOK_UP, answer
 from kproc.role.listeners import Endpoint
 from kproc.transport.agent import Agent, AgentId
 
@@ -133,7 +133,10 @@ class RoleMessages:
             log_levels.apply(body["levels"])
             on_reply({})
         elif isinstance(agent, Controller):
-            agent.serve(what, body, on_reply)
+            if what == LOOK_UP:
+                agent.look_up(body["host"], lambda found: on_reply({"found": found}))
+            else:
+                agent.serve(what, body, on_reply)
         elif what == "endpoints":
             assert isinstance(agent, Handler)
             agent.apply_endpoints([Endpoint(**fields) for fields in body["endpoints"]])

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kproc.api.calls import Call, Lost
+from kproc.api.calls import B, Call, Lost, R
 from kproc.api.cleaner_calls import SWAP_SEGMENTS
-from kproc.api.context import OnReply, PartitionMoving
+from kproc.api.context import PartitionMoving
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
 from kproc.cluster import records as r
@@ -26,6 +26,7 @@ from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.config import Config
 from kproc.containment import Containment
+from kproc.controller.answers import serve_changes
 from kproc.controller.freed_names import FreedNames
 from kproc.coordinator.partitioning import partition_for
 from kproc.errors import ErrorCode, KafkaError
@@ -41,6 +42,8 @@ from kproc.handler.partitions import Partitions
 from kproc.handler.syncer import Outcome, sync_one
 from kproc.metrics.slab import MetricsRow
 from kproc.purgatory.purgatory import Purgatory
+from kproc.role.asks import OnReply
+from kproc.role.calls import ServedCalls
 from kproc.role.partition_table import PartitionTable
 from kproc.role.roles import handler_id
 from kproc.storage import checkpoints
@@ -163,7 +166,7 @@ class Handler:
         self.coordinators = CoordinatorRuntime(
             kinds, config=scene.config, clock=clock,
             image=lambda: self.image, partitions=self.partitions, handler_index=index, containment=Containment(),
-            call_controller=scene.call_controller,
+            ask_controller=scene.ask_controller,
         )  # fmt: skip
         self.coordinators.load_eagerly()
         self.transfers = PartitionTransfer(
@@ -319,8 +322,14 @@ class Scene:
             ask=self.ask, metrics=MetricsRow(new_slab(), 0, 1),
         )  # fmt: skip
 
-    def call_controller(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """A Handler's call; whoever dies, it is not the controller."""
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        """A Handler's call."""
+        served = ServedCalls()
+        serve_changes(served, self._decide)
+        served.ask(call, body, on_reply)
+
+    def _decide(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Whoever dies, it is not the controller."""
         before, self.acting = self.acting, None
         reply = self.do(op, **body)
         self.acting = before

@@ -12,11 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from kproc.api import registry
+from kproc.api.calls import B, Call, Lost, R
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.api.rights import check_needs
 from kproc.cluster.controller import failure_reply
 from kproc.containment import Containment
+from kproc.controller.answers import serve_changes
 from kproc.errors import ErrorCode, KafkaError
+from kproc.role.calls import ServedCalls
 from kproc.security.acl import Operation, ResourceType
 from kproc.security.authorizer import make_authorizer
 from kproc.security.principal import ANONYMOUS, Identity
@@ -33,24 +36,33 @@ class Broker:
 
     def __init__(self, settings: dict[str, object] | None = None, *, handlers: int = 2) -> None:
         self.cluster = InMemoryController(settings, handlers=handlers)
-        self.calls: deque[tuple[str, Fields, Callable[[Fields], None]]] = deque()
-        self.controller_failure: Fields | None = None
+        self.calls: deque[tuple[Call[Any, Any], Any, Callable[[Any], None]]] = deque()
+        self.controller_failure: Fields | Lost | None = None
+        self._served = ServedCalls()
+        serve_changes(self._served, self._decide)
         self.client = Identity("/127.0.0.1", ANONYMOUS)  # Who asks.
         self.services = SimpleNamespace(
             config=self.cluster.config,
             image=self.cluster.image,
             authorizer=make_authorizer(self.cluster.config, lambda: self.cluster.image.acls, kafka_name),
-            producer_ids=ProducerIdAllocator(self.call_controller, Containment()),
+            producer_ids=ProducerIdAllocator(self.ask_controller, Containment()),
         )
 
-    def call_controller(self, op: str, body: Fields, on_reply: Callable[[Fields], None]) -> None:
-        self.calls.append((op, body, on_reply))
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        self.calls.append((call, body, on_reply))
+
+    def _decide(self, op: str, body: Fields, on_reply: Callable[[Fields], None]) -> None:
+        assert not isinstance(self.controller_failure, Lost)
+        on_reply(self.controller_failure or self.cluster.do(op, **body))
 
     def run_controller(self) -> None:
         """Answer everything that was asked so far, and what the answers ask."""
         while self.calls:
-            op, body, on_reply = self.calls.popleft()
-            on_reply(self.controller_failure or self.cluster.do(op, **body))
+            call, body, on_reply = self.calls.popleft()
+            if isinstance(self.controller_failure, Lost):
+                on_reply(self.controller_failure)
+            else:
+                self._served.ask(call, body, on_reply)
 
     def send(self, key: ApiKey, version: int, /, **fields: Any) -> PendingAnswer:
         """A request, through the codec and the handler; parked until `run_controller` if it must wait."""
@@ -69,7 +81,7 @@ class Broker:
             services=self.services,
             advertised_host=HOST,
             advertised_port=PORT,
-            call_controller=self.call_controller,
+            ask_controller=self.ask_controller,
             is_allowed_for_any=lambda *_: True,
             reply=answer.reply,
             is_allowed=lambda *what, **how: self._is_allowed(key, *what, **how),

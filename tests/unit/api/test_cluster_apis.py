@@ -153,18 +153,18 @@ def test_ids_are_unique_over_handlers_blocks_and_a_crash(broker):
             allocator.allocate(given.append, pytest.fail)
         broker.run_controller()
 
-    one, other = (ProducerIdAllocator(broker.call_controller, Containment()) for _ in range(2))
+    one, other = (ProducerIdAllocator(broker.ask_controller, Containment()) for _ in range(2))
     take(one, 2500)  # More than a block waits at once.
     take(other, 10)
     take(one, 700)
-    after_a_crash = ProducerIdAllocator(broker.call_controller, Containment())
+    after_a_crash = ProducerIdAllocator(broker.ask_controller, Containment())
     take(after_a_crash, 1001)
     assert len(given) == len(set(given)) == 2500 + 10 + 700 + 1001
 
 
 def test_callers_are_served_in_their_order(broker):
     given: list[tuple[str, int]] = []
-    allocator = ProducerIdAllocator(broker.call_controller, Containment())
+    allocator = ProducerIdAllocator(broker.ask_controller, Containment())
 
     def late(producer_id: int) -> None:
         given.append(("first", producer_id))

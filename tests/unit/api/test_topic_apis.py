@@ -5,6 +5,7 @@ import pytest
 import kproc.api.create_partitions
 import kproc.api.create_topics
 import kproc.api.delete_topics  # noqa: F401 - the imports register the handlers
+from kproc.api.calls import Lost
 from kproc.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import Broker
@@ -99,7 +100,7 @@ def test_topics_grow_in_every_version(broker, version):
 
 
 def test_a_lost_controller_is_an_error_that_clients_retry(broker):
-    broker.controller_failure = {"lost": True}
+    broker.controller_failure = Lost()
     wish = {"name": "there", "count": 3, "assignments": None}
     fields = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[wish], validate_only=False)
     assert [row["error_code"] for row in fields["results"]] == [ErrorCode.REQUEST_TIMED_OUT]

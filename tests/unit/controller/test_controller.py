@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kproc.api.calls import Lost
+from kproc.api.controller_calls import CHANGE, OWN, Change, Changed, OwnAnswer, OwnRequest
 from kproc.clock import ManualClock
+from kproc.cluster.controller import FAILURE
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.records import DelegationTokenSet
@@ -26,6 +29,7 @@ from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Lookups
+from kproc.observe.offline_partitions import TOLD, Noted, Report
 from kproc.observe.status import Status
 from kproc.role.calls import Calls
 from kproc.role.plan import Plan
@@ -59,7 +63,24 @@ class ScriptedPeer:
     def ask(self, op: str, **body: Any) -> list[Reply]:
         """One call; its replies gather in the list."""
         replies: list[Reply] = []
-        self.calls.call(self.outbox, CONTROLLER, op, body, replies.append)
+
+        def on_reply(reply: Changed | Lost) -> None:
+            assert isinstance(reply, Changed)
+            replies.append(reply.fields if reply.failure is None else {FAILURE: list(reply.failure)})
+
+        self.calls.ask(self.outbox, CONTROLLER, CHANGE, Change(op, body), on_reply)
+        self.outbox.flush()
+        return replies
+
+    def ask_own(self, op: str, **fields: Any) -> list[Reply]:
+        """One of kproc's own operations; its answers gather in the list."""
+        replies: list[Reply] = []
+
+        def on_reply(reply: OwnAnswer | Lost) -> None:
+            assert isinstance(reply, OwnAnswer)
+            replies.append({"error": reply.error, "result": reply.result})
+
+        self.calls.ask(self.outbox, CONTROLLER, OWN, OwnRequest(op, fields), on_reply)
         self.outbox.flush()
         return replies
 
@@ -269,6 +290,19 @@ def test_successor_begins_with_the_change_and_holds_nobody_up(
     assert "t" in successor.image.topics_by_name
 
 
+def test_report_of_offline_partitions_is_noted_by_its_declared_types(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
+) -> None:
+    asking, _ = peers
+    replies: list[object] = []
+    report = Report(0, 2, [("t", 1, "the disk is broken")])
+    asking.calls.ask(asking.outbox, CONTROLLER, TOLD, report, replies.append)
+    asking.outbox.flush()
+    rig.settle()
+    assert replies == [Noted()]
+    assert rig.controller._operations.status.offline.problem == "2 partitions are offline"
+
+
 def test_answers_leave_in_the_order_of_the_changes(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
@@ -277,9 +311,8 @@ def test_answers_leave_in_the_order_of_the_changes(
     order: list[str] = []
     for name in ("first", "second", "third"):
         body = {"topics": [topic(name)], "validate_only": False}
-        asking.calls.call(
-            asking.outbox, CONTROLLER, "create_topics", body, lambda _r, name=name: order.append(name)
-        )
+        change = Change("create_topics", body)
+        asking.calls.ask(asking.outbox, CONTROLLER, CHANGE, change, lambda _r, name=name: order.append(name))
         asking.outbox.flush()
         rig.settle()
     assert order == []
@@ -405,8 +438,8 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
 def test_private_operations_are_served_and_unknown_ones_named(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
-    heard = peers[0].ask("private:status")
-    unknown = peers[0].ask("private:dance")
+    heard = peers[0].ask_own("status")
+    unknown = peers[0].ask_own("dance")
     rig.settle()
     assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
     assert unknown == [{"error": "unknown operation 'dance'", "result": None}]
@@ -415,7 +448,7 @@ def test_private_operations_are_served_and_unknown_ones_named(
 def test_scale_is_answered_when_the_supervisor_has_done_it(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
-    first, second = peers[0].ask("private:scale", processors=3), peers[0].ask("private:scale", handlers=4)
+    first, second = peers[0].ask_own("scale", processors=3), peers[0].ask_own("scale", handlers=4)
     rig.settle()
     assert rig.settings[-1].overrides == {"num.network.threads": "3"}, "the second one waits"
     ((what, _, on_reply),) = rig.asked
@@ -438,19 +471,19 @@ def test_scale_is_answered_when_the_supervisor_has_done_it(
 def test_who_asked_for_a_long_change_is_told_to_ask_again(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
-    first = peers[0].ask("private:scale", processors=3)
+    first = peers[0].ask_own("scale", processors=3)
     rig.settle()
     rig.clock.advance_ms(200)
     rig.settle()
     assert first[0]["result"]["is_done"] is False
-    again = peers[1].ask("private:scale", ticket=first[0]["result"]["ticket"])
+    again = peers[1].ask_own("scale", ticket=first[0]["result"]["ticket"])
     rig.settle()
     assert again == []
     rig.asked[0][2]({"counts": {"processors": 3, "handlers": 2}, "steps": [], "took_ms": 7})
     rig.settle()
     assert again[0]["result"]["is_done"] is True
-    late = peers[0].ask("private:scale", ticket=first[0]["result"]["ticket"])
-    unknown = peers[0].ask("private:scale", ticket="another")
+    late = peers[0].ask_own("scale", ticket=first[0]["result"]["ticket"])
+    unknown = peers[0].ask_own("scale", ticket="another")
     rig.settle()
     assert late == again
     assert "nobody remembers" in unknown[0]["error"]
@@ -459,7 +492,7 @@ def test_who_asked_for_a_long_change_is_told_to_ask_again(
 def test_counts_that_could_not_be_reached_are_not_kept(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
-    replies = peers[0].ask("private:scale", processors=3)
+    replies = peers[0].ask_own("scale", processors=3)
     rig.settle()
     rig.asked[0][2]({"counts": {"processors": 1, "handlers": 2}, "error": "no memory"})
     rig.settle()
@@ -470,9 +503,9 @@ def test_counts_that_could_not_be_reached_are_not_kept(
 def test_more_changes_than_anybody_means_are_refused(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
 ) -> None:
-    waiting = [peers[0].ask("private:scale", processors=3) for _ in range(17)]
+    waiting = [peers[0].ask_own("scale", processors=3) for _ in range(17)]
     rig.settle()
-    late = peers[0].ask("private:scale", processors=3)
+    late = peers[0].ask_own("scale", processors=3)
     rig.settle()
     assert [reply for replies in waiting for reply in replies if reply["error"]] == []
     assert "16 changes wait already" in late[0]["error"]
@@ -482,7 +515,7 @@ def test_more_changes_than_anybody_means_are_refused(
 def test_scale_to_nonsense_is_refused(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
 ) -> None:
-    replies = peers[0].ask("private:scale", **body)
+    replies = peers[0].ask_own("scale", **body)
     rig.settle()
     assert replies[0]["error"]
     assert rig.asked == []

@@ -18,8 +18,10 @@ from types import TracebackType
 from typing import Any
 
 from kproc.api import load_all
+from kproc.api.controller_calls import OWN
 from kproc.clock import ManualClock
 from kproc.cluster.image import PartitionImage
+from kproc.controller.answers import serve_changes
 from kproc.handler.fast_path import FastPath, NoFastPath
 from kproc.handler.handler import Handler
 from kproc.handler.owned_partition import OwnedPartition
@@ -30,7 +32,8 @@ from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
 from kproc.net.handoff import pack_address
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
-from kproc.role.calls import serve_call
+from kproc.observe.offline_partitions import TOLD
+from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.listeners import Endpoint
 from kproc.role.partition_table import PartitionTable
 from kproc.role.plan import Plan
@@ -476,7 +479,7 @@ class HandlerRig:
     def _serve_controller_call(self, view: memoryview, outbox: Outbox) -> bool:
         is_served = False
 
-        def serve(op: str, body: Fields, _payload: memoryview, on_reply: Callable[[Fields], None]) -> None:
+        def decide(op: str, body: Fields, on_reply: Callable[[Fields], None]) -> None:
             nonlocal is_served
             if op in self.controller_serves:
                 is_served = True
@@ -485,7 +488,12 @@ class HandlerRig:
                 on_reply(reply)
                 outbox.flush()
 
-        serve_call(view, outbox, serve)
+        served = ServedCalls()
+        serve_changes(served, decide)
+        # Nobody here reads reports, or answers kproc's own operations.
+        for call in (TOLD, OWN):
+            served.add(call, lambda _body, _on_reply: None)
+        serve_raw_call(view, outbox, served.serve_raw)
         return is_served
 
     # -- the cluster -----------------------------------------------------------------------------------------

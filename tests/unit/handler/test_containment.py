@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kproc.api.controller_calls import ProducerIds
 from kproc.api.fetch import DelayedFetch
 from kproc.api.init_producer_id import ProducerIdAllocator
 from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
@@ -183,7 +184,7 @@ def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behin
     allocator.allocate(stumble, stumble)
     allocator.allocate(given.append, stumble)
     (on_block,) = asked
-    on_block({"error_code": 0, "first_producer_id": 7, "count": 5})
+    on_block(ProducerIds(first=7, count=5))
     assert (given, containment.count) == ([8], 1)
 
 

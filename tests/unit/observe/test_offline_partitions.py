@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.observe.offline_partitions import SHOWN_MAX, TOLD, OfflineNews, OfflinePartitions
+from kproc.observe.offline_partitions import SHOWN_MAX, TOLD, OfflineNews, OfflinePartitions, Report
 
 REASON = "the disk is broken"
 
@@ -17,8 +17,9 @@ class Told:
         self._shown = shown
         self.news = OfflineNews(handler, self._take)
 
-    def _take(self, op: str, body: dict[str, Any], _on_reply: object) -> None:
-        assert op == TOLD
+    def _take(self, call: Any, body: Any, _on_reply: object) -> None:
+        assert call is TOLD
+        assert isinstance(body, Report)
         self.count += 1
         self._shown.update(body)
 

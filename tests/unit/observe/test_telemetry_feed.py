@@ -8,7 +8,7 @@ import orjson
 
 from kproc.api.calls import Lost
 from kproc.api.cleaner_calls import Done
-from kproc.api.context import OnReply
+from kproc.api.controller_calls import Changed, OnChanged
 from kproc.clock import NS_PER_S, ManualClock
 from kproc.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.observe.telemetry_feed import BYTES_MAX, Feed, OnSent
@@ -24,7 +24,7 @@ class Rig:
         self.clock = ManualClock()
         self.cluster = InMemoryController({})
         self.sent: list[tuple[int, bytes, OnSent]] = []
-        self.created: list[OnReply] = []
+        self.created: list[OnChanged] = []
         self.feed = Feed(
             CONTROLLER,
             clock=self.clock,
@@ -54,7 +54,7 @@ def test_the_topic_is_asked_for_once_and_lines_wait_for_it() -> None:
     rig.tick()
     assert len(rig.created) == 1
     rig.make_topic()
-    rig.created[0]({"topics": [{"error_code": 0, "error_message": None}]})
+    rig.created[0](Changed({"topics": [{"error_code": 0, "error_message": None}]}))
     rig.tick()
     (line,) = rig.lines(0)
     assert (line["kind"], line["api"], line["role"], line["number"]) == ("api", "Fetch", "controller", 1)

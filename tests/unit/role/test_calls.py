@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from kproc.api.calls import Call, FromImage, Lost, Reply
+from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
 from kproc.containment import Containment
-from kproc.role.calls import Calls, OnReply, serve_call, serve_raw_call
+from kproc.role.calls import Calls, IsGone, serve_raw_call
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import CALL, REPLY
 from kproc.transport.outbox import Inbox, Outbox
@@ -18,6 +19,24 @@ from tests.support.links import LinkMaker
 
 PEER, OTHER = AgentId("handler", 1), AgentId("handler", 2)
 PlainReply = dict[str, Any]
+OnReply = Callable[[PlainReply | None], None]
+
+
+class Plain(msgspec.Struct, array_like=True):
+    value: Any
+
+
+class Answer(Reply):
+    value: Any = None
+
+
+def plain_call(op: str) -> Call[Plain, Answer]:
+    return Call(op, Plain, Answer)
+
+
+def into(replies: list[PlainReply]) -> Callable[[Answer | Lost], None]:
+    """Gathers what the replies bring."""
+    return lambda reply: replies.append({"lost": True} if isinstance(reply, Lost) else reply.value)
 
 
 class CallRig:
@@ -39,7 +58,7 @@ class CallRig:
         self, op: str, body: Any = None, payload: bytes = b"", *, peer: AgentId = PEER
     ) -> list[PlainReply]:
         replies: list[PlainReply] = []
-        self.calls.call(self.outbox, peer, op, body, replies.append, payload)
+        self.calls.ask(self.outbox, peer, plain_call(op), Plain(body), into(replies), payload)
         return replies
 
     def deliver(self) -> None:
@@ -47,7 +66,7 @@ class CallRig:
         self.outbox.flush()
         for kind, view in self._far_inbox.poll(100):
             assert kind == CALL
-            serve_call(view, self._far_outbox, self._serve)
+            serve_raw_call(view, self._far_outbox, self._serve)
         self._far_inbox.release()
         self._far_outbox.flush()
         for kind, view in self._inbox.poll(100):
@@ -55,8 +74,14 @@ class CallRig:
             self.calls.take_reply(view)
         self._inbox.release()
 
-    def _serve(self, op: str, body: Any, payload: memoryview, on_reply: OnReply) -> None:
-        self.asked.append((op, body, bytes(payload), on_reply))
+    def _serve(
+        self, op: str, raw: msgspec.Raw, payload: memoryview, on_reply: OnResult[Any], _is_gone: IsGone
+    ) -> None:
+        def answer(reply: PlainReply | None) -> None:
+            on_reply(None if reply is None else Answer(reply, is_open=bool(reply.get("is_open"))))
+
+        body = plain_call(op).decode_body(raw).value
+        self.asked.append((op, body, bytes(payload), answer))
 
 
 @pytest.fixture(params=["ring", "pipe"])
@@ -139,7 +164,7 @@ def test_late_reply_of_a_dead_peer_is_ignored(rig: CallRig) -> None:
 
 def test_peer_that_is_not_there_is_lost_at_once() -> None:
     calls, replies = Calls(Containment()), []
-    calls.call(None, PEER, "a", None, replies.append)
+    calls.ask(None, PEER, plain_call("a"), Plain(None), into(replies))
     assert replies == [{"lost": True}]
     assert len(calls) == 0
 
@@ -147,13 +172,11 @@ def test_peer_that_is_not_there_is_lost_at_once() -> None:
 def test_loser_may_ask_again_at_once(rig: CallRig) -> None:
     """The successor is another link; what the callback asks now must not be lost with the rest."""
     again: list[PlainReply] = []
-    rig.calls.call(
-        rig.outbox,
-        PEER,
-        "a",
-        None,
-        lambda reply: rig.calls.call(rig.outbox, PEER, "again", reply, again.append),
-    )
+
+    def ask_again(_reply: Answer | Lost) -> None:
+        rig.calls.ask(rig.outbox, PEER, plain_call("again"), Plain(None), into(again))
+
+    rig.calls.ask(rig.outbox, PEER, plain_call("a"), Plain(None), ask_again)
     rig.ask("b")
     rig.calls.lose(PEER)
     assert again == []
