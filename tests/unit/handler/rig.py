@@ -458,6 +458,14 @@ class HandlerRig:
         self.clock.advance_ms(duration_ms)
         self.settle()
 
+    def end_controller(self, index: int) -> None:
+        """The controller ends in order, and has not taken what this Handler asked last; the Handler hears of it."""
+        outbox, inbox = self._controller_ends[index]
+        inbox.end()
+        outbox.close()
+        self._controller_ends[index] = None  # type: ignore[call-overload]
+        self.handler(index).detach(CONTROLLER)
+
     def _take_controller_calls(self) -> int:
         """Note what the Handlers ask the controller; serve what it serves, and return how much that was."""
         served = 0

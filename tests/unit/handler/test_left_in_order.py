@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kproc.api.calls import Answers, Lost, Reply
+from kproc.api.controller_calls import CHANGE, Change
 from kproc.api.fetch_owners import END_WATCH, WatchEnd
 from kproc.api.forwarding import OPERATIONS, PartsAsked
 from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
@@ -244,3 +245,15 @@ def test_a_groups_request_is_answered_by_who_came(start: Start) -> None:
     rig.advance_ms(100)  # Its log was on its way.
     (answer,) = rig.processors[0].answers()
     assert answer.fields(ApiKey.HEARTBEAT, 0)["error_code"] == int(ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_what_the_controller_never_took_is_lost_with_it(start: Start) -> None:
+    """Its successor has a snapshot of its own, and is told and asked anew: nothing is kept for it."""
+    rig = start()
+    replies: list[Reply | Lost] = []
+    services = parts_of(rig.handler()).services
+    services.peers.ask_controller(CHANGE, Change("create_topics", {}), replies.append)
+    rig.handler().do_work(0)
+    rig.end_controller(0)
+    assert replies == [Lost()]
+    assert not parts_of(rig.handler()).unlinked.waiting
