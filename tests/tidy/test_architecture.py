@@ -12,7 +12,6 @@ import pytest
 from tests.tidy.sources import PACKAGE, ROOT, all_files, package_files, relative, survey_of, text_of
 
 ARCHITECTURE, DECISIONS = PACKAGE / "ARCHITECTURE.md", PACKAGE / "DECISIONS.md"
-LINES_MIN, LINES_MAX = 300, 750
 PARTS = 12
 _FILE = re.compile(r"([\w./-]+\.py)(?:: ([\w., ]+))?")
 # By the text: to parse all the tests would take seconds.
@@ -66,10 +65,9 @@ def cells(text: str) -> Iterator[tuple[str, bool]]:
     yield item, False
 
 
-def test_it_has_its_parts_and_is_neither_thin_nor_fat(architecture: str) -> None:
+def test_architecture_has_numbered_parts(architecture: str) -> None:
     parts = re.findall(r"^## (\d+)\. ", architecture, re.MULTILINE)
     assert parts == [str(number) for number in range(1, PARTS + 1)]
-    assert LINES_MIN <= len(architecture.splitlines()) <= LINES_MAX
 
 
 def test_decisions_are_numbered_in_order() -> None:
@@ -116,15 +114,3 @@ def test_every_test_it_names_exists(text: str) -> None:
     named = set(re.findall(r"`(test_\w+)`", text))
     assert len(named) > 20
     assert sorted(named - known) == []
-
-
-def test_file_map_names_every_module(text: str) -> None:
-    part = text[text.index("## 11.") : text.index("## 12.")]
-    named = set(re.findall(r"(\w+\.py)", part))
-    missing = [
-        relative(path)
-        for path in package_files()
-        if path.name not in named | {"__init__.py", "__main__.py"} and "cli" not in path.parts
-    ]
-    single_file_per_key = [name for name in missing if not name.startswith("kproc/api/")]
-    assert single_file_per_key == []

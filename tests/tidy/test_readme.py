@@ -11,16 +11,11 @@ from kproc import __version__
 from tests.tidy.sources import ROOT
 
 README = ROOT / "README.md"
-LINES_MAX = 200
 
 
 @pytest.fixture(scope="module")
 def readme() -> str:
     return README.read_text(encoding="utf-8")
-
-
-def test_readme_is_short(readme: str) -> None:
-    assert len(readme.splitlines()) < LINES_MAX
 
 
 def test_files_it_names_exist(readme: str) -> None:

@@ -89,8 +89,9 @@ LAYER_EXCEPTIONS = {
     ("kproc/net/migration_channel.py", "kproc.ipc.fdpass"): "from each other, too",
     ("kproc/cli/status_source.py", "kproc.role.port_holder"): "who has a port, for whom nobody answers there",
 }
-FILE_LINES_MAX = 500
-FUNCTION_LINES_MAX = 70
+# Guards against the extreme only. Files follow ideas: split one because it has two, never because of its length.
+FILE_LINES_MAX = 700
+FUNCTION_LINES_MAX = 80
 # (file, function) -> why it may be longer.
 LONG_FUNCTIONS: dict[tuple[str, str], str] = {}
 BANNED_CALLS = {"time.sleep", "time.time", "print", "os.environ", "os.getenv", "os.putenv"}
@@ -221,8 +222,7 @@ def fields_of(path: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_files_are_short() -> None:
-    """One idea a file: above this it has two, and a reader must hold both to change either."""
+def test_no_file_is_extremely_long() -> None:
     problems = []
     for path in package_files():
         count = len(text_of(path).splitlines())
@@ -231,7 +231,7 @@ def test_files_are_short() -> None:
     assert not problems, "\n".join(problems)
 
 
-def test_functions_are_at_most_70_lines_or_listed_with_a_reason() -> None:
+def test_no_function_is_extremely_long_without_a_reason() -> None:
     problems = []
     used: set[tuple[str, str]] = set()
     for path in package_files():
