@@ -447,7 +447,8 @@ class RequestContext:
         if self.meter is not None:
             self.settle()
         answer = dict(fields)
-        if self.throttle_ms:
+        # DescribeQuorum, WriteTxnMarkers and some old versions cannot say it: the connection is not read all the same.
+        if self.throttle_ms and codec.has_response_field(self.api_key, self.api_version, "throttle_time"):
             answer["throttle_time"] = self.throttle_ms
         self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, answer))
 

@@ -146,6 +146,12 @@ def _names(api_key: int, version: int, direction: Direction) -> frozenset[str]:
     return frozenset(names)
 
 
+@cache
+def has_response_field(api_key: int, version: int, name: str) -> bool:
+    """Return True if the responses of that version have a field `name` at their top level."""
+    return f".{name}" in _names(api_key, version, "response")
+
+
 def _is_in_any_version(api_key: int, direction: Direction, name: str) -> bool:
     """Looks in the newest first, which has nearly every name: each further one takes milliseconds to import."""
     versions = reversed(known_versions(api_key))

@@ -1,0 +1,60 @@
+"""Answers to throttled clients, in every API and version: some responses have no field for the throttle time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from kproc.api import load_all, registry
+from kproc.api.context import RequestContext, Services
+from kproc.errors import ErrorCode
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, parse_request_header
+from tests.support.minimal import MINIMAL
+
+load_all()
+THROTTLE_MS = 77
+# DescribeQuorum and WriteTxnMarkers have no such field in any version, SASL's requests are exempt.
+NEVER_SAID = {
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+}
+
+
+class Throttled(RequestContext):
+    """A request of a throttled client. It keeps its answer."""
+
+    def __init__(self, key: int, version: int) -> None:
+        counts = SimpleNamespace(add=lambda *_: None)
+        self.services = cast("Services", SimpleNamespace(counts=counts))
+        self.api_key = key
+        self.api_version = version
+        self.correlation_id = 1
+        self.meter = None
+        self.throttle_ms = THROTTLE_MS
+        self.frame = b""
+
+    def send(self, frame: bytes) -> None:
+        self.frame = frame
+
+
+@pytest.mark.parametrize("key", sorted(registry.APIS.keys() - {ApiKey.PRODUCE, ApiKey.FETCH}))
+def test_reply_to_throttled_client_is_encoded_in_every_version(key: int) -> None:
+    """A throttled DescribeQuorum once ended its connection: its response has no throttle_time_ms."""
+    api = registry.APIS[key]
+    has_said = False
+    for version in range(api.lo, api.hi + 1):
+        request = codec.encode_request(key, version, 1, "c", MINIMAL[ApiKey(key)]("t", bytes(16)))[4:]
+        _, position = parse_request_header(request)
+        decoded = codec.decode_request(key, version, request[position:])
+        context = Throttled(key, version)
+        error_response = api.error_response
+        context.reply(error_response(decoded, int(ErrorCode.INVALID_REQUEST), None) if error_response else {})
+        _, fields = codec.decode_response(key, version, context.frame[4:])
+        assert fields.get("throttle_time", THROTTLE_MS) == THROTTLE_MS, version
+        has_said |= "throttle_time" in fields
+    assert has_said == (key not in NEVER_SAID)
