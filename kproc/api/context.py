@@ -376,6 +376,7 @@ class RequestContext:
     client_id_bytes: bytes | None
     connection_id: int
     listener_index: int
+    identity: Identity  # The client's address and principal when the request came in.
     decoded: Any  # The request's fields, for an answer that names them; None until they are read.
     throttle_ms: int  # What the answer says of it; 0 unless the client is above its quota.
     meter: Meter | None  # Until the request is answered; None for a client without a request_percentage.
@@ -404,11 +405,6 @@ class RequestContext:
     @property
     def client_host(self) -> str:
         """The client's address as Kafka shows it to those who describe groups: `/127.0.0.1`."""
-        raise NotImplementedError
-
-    @property
-    def identity(self) -> Identity:
-        """The client's address and principal."""
         raise NotImplementedError
 
     @property

@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 import orjson
 
+from kproc.api.context import Endpoint
 from kproc.cluster.topic_config import TOPIC_CONFIGS
 from kproc.config import SETTINGS, Config
 from kproc.config.dynamic import split_listener_key
@@ -91,9 +92,9 @@ class RequestLog:
             "clientAddress": request.client_address,
             "totalTimeMs": total_ns / _NS_PER_MS,
             "throttleTimeMs": request.throttle_ms,
-            "securityProtocol": "PLAINTEXT",
-            "principal": "User:ANONYMOUS",
-            "listener": request.listener,
+            "securityProtocol": request.endpoint.protocol,
+            "principal": str(request.principal),
+            "listener": request.endpoint.name,
         }
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
@@ -126,10 +127,11 @@ class RequestLog:
 class LoggedRequest(HandlerRequest):
     """A request that records its answer. Used instead of HandlerRequest while the log is on."""
 
-    __slots__ = ("_log", "begun_ns", "client_address", "shown")
+    __slots__ = ("_log", "begun_ns", "client_address", "endpoint", "shown")
 
     _log: RequestLog
     client_address: str
+    endpoint: Endpoint  # The listener can be gone when the request is answered.
     shown: Any
     begun_ns: int
 
@@ -137,6 +139,7 @@ class LoggedRequest(HandlerRequest):
         """Store what the line will show, because the frame's bytes are gone later. None: the header is incomplete."""
         self._log = log
         self.client_address = self.client_host
+        self.endpoint = self.services.endpoints[self.listener_index]
         self.begun_ns = log.now_ns()
         self.shown = loggable(self.api_key, self.api_version, body) if body is not None else None
 

@@ -98,13 +98,19 @@ class ClientPeer:
 
 
 class HandlerRequest(RequestContext):
-    """Answers exactly once, with the sequence by which the Processor orders the answers of a connection."""
+    """Answers exactly once, with the sequence by which the Processor orders the answers of a connection.
+
+    `identity` is who sent the request. It is known when the request comes in and never changes.
+    """
+
+    identity: Identity
 
     __slots__ = (
         "_is_waiting",
         "_taken_ns",
         "done_ns",
         "flags",
+        "identity",
         "is_answered",
         "is_closed",
         "peer",
@@ -126,6 +132,9 @@ class HandlerRequest(RequestContext):
     ) -> None:
         self.services = services
         self.peer = peer
+        # Read once, when the request comes in. While its connection migrates, and after its client has left, `peer`
+        # no longer knows the connection, and the request must not be handled as a request of ANONYMOUS.
+        self.identity = peer.identities.get(connection_id, _UNKNOWN)
         self.connection_id = connection_id
         self.sequence = sequence
         self.listener_index = listener_index
@@ -151,10 +160,6 @@ class HandlerRequest(RequestContext):
     def client_host(self) -> str:
         return self.identity.host
 
-    @property
-    def identity(self) -> Identity:
-        return self.peer.identities.get(self.connection_id, _UNKNOWN)
-
     def is_allowed(
         self,
         operation: Operation,
@@ -167,9 +172,9 @@ class HandlerRequest(RequestContext):
         authorizer = self.services.authorizer
         if authorizer is None or self.flags & FLAG_PROBE:
             return True
-        client = self.peer.identities.get(self.connection_id)
-        if client is None:
-            # It has left, and is forgotten: it must not get the rights that ANONYMOUS may have.
+        client = self.identity
+        if client is _UNKNOWN:
+            # Nobody has introduced the connection. It must not get the rights that ANONYMOUS may have.
             return False
         return authorizer.is_allowed(
             client, operation, resource, name, api_key=self.api_key, is_question=is_question, count=count
@@ -179,8 +184,8 @@ class HandlerRequest(RequestContext):
         authorizer = self.services.authorizer
         if authorizer is None or self.flags & FLAG_PROBE:
             return True
-        client = self.peer.identities.get(self.connection_id)
-        return client is not None and authorizer.is_allowed_for_any(
+        client = self.identity
+        return client is not _UNKNOWN and authorizer.is_allowed_for_any(
             client, operation, resource, api_key=self.api_key
         )
 

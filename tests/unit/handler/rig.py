@@ -56,6 +56,7 @@ from kproc.transport.envelope import (
     HINT,
     IDENTITY,
     METERED,
+    MOVED,
     NO_OP,
     NOTE,
     REQUEST,
@@ -189,9 +190,7 @@ class ScriptedProcessor:
             view[:] = frame
         sequence = next(self._sequences.setdefault(connection, itertools.count()))
         self._blocks[connection, sequence] = offset
-        self.outbox.push(
-            REQUEST_BLOCK, HEAD.pack(connection, sequence, 0, 0), BLOCK.pack(offset, len(frame))
-        )
+        self.outbox.push(REQUEST_BLOCK, HEAD.pack(connection, sequence, 0, 0), BLOCK.pack(offset, len(frame)))
         self.outbox.flush()
         return sequence
 
@@ -250,7 +249,7 @@ class ScriptedProcessor:
                 if kind == AUTHENTICATED:
                     self.sessions[connection_id] = Session.unpack(bytes(body))
                     continue
-                if kind == NOTE:
+                if kind in (NOTE, MOVED):
                     continue
                 block = self._blocks.pop((connection_id, sequence), None)
                 if block is not None:

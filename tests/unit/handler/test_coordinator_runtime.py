@@ -349,7 +349,10 @@ def eager(start: Start, *, handlers: int = 2, written: int = 4) -> HandlerRig:
 def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
     """By partition, the epoch of the coordinator that is loaded without having been asked."""
     shards = [
-        shard for handler in rig.handlers if handler for shard in parts_of(handler).coordinators._shards.values()
+        shard
+        for handler in rig.handlers
+        if handler
+        for shard in parts_of(handler).coordinators._shards.values()
     ]
     return {
         shard.owned.key[1]: shard.coordinator.epoch

@@ -29,8 +29,12 @@ def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its
     replies: list[Any] = []
     lost: list[Any] = []
     raw = msgspec.Raw(msgspec.msgpack.encode(body))
-    parts_of(rig.handler()).owner_calls.serve_raw(call.name, raw, memoryview(b""), lost.append, lambda: has_ended)
-    parts_of(rig.handler()).owner_calls.serve_raw(call.name, raw, memoryview(b""), replies.append, lambda: False)
+    parts_of(rig.handler()).owner_calls.serve_raw(
+        call.name, raw, memoryview(b""), lost.append, lambda: has_ended
+    )
+    parts_of(rig.handler()).owner_calls.serve_raw(
+        call.name, raw, memoryview(b""), replies.append, lambda: False
+    )
     assert replies == []
     has_ended = True
     rig.create_topic("later")

@@ -513,7 +513,9 @@ def test_successor_of_the_new_owner_asks_who_still_holds_it(start: Start) -> Non
 
 
 @pytest.mark.parametrize("asked_before", [True, False], ids=["asked the dead one before", "asked nobody yet"])
-def test_owner_by_older_metadata_asks_the_successor_that_has_opened_it(start: Start, asked_before: bool) -> None:
+def test_owner_by_older_metadata_asks_the_successor_that_has_opened_it(
+    start: Start, asked_before: bool
+) -> None:
     """It has not read the move to the successor, nor that the successor is there: two would write the log."""
     rig, index = start_with(start)
     rig.set_handler_count(2, settles=not asked_before)

@@ -11,6 +11,8 @@ import pytest
 
 from kproc.api import load_all, registry
 from kproc.handler.request_log import HIDDEN, RequestLog, hide_secrets, loggable
+from kproc.role.listeners import Endpoint
+from kproc.security.principal import ANONYMOUS, Principal
 from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
@@ -216,7 +218,9 @@ def test_every_handler_has_its_file(start: Start) -> None:
 
 class _Request:
     api_key, api_version, correlation_id = 3, 9, 1
-    client_id_bytes, connection_id, listener, throttle_ms = b"c", 5, "PLAINTEXT", 0
+    client_id_bytes, connection_id, throttle_ms = b"c", 5, 0
+    principal = ANONYMOUS
+    endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9092, "127.0.0.1", 9092)
     client_address = "/127.0.0.1"
     begun_ns, shown = 0, {"text": "x" * 200}
 
@@ -255,3 +259,28 @@ def test_what_clients_log_in_with_is_hidden() -> None:
     row = {"name": "alice", "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": b"word"}
     shown = hide_secrets(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"deletions": [], "upsertions": [row]})
     assert shown == {"deletions": [], "upsertions": [{**row, "salted_password": HIDDEN}]}
+
+
+def test_request_log_names_principal_protocol_and_listener(start: Start) -> None:
+    """A parked request is logged with the identity that it came with, although its client has left meanwhile."""
+    rig = start(
+        settings={
+            "listeners": "INSIDE://127.0.0.1:9092",
+            "listener.security.protocol.map": "INSIDE:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "INSIDE",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        }
+    )
+    rig.create_topic("t")
+    switch(rig, "all")
+    processor = rig.processors[0]
+    processor.introduce("10.1.2.3", principal=Principal("User", "al"), mechanism="SCRAM-SHA-256")
+    processor.send(ApiKey.API_VERSIONS, 0, {})
+    processor.send(ApiKey.FETCH, 12, fetch_fields([("t", NO_ID, [(0, 0)])], max_wait_ms=500))
+    rig.settle()
+    processor.disconnect()
+    rig.settle()
+    for line in lines(rig):
+        assert (line["principal"], line["clientAddress"]) == ("User:al", "/10.1.2.3")
+        assert (line["securityProtocol"], line["listener"]) == ("SASL_PLAINTEXT", "INSIDE")
+    assert [line["response"] for line in lines(rig)] == ["Send", "NoOp"]

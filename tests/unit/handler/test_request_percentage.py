@@ -247,7 +247,9 @@ def test_throttles_are_counted_by_quota(rig: HandlerRig) -> None:
     (handler,) = rig.handlers
     assert handler is not None
     counted = {
-        kind: tuple(parts_of(handler).metrics.values[SLOT[f"{kind}_{what}"]] for what in ("throttles", "throttle_ms"))
+        kind: tuple(
+            parts_of(handler).metrics.values[SLOT[f"{kind}_{what}"]] for what in ("throttles", "throttle_ms")
+        )
         for kind in ("fetch", "produce", "request", "mutation")
     }
     assert counted == {

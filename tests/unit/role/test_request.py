@@ -12,7 +12,7 @@ from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.security.acl import Operation, ResourceType
 from kproc.security.acl_table import AclTable
 from kproc.security.authorizer import StandardAuthorizer
-from kproc.security.principal import ANONYMOUS, Principal
+from kproc.security.principal import Principal
 from kproc.security.session import Session
 from kproc.transport.agent import AgentId
 from kproc.transport.envelope import HEAD, NO_OP, SEND
@@ -21,6 +21,7 @@ from tests.support.links import CountingWaker, LinkMaker
 
 PROCESSOR = AgentId("processor", 0)
 HANDLER = AgentId("handler", 0)
+EVERYBODY = StandardAuthorizer(AclTable, super_users=["User:ANONYMOUS"], allow_everyone=True)
 
 
 def sent(link_maker: LinkMaker) -> tuple[ClientPeer, Any]:
@@ -74,31 +75,47 @@ def test_an_answered_request_waits_no_longer() -> None:
 )
 def test_addresses_are_shown_as_java_shows_them(address: str, shown: str) -> None:
     peer = ClientPeer(cast(Any, None))
-    request = HandlerRequest(cast(Any, None), peer, 7, 0, 0, 0, 0, 0, 0, None)
-    assert request.client_host == "/unknown"
+    assert a_request(peer, 7, 0).client_host == "/unknown"
     session = Session(Principal("User", "al", is_token=True), "PLAIN", 5)
     peer.introduce(7, memoryview(pack_address(address) + session.pack()))
     assert peer.sessions == {7: session}
+    request = a_request(peer, 7, 0)
     assert request.client_host == shown
     assert str(request.principal) == "User:al"
     assert request.principal.is_token
     peer.forget(7)
     assert not peer.identities
     assert not peer.sessions
-    assert request.principal == ANONYMOUS
 
 
-def test_client_that_has_left_has_no_rights_of_anybody_else() -> None:
-    """What it asked for may go on afterwards, and nobody knows any more who it was."""
-    everybody = StandardAuthorizer(AclTable, super_users=["User:ANONYMOUS"], allow_everyone=True)
-    what = (Operation.WRITE, ResourceType.TOPIC)
-    with LinkMaker("pipe") as links:
-        peer, _ = sent(links)
-        peer.introduce(7, memoryview(pack_address("127.0.0.1") + Session(ANONYMOUS).pack()))
-        request = a_request(peer, 7, 0)
-        request.services = cast("Any", SimpleNamespace(authorizer=everybody))
-        assert request.is_allowed(*what, "t")
-        assert request.is_allowed_for_any(*what)
-        peer.forget(7)
-        assert not request.is_allowed(*what, "t")
-        assert not request.is_allowed_for_any(*what)
+def test_request_of_unknown_connection_has_no_rights() -> None:
+    """ANONYMOUS may be a super user; a connection that nobody introduced is not ANONYMOUS."""
+    request = a_request(ClientPeer(cast(Any, None)), 7, 0)
+    request.services = cast("Any", SimpleNamespace(authorizer=EVERYBODY))
+    assert not request.is_allowed(Operation.WRITE, ResourceType.TOPIC, "t")
+    assert not request.is_allowed_for_any(Operation.WRITE, ResourceType.TOPIC)
+
+
+def test_request_keeps_its_identity_when_its_client_leaves() -> None:
+    """The part of a request that is handled later has the rights of its client, neither more nor fewer."""
+    al_only = StandardAuthorizer(AclTable, super_users=["User:al"], allow_everyone=False)
+    peer = ClientPeer(cast(Any, None))
+    requests = []
+    for connection_id, name in ((7, "al"), (8, "mallory")):
+        identity = pack_address("127.0.0.1") + Session(Principal("User", name)).pack()
+        peer.introduce(connection_id, memoryview(identity))
+        requests.append(a_request(peer, connection_id, 0))
+        peer.forget(connection_id)
+    for request in requests:
+        request.services = cast("Any", SimpleNamespace(authorizer=al_only))
+    assert [each.is_allowed(Operation.WRITE, ResourceType.TOPIC, "t") for each in requests] == [True, False]
+    assert [str(each.principal) for each in requests] == ["User:al", "User:mallory"]
+
+
+def test_request_keeps_its_identity_in_another_session() -> None:
+    """A login that follows on the same connection does not change the requests before it."""
+    peer = ClientPeer(cast(Any, None))
+    peer.introduce(7, memoryview(pack_address("127.0.0.1") + Session(Principal("User", "al")).pack()))
+    request = a_request(peer, 7, 0)
+    peer.introduce(7, memoryview(pack_address("127.0.0.1") + Session(Principal("User", "bo")).pack()))
+    assert str(request.principal) == "User:al"
