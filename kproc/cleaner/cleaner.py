@@ -25,12 +25,11 @@ from kproc.api.cleaner_calls import (
     PartitionAsked,
 )
 from kproc.cleaner.compactor import Compactor
-from kproc.cleaner.strays import Strays
+from kproc.cleaner.strays import StrayDirectories
 from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.cluster.values_in_force import log_overrides
 from kproc.config import Config
-from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
 from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.log_dir_usage import log_dir_usage
@@ -40,10 +39,11 @@ from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.partition_table import PartitionRow, PartitionTable
 from kproc.role.roles import HANDLER, handler_id
 from kproc.storage import checkpoints
-from kproc.storage.catalog import list_deleted
+from kproc.storage.catalog import read_topic_id
 from kproc.storage.format import LOG_SUFFIX
 from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.log_config import LogConfig
+from kproc.storage.set_aside import list_deleted
 from kproc.transport.agent import AgentId, Doze
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
 
@@ -92,7 +92,7 @@ class Cleaner(LinkedAgent):
         self._served.add(
             DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))
         )
-        self._strays = Strays(
+        self._strays = StrayDirectories(
             fs,
             self._directory,
             delay_ms=config.log_segment_delete_delay_ms,
@@ -212,7 +212,7 @@ class Cleaner(LinkedAgent):
     def _look_for_strays(self, now_ns: int) -> None:
         try:
             self._strays.look(self._image, now_ns)
-        except (StorageFailure, Corrupt) as error:
+        except StorageFailure as error:
             logger.warning("looking for directories of no topic: %s", error)
 
     def _write_checkpoints_due(self) -> None:
@@ -333,24 +333,32 @@ class Cleaner(LinkedAgent):
 
         Their owner does not do it: it may have died, and unlinking large files stalls the process that does it.
         """
+        while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
+            self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
+        waits = bool(self._deleted)
+        try:
+            paths = list_deleted(self._fs, self._directory)
+        except StorageFailure as error:
+            logger.warning("directories of deleted topics cannot be found: %s", error)
+            return True
+        for path in paths:
+            # One that cannot be removed must not keep the others.
+            waits |= not self._remove_renamed(path, at_once=at_once)
+        return waits
+
+    def _remove_renamed(self, path: Path, *, at_once: bool) -> bool:
+        """Remove a directory that was renamed for its deletion, if it is time; return whether it is gone."""
         renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
         try:
-            while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
-                self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
-            waits = bool(self._deleted)
-            for path in list_deleted(self._fs, self._directory):
-                facts = self._fs.facts_at(path)
-                if facts is None:
-                    continue
-                # The rename of a directory sets its ctime, on ext4 and XFS: it tells since when it is deleted.
-                if at_once or facts.st_ctime_ns // _NS_PER_MS <= renamed_before_ms:
-                    self._fs.remove_tree(path)
-                else:
-                    waits = True
-        except (StorageFailure, Corrupt) as error:
-            logger.warning("what a deleted topic left behind could not be removed: %s", error)
-            return True
-        return waits
+            facts = self._fs.facts_at(path)
+            # The rename of a directory sets its ctime, on ext4 and XFS: it tells since when it is deleted.
+            if facts is not None and not at_once and facts.st_ctime_ns // _NS_PER_MS > renamed_before_ms:
+                return False
+            self._fs.remove_tree(path)
+        except StorageFailure as error:
+            logger.warning("%s of a deleted topic could not be removed: %s", path, error)
+            return False
+        return True
 
     def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
         """Remove directories of deleted topics that no owner has renamed.
@@ -360,13 +368,13 @@ class Cleaner(LinkedAgent):
         """
 
         def remove() -> None:
-            try:
-                for path in self._left_of(topic):
-                    logger.info("removing %s: its topic was deleted while its owner was away", path)
+            for path in self._left_of(topic):
+                logger.info("removing %s: its topic was deleted while its owner was away", path)
+                try:
                     self._fs.remove_tree(path)
-            except (StorageFailure, Corrupt) as error:
-                logger.warning("what a deleted topic left behind could not be removed: %s", error)
-                self._note_deleted([topic])
+                except StorageFailure as error:
+                    logger.warning("%s of a deleted topic could not be removed: %s", path, error)
+                    self._note_deleted([topic])
 
         if at_once:  # At a stop: the Handlers have closed everything already.
             remove()
@@ -375,9 +383,15 @@ class Cleaner(LinkedAgent):
 
     def _left_of(self, topic: TopicImage) -> list[Path]:
         paths = [self._directory / f"{topic.name}-{partition.index}" for partition in topic.partitions]
-        return [
-            path for path in paths if checkpoints.read_partition_metadata(self._fs, path) == topic.topic_id
-        ]
+        return [path for path in paths if self._is_left_of(topic, path)]
+
+    def _is_left_of(self, topic: TopicImage, path: Path) -> bool:
+        try:
+            return read_topic_id(self._fs, path) == topic.topic_id
+        except StorageFailure as error:
+            # Nobody knows whose it is: it stays, and is shown as a directory of no topic.
+            logger.warning("%s has the name of a deleted topic's partition and stays: %s", path, error)
+            return False
 
     def _when_let_go(self, then: Callable[[], None]) -> None:
         """Call back when every running Handler knows our version of the metadata: it then has no directory open that

@@ -1,29 +1,27 @@
-"""Strays: sets aside the directories of partitions that the metadata does not know, as Kafka does.
+"""StrayDirectories: sets aside the directories of partitions that the metadata does not know, as Kafka does.
 
-A crash between a topic's deletion and the rename of its directories leaves them behind. They are renamed to
-`<topic>-<partition>.<hex>-stray` and kept, because it may be the metadata that was lost.
+They come from another broker, or from this one: a crash between a topic's deletion and the rename of its directories
+leaves them behind, and so does an older copy of the metadata. They are renamed to `<topic>-<partition>.<hex>-stray`
+and kept, because it may be the metadata that was lost.
 
 A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that creates
-them. So a directory is set aside only if it was a stray at two looks, file.delete.delay.ms and at least a minute
-apart: a delta arrives within milliseconds, or its link ends and a snapshot comes. And it is set aside only when every
-Handler knows the metadata that do not name it: a Handler that is late may have it open.
+them. So a directory is set aside only if two looks found it, file.delete.delay.ms and at least a minute apart: a delta
+arrives within milliseconds, or its link ends and a snapshot comes. And it is set aside only when every Handler knows
+the metadata that do not name it: a Handler that is late may have it open.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from kproc.cluster.image import ClusterImage
-from kproc.errors import Corrupt
-from kproc.storage import checkpoints
-from kproc.storage.catalog import list_partitions
-from kproc.storage.format import STRAY_DIRECTORY_SUFFIX, set_aside_directory_name
+from kproc.storage.catalog import PartitionDirectory, describe_topic_id, list_partitions
 from kproc.storage.fs import Fs, StorageFailure
+from kproc.storage.set_aside import record_reason, rename_aside
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ _MS: Final = 1_000_000
 _WAIT_MS_MIN: Final = 60_000
 
 
-class Strays:
+class StrayDirectories:
     """Looks for strays now and then. Owned by the cleaner."""
 
     def __init__(
@@ -48,48 +46,55 @@ class Strays:
         self._directory = directory
         self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
         self._interval_ns = interval_ms * _MS
-        self._suspects: dict[tuple[Path, bytes], int] = {}  # (directory, topic id) -> since when
+        self._suspects: dict[PartitionDirectory, int] = {}  # To the time of the first look.
+        self._unreadable: set[Path] = set()
         self._next_ns = 0
 
     def look(self, image: ClusterImage, now_ns: int) -> None:
-        """Set aside directories that have been strays for long enough. Raises StorageFailure and Corrupt."""
+        """Set aside directories that have been strays for long enough. Raises StorageFailure."""
         if not image.version or now_ns < self._next_ns:
             return
         self._next_ns = now_ns + self._interval_ns
-        found = self._find(image)
-        self._suspects = {key: self._suspects.get(key, now_ns) for key in found}
-        for key, since_ns in list(self._suspects.items()):
+        # No partition of the name exists, so the directory's topic id does not matter: it may be that of a topic with
+        # another name, or with fewer partitions.
+        found = list_partitions(
+            self._fs, self._directory, skip=lambda name, index: image.partition(name, index) is not None
+        )
+        self._log_unreadable(found)
+        self._suspects = {each: self._suspects.get(each, now_ns) for each in found if each.problem is None}
+        for suspect, since_ns in list(self._suspects.items()):
             if now_ns - since_ns >= self._wait_ns:
-                del self._suspects[key]
-                self._when_let_go(partial(self._set_aside, *key))
+                del self._suspects[suspect]
+                self._when_let_go(partial(self._set_aside, suspect))
         if self._suspects:
             self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
 
-    def _find(self, image: ClusterImage) -> list[tuple[Path, bytes]]:
-        """Directories with an id that no topic has. A directory that has an existing topic's name is left
-        to its owner.
-        """
-        return [
-            (each.path, each.topic_id)
-            for each in list_partitions(
-                self._fs, self._directory, skip=lambda name, index: image.partition(name, index) is not None
-            )
-            if each.topic_id is not None and each.topic_id not in image.topics_by_id
-        ]
+    def _log_unreadable(self, found: list[PartitionDirectory]) -> None:
+        """Log each directory that cannot be read once. It stays where it is."""
+        unreadable = {each.path: each.problem for each in found if each.problem is not None}
+        for path in unreadable.keys() - self._unreadable:
+            logger.warning("%s belongs to no topic and cannot be read: %s", path, unreadable[path])
+        self._unreadable = set(unreadable)
 
-    def _set_aside(self, path: Path, topic_id: bytes) -> None:
-        name, _, index = path.name.rpartition("-")
-        aside = path.with_name(
-            set_aside_directory_name(name, int(index), uuid.uuid4().hex, STRAY_DIRECTORY_SUFFIX)
-        )
+    def _set_aside(self, suspect: PartitionDirectory) -> None:
         try:
-            if checkpoints.read_partition_metadata(self._fs, path) != topic_id:
+            if not self._is_at(suspect, suspect.path):
                 return
-            logger.warning("%s belongs to no topic; it is kept as %s", path, aside.name)
-            is_renamed = self._fs.rename(path, aside)
-            if is_renamed and checkpoints.read_partition_metadata(self._fs, aside) != topic_id:
-                # A topic of this name was just created; its owner has set the stray aside and made its own directory.
-                logger.warning("%s is a new topic's: it is given back", path)
-                self._fs.rename(aside, path)
-        except (StorageFailure, Corrupt) as error:  # The next look will find it again.
-            logger.warning("%s belongs to no topic, and cannot be set aside: %s", path, error)
+            aside = rename_aside(self._fs, suspect.path)
+            if aside is None:
+                return
+            if not self._is_at(suspect, aside):
+                # A topic of this name was just created; the controller has moved the stray and the topic's owner made
+                # its own directory.
+                logger.warning("%s is a new topic's: it is given back", suspect.path)
+                self._fs.rename(aside, suspect.path)
+                return
+            record_reason(
+                self._fs, aside, f"no topic has this partition; it has {describe_topic_id(suspect.topic_id)}"
+            )
+        except StorageFailure as error:  # The next look will find it again.
+            logger.warning("%s belongs to no topic, and cannot be set aside: %s", suspect.path, error)
+
+    def _is_at(self, suspect: PartitionDirectory, path: Path) -> bool:
+        facts = self._fs.facts_at(path)
+        return facts is not None and facts.st_ino == suspect.inode

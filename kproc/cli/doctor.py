@@ -62,6 +62,8 @@ def doctor(
             archive.addfile(entry, io.BytesIO(data))
     for problem in report.problems:
         sys.stderr.write(f"kproc: left out: {problem}\n")
+    for line in report.findings():
+        sys.stdout.write(f"{line}\n")
     sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes; look into it before you send it\n")
 
 
@@ -105,6 +107,12 @@ class _Report:
             if content is not None:
                 yield f"processes/{role}.txt", content
         yield "left_out.txt", "".join(f"{problem}\n" for problem in self.problems) or "nothing\n"
+
+    def findings(self) -> list[str]:
+        """A line for each partition that is refused, and for each directory that is not served."""
+        from kproc.cli.status import offline_lines, unserved_lines
+
+        return [] if self._status is None else [*offline_lines(self._status), *unserved_lines(self._status)]
 
     def _try(self, name: str, make: Callable[[], str]) -> str | None:
         from kproc.client import ClientError

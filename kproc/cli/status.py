@@ -18,6 +18,7 @@ from kproc.cli.common import (
     print_table,
 )
 from kproc.cli.status_source import StatusSource
+from kproc.storage.set_aside import WAY_OUT
 
 # Column, key in the answer, and how a cell is made of its value.
 COLUMNS = (
@@ -108,6 +109,8 @@ def _print_status(answer: dict[str, Any]) -> None:
         sys.stdout.write(f"problem: {answer['problem']}\n\n")
     if lines := offline_lines(answer):
         sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
+    if lines := unserved_lines(answer):
+        sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
     rows = [
         [
             make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
@@ -135,6 +138,18 @@ def offline_lines(answer: Mapping[str, Any]) -> list[str]:
     ]
     more = offline["count"] - len(lines)
     return [*lines, f"offline: {more} more"] if more else lines
+
+
+def unserved_lines(answer: Mapping[str, Any]) -> list[str]:
+    """A line for each directory that holds a partition's files and is not served, and one with the way out."""
+    unserved = answer.get("unserved_directories")
+    if not unserved or not unserved["count"]:
+        return []
+    lines = [f"not served: {row['directory']}: {row['reason']}" for row in unserved["first"]]
+    more = unserved["count"] - len(lines)
+    if more:
+        lines.append(f"not served: {more} more")
+    return [*lines, f"these directories of {answer['data']}: {WAY_OUT}"]
 
 
 def _known(count: int | None) -> str:

@@ -31,8 +31,8 @@ import msgspec
 from kproc.clock import Clock
 from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage, ImageChange
-from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.storage.format import METADATA_DIRECTORY
 from kproc.storage.fs import DiskFull, Fs, StorageFailure, sync_directory
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import MAGIC, check_batch, decode_records, encode_batch, parse_header
@@ -40,7 +40,7 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-DIRECTORY_NAME: Final = f"{CLUSTER_METADATA_TOPIC}-0"
+DIRECTORY_NAME: Final = METADATA_DIRECTORY
 # Replaying a megabyte takes about 0.4 s, the most that history may cost a start.
 COMPACT_BYTES: Final = 1 << 20
 # A log of this many times its snapshot's size is mostly history.
@@ -55,7 +55,9 @@ _TEMPORARY: Final = ".tmp"
 class MetadataLog:
     """The open log. Made by `open`, one per controller, closed when that ends."""
 
-    __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "version")
+    __slots__ = (
+        "_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "deleted_topic_ids", "version",
+    )  # fmt: skip
 
     def __init__(self, directory: Path, clock: Clock, fs: Fs) -> None:
         self._directory = directory
@@ -66,6 +68,8 @@ class MetadataLog:
         self._size = 0
         self._compact_at = COMPACT_BYTES
         self.version = 0
+        # Topics whose deletion the log recorded when it was opened, the oldest first. A snapshot has none.
+        self.deleted_topic_ids: list[bytes] = []
 
     @classmethod
     def open(cls, data_directory: Path, clock: Clock, fs: Fs) -> tuple[MetadataLog, ClusterImage]:
@@ -185,7 +189,8 @@ class MetadataLog:
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
                     f"follows version {image.version}"
                 )
-            image.apply_records(_records_of(batch, path), after)
+            change = image.apply_records(_records_of(batch, path), after)
+            self.deleted_topic_ids += [topic.topic_id for topic in change.deleted]
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
         return position, data[position:end]

@@ -30,7 +30,7 @@ from kproc.config.dynamic import DynamicSettings
 from kproc.controller.answers import serve_changes
 from kproc.controller.control_plane import ControlPlane
 from kproc.controller.freed_names import FreedNames, wanted_names
-from kproc.controller.leftovers import Leftovers
+from kproc.controller.leftovers import OrphanedDirectories
 from kproc.controller.telemetry import ControllerTelemetry
 from kproc.errors import ErrorCode, KafkaError
 from kproc.metrics.requests import CONTROLLER_PART
@@ -115,7 +115,9 @@ class Controller(LinkedAgent):
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._next_token_check_ns = 0
-        self._leftovers = Leftovers(plan.fs, Path(plan.config.log_dirs))
+        self._orphaned = OrphanedDirectories(
+            plan.fs, Path(plan.config.log_dirs), deleted_ids=log.deleted_topic_ids
+        )
         # Acceptors and Processors have no image: the supervisor tells them about changed settings.
         self._settings_in_force = settings_in_force
         self._on_settings = on_settings
@@ -291,9 +293,9 @@ class Controller(LinkedAgent):
             return
         # Before the commit: once a new topic is in the metadata, its owner takes what has its directory's name.
         try:
-            self._leftovers.clear(self.image, records)
+            self._orphaned.clear(self.image, records)
         except StorageFailure as failure:
-            logger.error("what a deleted topic left behind cannot be set aside: %s", failure)
+            logger.error("an old directory with the name of a new partition cannot be moved: %s", failure)
             on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
             return
         try:
@@ -309,7 +311,7 @@ class Controller(LinkedAgent):
         """Write a change to the disk, then apply it to our image, then send it to the others."""
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
-        self._leftovers.deleted(topic.name for topic in change.deleted)
+        self._orphaned.deleted(change.deleted)
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
         if waits_for_handlers:
             self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))

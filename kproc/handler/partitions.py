@@ -24,11 +24,13 @@ from kproc.handler.syncer import Syncer, sync_one
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.storage import checkpoints
-from kproc.storage.format import STRAY_DIRECTORY_SUFFIX
+from kproc.storage.catalog import describe_topic_id, read_topic_id
 from kproc.storage.fs import Fs, StorageFailure
-from kproc.storage.log import Log, NoTopic, OtherTopic, SyncPoint, TrustedEnd
+from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_traffic import LogTraffic
+from kproc.storage.segment_files import holds_records
+from kproc.storage.set_aside import rename_for_deletion, set_aside
 
 logger = logging.getLogger(__name__)
 
@@ -144,14 +146,9 @@ class Partitions:
             try:
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
-                # A crash came between the other topic's deletion and the rename, and the name was used again.
-                if isinstance(problem, NoTopic):
-                    # Kafka keeps such files as a stray's, too. Nothing in them was ever answered to acks=all.
-                    logger.warning("kept aside: %s", problem)
-                    Log.set_aside(directory, self.fs, kind=STRAY_DIRECTORY_SUFFIX)
-                else:
-                    logger.warning("set aside, left over from a deleted topic of the same name: %s", problem)
-                    Log.set_aside(directory, self.fs)
+                # Somebody put another broker's files here, or an older copy of the metadata. A deleted namesake's
+                # directory was moved away before the topic was created.
+                set_aside(self.fs, directory, str(problem))
                 log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
             logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
@@ -335,11 +332,31 @@ class Partitions:
             if owned is not None:
                 owned.on_synced(OSError("the topic was deleted"))
                 self.unsynced.pop(owned, None)
-                owned.log.rename_for_delete()
-            else:
-                directory = self._directory / f"{topic.name}-{partition.index}"
-                Log.set_aside(directory, self.fs, topic_id=topic.topic_id)
+            try:
+                if owned is not None:
+                    owned.log.rename_for_delete()
+                else:
+                    self._delete_closed(topic, partition.index)
+            except StorageFailure as failure:
+                # It stays where it is. The cleaner removes it if it can be read by then, and shows it otherwise.
+                logger.error("the directory of %s-%d, which was deleted, is not renamed: %s", *key, failure)
             self.purgatory.check(key)
+
+    def _delete_closed(self, topic: TopicImage, index: int) -> None:
+        """Rename a deleted partition's directory that is not open. Without the topic's id in it, its records stay."""
+        directory = self._directory / f"{topic.name}-{index}"
+        if not self.fs.exists(directory):
+            return
+        topic_id = read_topic_id(self.fs, directory)
+        if topic_id == topic.topic_id or (topic_id is None and not holds_records(self.fs, directory)):
+            rename_for_deletion(self.fs, directory)
+        else:
+            found = describe_topic_id(topic_id)
+            set_aside(
+                self.fs,
+                directory,
+                f"topic {topic.name} was deleted, and the directory has {found}, not the topic's",
+            )
 
     def reconfigure(self, topic: TopicImage) -> None:
         """Apply a topic's changed settings to its open logs."""

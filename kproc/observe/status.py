@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from kproc.cluster.dynamic_settings import left_out
@@ -18,6 +19,7 @@ from kproc.metrics.spec import SLOT
 from kproc.observe.disk_watch import DiskWatch, Shortages
 from kproc.observe.network_figures import NetworkFigures
 from kproc.observe.offline_partitions import OfflinePartitions
+from kproc.observe.unserved_directories import UnservedDirectories
 from kproc.role.plan import Plan
 from kproc.role.roles import HANDLER, slab_row
 from kproc.transaction.state import STORED
@@ -46,6 +48,9 @@ class Status:
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
         self.offline = OfflinePartitions()  # Filled in the controller only: Handlers report to it.
+        self._unserved = UnservedDirectories(
+            plan.fs, Path(plan.config.log_dirs), lambda: None if self.image is None else self.image()
+        )
         self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
 
     def listener_name(self, index: int) -> str:
@@ -90,6 +95,7 @@ class Status:
             "topics": len(image.topics_by_name) if image else 0,
             "partitions": image.partition_count if image else 0,
             "offline": self.offline.describe(),
+            "unserved_directories": self._unserved.describe(),
             "transactions": {
                 state.word: sum(row["counters"][f"transactions_{state.name.lower()}"] for row in rows)
                 for state in STORED

@@ -13,6 +13,7 @@ Every number is big-endian. Index files carry no version: their format has been 
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final, NamedTuple
 
@@ -24,6 +25,9 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 DELETE_DIRECTORY_SUFFIX: Final = "-delete"
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
+FUTURE_DIRECTORY_SUFFIX: Final = "-future"  # Kafka's, while it copies a partition to another disk.
+# The metadata log's directory has a partition's name and files, and belongs to the controller alone.
+METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 TEMPORARY_SUFFIX: Final = ".tmp"
 # Behind the suffixes above while compaction replaces segments: see compaction_files.py.
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -32,6 +36,9 @@ SWAP_SUFFIX: Final = ".swap"
 # The files that belong to one segment, in the order in which they go away: the data last, so that a crash
 # in between leaves a segment with a missing index, which is rebuilt, and never an index without its data.
 SEGMENT_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX)
+
+# Topic, partition, 32 digits that make the name unique, kind.
+_SET_ASIDE: Final = re.compile(r"(.+)-([0-9]+)\.[0-9a-f]{32}(-delete|-stray|-future)", re.DOTALL)
 
 OFFSET_DIGITS: Final = 20  # The decimal digits of 2**63 - 1, and one more: what Kafka pads to.
 
@@ -111,6 +118,12 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
     if not topic or not dash or not (digits.isascii() and digits.isdigit()):
         return None
     return topic, int(digits)
+
+
+def parse_set_aside_directory_name(name: str, kind: str) -> tuple[str, int] | None:
+    """The topic, which may be cut short, and the partition in a name that set_aside_directory_name() gave, or None."""
+    parsed = _SET_ASIDE.fullmatch(name)
+    return (parsed[1], int(parsed[2])) if parsed is not None and parsed[3] == kind else None
 
 
 def set_aside_directory_name(topic: str, partition: int, unique_hex: str, kind: str) -> str:

@@ -299,9 +299,12 @@ class OsFs:
         return True
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with everything in it; one that is gone already is fine."""
+        """Remove a directory with everything in it; one that is gone already is fine. Of a link only the link goes."""
         try:
-            shutil.rmtree(path)
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
         except FileNotFoundError:
             return
         except OSError as error:

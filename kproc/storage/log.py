@@ -19,7 +19,6 @@ that nobody holds is gone at once, without a garbage collection.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -29,19 +28,14 @@ from kproc.clock import Clock
 from kproc.errors import Corrupt
 from kproc.storage import checkpoints
 from kproc.storage.compaction_files import SegmentIdentity
-from kproc.storage.format import (
-    DELETE_DIRECTORY_SUFFIX,
-    AbortedTransaction,
-    parse_partition_directory_name,
-    set_aside_directory_name,
-)
+from kproc.storage.format import AbortedTransaction
 from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import LogAppender
 from kproc.storage.log_compact import SegmentSwap
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_durability import LogDurability
-from kproc.storage.log_open import NoTopic, OtherTopic, begin, check_topic, load_from
+from kproc.storage.log_open import OtherTopic, begin, check_topic, load_from
 from kproc.storage.log_read import LogReader
 from kproc.storage.log_retention import LogRetention
 from kproc.storage.log_state import LogState
@@ -52,11 +46,12 @@ from kproc.storage.results import AppendResult, ReadResult, RecordPosition, Sync
 from kproc.storage.retention import SegmentFacts
 from kproc.storage.segment import LogSegment
 from kproc.storage.segments import Doomed
+from kproc.storage.set_aside import rename_for_deletion
 from kproc.storage.timestamp_search import TimestampSearch
 from kproc.wire.file_range import FileRange
 
 __all__ = [
-    "AppendResult", "Log", "LogConfig", "NoTopic", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
+    "AppendResult", "Log", "LogConfig", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
     "TrustedEnd",
 ]  # fmt: skip
 
@@ -217,31 +212,14 @@ class Log:
         state = self.state
         state.offline_reason = "the partition is deleted"
         state.segments.close()
-        target = self.set_aside(state.directory, state.fs, topic_id=state.topic_id)
+        if _is_of_another_topic(state.fs, state.directory, state.topic_id):
+            logger.error("%s is left alone: it is another topic's", state.directory)
+            return None
+        target = rename_for_deletion(state.fs, state.directory)
         if target is not None:
             state.directory = target
             state.segments.move(target)
         return target
-
-    @staticmethod
-    def set_aside(
-        directory: Path,
-        fs: Fs,
-        *,
-        topic_id: bytes | None = None,
-        kind: str = DELETE_DIRECTORY_SUFFIX,
-    ) -> Path | None:
-        """Rename the directory of a partition that is not open, by default for its deletion; None when there is none.
-
-        With a topic's id nothing is done to a directory that says it is another topic's.
-        """
-        parsed = parse_partition_directory_name(directory.name)
-        assert parsed is not None, directory
-        if topic_id is not None and _is_of_another_topic(fs, directory, topic_id):
-            logger.error("%s is left alone: it is another topic's", directory)
-            return None
-        target = directory.with_name(set_aside_directory_name(*parsed, uuid.uuid4().hex, kind))
-        return target if fs.rename(directory, target) else None
 
     def take_offline(self, reason: str) -> None:
         """Refuse appends from now on: what is on the disk is no longer known."""

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 from kproc.errors import Corrupt
+from kproc.storage.catalog import describe_topic_id
 from kproc.storage.format import SNAPSHOT_SUFFIX, segment_file_name
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
@@ -19,19 +20,18 @@ logger = logging.getLogger(__name__)
 
 
 class OtherTopic(Corrupt):
-    """The directory holds the files of another topic of this name, probably a deleted one."""
-
-
-class NoTopic(OtherTopic):
-    """The directory holds records without partition.metadata: no sync of them has ever succeeded."""
+    """The directory holds records that are not known to be the topic's: they have another topic id, or none."""
 
 
 def check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool) -> None:
-    """Raise OtherTopic or NoTopic for files that are not of this topic, by the id that was found."""
-    if found is not None and found != topic_id:
-        raise OtherTopic(f"{directory} belongs to topic id {found.hex()}, not {topic_id.hex()}")
-    if found is None and not is_trusted and holds_records(fs, directory):
-        raise NoTopic(f"{directory} has records, and no partition.metadata says of which topic")
+    """Raise OtherTopic for files that are not known to be of this topic, by the topic id that was found.
+
+    A power loss takes partition.metadata only if no sync of the records has ever succeeded.
+    """
+    if found != topic_id and (found is not None or (not is_trusted and holds_records(fs, directory))):
+        raise OtherTopic(
+            f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}"
+        )
 
 
 def load_from(

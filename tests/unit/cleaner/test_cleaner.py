@@ -17,7 +17,7 @@ from kproc.api.calls import FromImage
 from kproc.api.cleaner_calls import ENFORCE_RETENTION, WRITE_CHECKPOINTS, Deleted, Done
 from kproc.cleaner import cleaner
 from kproc.cleaner.cleaner import Cleaner
-from kproc.cleaner.strays import Strays
+from kproc.cleaner.strays import StrayDirectories
 from kproc.clock import ManualClock
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
@@ -25,6 +25,7 @@ from kproc.role.partition_table import CLOSED, PartitionTable
 from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
+from kproc.storage.set_aside import list_set_aside
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
 from kproc.transport.outbox import Inbox, Outbox
 from tests.support.failing_fs import FailingFs
@@ -509,8 +510,13 @@ def test_directory_of_no_topic_is_set_aside_after_a_while(
         ("lives-0", lives),
         ("no-id-0", None),
         ("lives-7", b"y" * 16),
+        ("grown-3", lives),
+        ("photos-2023", None),
+        ("__cluster_metadata-0", None),
     ):
         (tmp_path / name).mkdir()
+        if name in ("no-id-0", "__cluster_metadata-0"):
+            (tmp_path / name / f"{0:020d}.log").write_bytes(b"x")
         if topic_id is not None:
             checkpoints.write_partition_metadata(OsFs(), tmp_path / name, topic_id)
     rig.advance_ms(CHECK_MS)
@@ -519,14 +525,19 @@ def test_directory_of_no_topic_is_set_aside_after_a_while(
     assert (tmp_path / "gone-0").exists()
     rig.advance_ms(2 * TICK_MS)
     assert (tmp_path / "gone-0").exists(), "a Handler that is behind may have it open"
-    assert rig.asked() == [(0, "", 0), (0, "", 0), (1, "", 0), (1, "", 0)]
+    assert rig.asked() == [(0, "", 0)] * 4 + [(1, "", 0)] * 4
     names = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
-    assert len(names) == 4
-    assert names[0].startswith("gone-0.")
-    assert names[0].endswith("-stray")
-    assert names[1] == "lives-0"
-    assert names[2].startswith("lives-7.")
-    assert names[3] == "no-id-0"
+    kept = [name for name in names if not name.endswith("-stray")]
+    assert kept == ["__cluster_metadata-0", "lives-0", "photos-2023"]
+    strays = list_set_aside(OsFs(), tmp_path)
+    assert [each.path.name.partition(".")[0] for each in strays] == [
+        "gone-0",
+        "grown-3",
+        "lives-7",
+        "no-id-0",
+    ]
+    assert "no topic has this partition" in strays[0].reason
+    assert "no readable partition.metadata" in strays[3].reason
 
 
 def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
@@ -560,7 +571,9 @@ def test_directory_that_a_new_topic_made_in_the_last_moment_is_given_back(tmp_pa
 
     path.mkdir()
     checkpoints.write_partition_metadata(OsFs(), path, stray_id)
-    strays = Strays(RacingFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then())
+    strays = StrayDirectories(
+        RacingFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then()
+    )
     cluster = InMemoryController({"log.dirs": str(tmp_path)})
     cluster.create(topic("another"))
     strays.look(cluster.image, 0)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.controller.leftovers import Leftovers
+from kproc.cluster.image import ClusterImage, TopicImage
+from kproc.controller.leftovers import OrphanedDirectories
 from kproc.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
 from kproc.storage.fs import DiskFailed, OsFs
+from kproc.storage.set_aside import list_set_aside
 
 OLD, NEW = b"o" * 16, b"n" * 16
 
@@ -41,13 +42,13 @@ def fs() -> CountingFs:
 
 
 @pytest.fixture
-def leftovers(fs: CountingFs, tmp_path: Path) -> Leftovers:
+def orphaned(fs: CountingFs, tmp_path: Path) -> OrphanedDirectories:
     """Of a controller that has made a topic before: nothing is unsure."""
-    leftovers = Leftovers(fs, tmp_path)
-    leftovers.clear(ClusterImage(), making("first"))
+    orphaned = OrphanedDirectories(fs, tmp_path)
+    orphaned.clear(ClusterImage(), making("first"))
     assert fs.synced == [tmp_path], "nobody knows what a controller before this one has left"
     fs.synced.clear()
-    return leftovers
+    return orphaned
 
 
 def making(name: str, partitions: int = 1) -> list[r.Record]:
@@ -66,7 +67,7 @@ def left(directory: Path, name: str, topic_id: bytes | None) -> Path:
 
 
 def test_a_directory_that_a_power_loss_brought_back_is_set_aside(
-    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+    orphaned: OrphanedDirectories, fs: CountingFs, tmp_path: Path
 ) -> None:
     left(tmp_path, "t-0", OLD)
     cut = left(tmp_path, "t-1", None)
@@ -75,45 +76,88 @@ def test_a_directory_that_a_power_loss_brought_back_is_set_aside(
     odd = left(tmp_path, "t-3", None)
     (odd / PARTITION_METADATA_FILE).write_bytes(b"version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAAAAAA")
     left(tmp_path, "t-4", None)
-    leftovers.clear(ClusterImage(), making("t", partitions=4))
+    (tmp_path / "t-5").write_text("a file")
+    orphaned.deleted([TopicImage("t", OLD, [], {}, [])])
+    orphaned.clear(ClusterImage(), making("t", partitions=4))
+    orphaned.clear(ClusterImage(), [r.PartitionsAdded(NEW, 5, (9,), (0,), (0,)), *making("t", partitions=0)])
     kinds = {path.name.partition(".")[0]: path.name.rpartition("-")[2] for path in tmp_path.iterdir()}
-    assert kinds == {"t-0": "delete", "t-1": "stray", "t-2": "stray", "t-3": "stray", "t-4": "4"}
-    assert fs.synced == [tmp_path], "or the next power loss would bring them back again"
+    assert kinds == {
+        "t-0": "delete",
+        "t-1": "stray",
+        "t-2": "stray",
+        "t-3": "stray",
+        "t-4": "4",
+        "t-5": "stray",
+    }
+    assert fs.synced == [tmp_path] * 2, "or the next power loss would bring them back again"
+
+
+def test_clear_keeps_a_directory_without_recorded_deletion(
+    orphaned: OrphanedDirectories, fs: CountingFs, tmp_path: Path
+) -> None:
+    """Another broker's files were copied in, or the metadata restored from a copy that is older than the topic."""
+    left(tmp_path, "t-0", OLD)
+    orphaned.deleted([TopicImage("t", b"x" * 16, [], {}, [])])
+    orphaned.clear(ClusterImage(), making("t"))
+    (aside,) = tmp_path.iterdir()
+    assert aside.name.endswith("-stray")
+    assert (aside / "00000000000000000000.log").read_bytes() == b"records"
+    (shown,) = list_set_aside(fs, tmp_path)
+    assert "no deletion is recorded" in shown.reason
+
+
+def test_clear_deletes_by_ids_from_the_metadata_log(fs: CountingFs, tmp_path: Path) -> None:
+    """The controller died between the record of the deletion and the rename by the partition's owner."""
+    orphaned = OrphanedDirectories(fs, tmp_path, deleted_ids=[OLD])
+    left(tmp_path, "t-0", OLD)
+    orphaned.clear(ClusterImage(), making("t"))
+    assert [path.name.rpartition("-")[2] for path in tmp_path.iterdir()] == ["delete"]
+
+
+def test_oldest_recorded_deletions_are_discarded(fs: CountingFs, tmp_path: Path) -> None:
+    orphaned = OrphanedDirectories(fs, tmp_path)
+    orphaned.deleted(TopicImage(f"t{n}", n.to_bytes(16, "big"), [], {}, []) for n in range(10_001))
+    left(tmp_path, "t0-0", (0).to_bytes(16, "big"))
+    left(tmp_path, "t9-0", (9).to_bytes(16, "big"))
+    orphaned.clear(ClusterImage(), making("t0"))
+    orphaned.clear(ClusterImage(), making("t9"))
+    kinds = {path.name.partition(".")[0]: path.name.rpartition("-")[2] for path in tmp_path.iterdir()}
+    assert kinds == {"t0-0": "stray", "t9-0": "delete"}
 
 
 def test_a_deletion_is_durable_in_names_before_the_name_is_used_again(
-    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+    orphaned: OrphanedDirectories, fs: CountingFs, tmp_path: Path
 ) -> None:
-    leftovers.clear(ClusterImage(), making("other"))
+    orphaned.clear(ClusterImage(), making("other"))
     assert fs.synced == [], "a name that nobody had costs no sync"
-    leftovers.deleted(["t"])
-    leftovers.clear(ClusterImage(), making("other"))
+    orphaned.deleted([TopicImage("t", OLD, [], {}, [])])
+    orphaned.clear(ClusterImage(), making("other"))
     assert fs.synced == []
     fs.fails = True
     with pytest.raises(DiskFailed):
-        leftovers.clear(ClusterImage(), making("t"))
+        orphaned.clear(ClusterImage(), making("t"))
     fs.fails = False
-    leftovers.clear(ClusterImage(), making("t"))
+    orphaned.clear(ClusterImage(), making("t"))
     assert fs.synced == [tmp_path]
-    leftovers.clear(ClusterImage(), making("t"))
+    orphaned.clear(ClusterImage(), making("t"))
     assert fs.synced == [tmp_path], "once"
 
 
 def test_partitions_that_a_topic_grows_by_begin_empty(
-    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+    orphaned: OrphanedDirectories, fs: CountingFs, tmp_path: Path
 ) -> None:
     image = ClusterImage()
     image.apply_records(making("t"), 3)
     mine, foreign = left(tmp_path, "t-0", NEW), left(tmp_path, "t-1", None)
-    leftovers.clear(image, [r.PartitionsAdded(NEW, 1, (1,), (0,), (0,))])
+    orphaned.clear(image, [r.PartitionsAdded(NEW, 1, (1,), (0,), (0,))])
     assert mine.exists()
     assert not foreign.exists()
 
 
 def test_more_names_than_anybody_remembers_cost_a_sync(
-    leftovers: Leftovers, fs: CountingFs, tmp_path: Path
+    orphaned: OrphanedDirectories, fs: CountingFs, tmp_path: Path
 ) -> None:
-    leftovers.deleted(f"t{number}" for number in range(10_001))
-    assert not leftovers._freed
-    leftovers.clear(ClusterImage(), making("t17"))
+    orphaned.deleted(TopicImage(f"t{number}", OLD, [], {}, []) for number in range(10_001))
+    assert not orphaned._freed
+    orphaned.clear(ClusterImage(), making("t17"))
     assert fs.synced == [tmp_path]

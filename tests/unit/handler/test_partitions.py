@@ -20,6 +20,7 @@ from kproc.storage import checkpoints
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
 from kproc.storage.log import Log, SyncPoint
 from kproc.storage.log_durability import LogDurability
+from kproc.storage.set_aside import list_set_aside
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import changes
@@ -532,8 +533,8 @@ def test_topic_made_anew_begins_empty(start: Start) -> None:
     assert fetch(rig, "t") == (0, [b"new"])
 
 
-def test_directory_of_a_deleted_namesake_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """A crash came between the topic's deletion and the rename of its directory."""
+def test_directory_of_another_topic_id_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody put files of another topic id there. No deletion of that id is known here: they are kept."""
     rig = start()
     rig.create_topic("t")
     produce(rig, "t", b"old", b"older")
@@ -544,8 +545,39 @@ def test_directory_of_a_deleted_namesake_is_set_aside(start: Start, caplog: pyte
     assert produce(rig, "t", b"new") == (0, 0)
     assert fetch(rig, "t") == (0, [b"new"])
     assert checkpoints.read_partition_metadata(OsFs(), rig.directory / "t-0") == new_id
-    assert len(deleted(rig)) == 1
-    assert "left over from a deleted topic" in caplog.text
+    assert len(list_set_aside(OsFs(), rig.directory)) == 1
+    assert deleted(rig) == []
+    assert "is set aside" in caplog.text
+
+
+@pytest.mark.parametrize("left", [None, b"", b"version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAAAAAA"])
+def test_deleted_topic_keeps_a_directory_without_topic_id(start: Start, left: bytes | None) -> None:
+    """Nothing proves that the records are the deleted topic's, and it was not open."""
+    rig = start()
+    rig.create_topic("t", partitions=2)
+    produce(rig, "t", b"whose?")
+    assert not rig.open("t", 1).log.is_offline
+    rig.kill(0)
+    for index in range(2):
+        metadata = rig.directory / f"t-{index}" / checkpoints.PARTITION_METADATA_FILE
+        metadata.unlink()
+        if left is not None:
+            metadata.write_bytes(left)
+    rig.start_handler(0, is_restart=True)
+    rig.delete_topic("t")
+    assert [each.path.name[:4] for each in list_set_aside(OsFs(), rig.directory)] == ["t-0."]
+    assert [path.name[:4] for path in deleted(rig)] == ["t-1."], "it holds no record"
+
+
+def test_delete_topic_survives_an_unreadable_directory(start: Start) -> None:
+    """A file stands in place of one partition's directory. The others go, and the Handler lives."""
+    rig = start()
+    rig.create_topic("t", partitions=2)
+    produce(rig, "t", partition=1)
+    (rig.directory / "t-0").write_text("a file")
+    rig.delete_topic("t")
+    assert [path.name[:4] for path in deleted(rig)] == ["t-1."]
+    assert (rig.directory / "t-0").read_text() == "a file"
 
 
 @pytest.mark.parametrize("left", [None, b""], ids=["no file", "an empty one"])

@@ -10,7 +10,6 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.errors import Corrupt
 from kproc.storage import checkpoints
-from kproc.storage.catalog import list_deleted, list_partitions
 from kproc.storage.format import (
     DELETE_DIRECTORY_SUFFIX,
     parse_partition_directory_name,
@@ -118,13 +117,3 @@ def test_file_names() -> None:
     for name in ("a", "-1", "a-", "a-x", "a-1.0123456789abcdef-delete", "__cluster_metadata"):
         assert parse_partition_directory_name(name) is None, name
     assert len(set_aside_directory_name("t" * 249, 100_000, "f" * 32, DELETE_DIRECTORY_SUFFIX)) == 255
-
-
-def test_partitions_are_found_with_their_topic_ids(tmp_path: Path) -> None:
-    for name in ("a-0", "a-10", "b-c-1", "a-3.00ff-delete"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "file-1").write_text("")
-    checkpoints.write_partition_metadata(FS, tmp_path / "a-10", TOPIC_ID)
-    found = [(entry.topic, entry.partition, entry.topic_id) for entry in list_partitions(FS, tmp_path)]
-    assert found == [("a", 0, None), ("a", 10, TOPIC_ID), ("b-c", 1, None)]
-    assert [path.name for path in list_deleted(FS, tmp_path)] == ["a-3.00ff-delete"]

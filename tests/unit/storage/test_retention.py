@@ -10,8 +10,9 @@ import pytest
 
 from kproc.errors import ErrorCode, FatalError, KafkaError
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs
-from kproc.storage.log import Log, LogConfig, TrustedEnd
+from kproc.storage.log import LogConfig, TrustedEnd
 from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
+from kproc.storage.set_aside import rename_for_deletion
 from tests.support.log_fs import use_below, use_below_segments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
@@ -228,7 +229,7 @@ def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
     log.mark_synced(point)
     FS.remove_tree(path)
     FS.remove_tree(path)
-    assert log.set_aside(rig.directory, FS) is None
+    assert rename_for_deletion(FS, rig.directory) is None
 
 
 def test_a_directory_that_is_another_topics_by_now_is_left_alone(rig: LogRig) -> None:
@@ -237,10 +238,7 @@ def test_a_directory_that_is_another_topics_by_now_is_left_alone(rig: LogRig) ->
     namesake = rig.open(topic_id=bytes(15) + b"n")
     append_one(namesake, batch("precious"))
     assert log.rename_for_delete() is None
-    assert Log.set_aside(rig.directory, FS, topic_id=log.topic_id) is None
     assert (rig.directory / f"{0:020d}.log").stat().st_size
-    assert Log.set_aside(rig.directory, FS, topic_id=namesake.topic_id) is not None
-    assert not rig.directory.exists()
     namesake.close(clean=False)
 
 

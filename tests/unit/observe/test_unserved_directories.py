@@ -1,0 +1,110 @@
+"""Directories of partitions that no topic serves: named by the status, with the reason."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from kproc.cli.status import unserved_lines
+from kproc.cluster import records as r
+from kproc.cluster.image import ClusterImage
+from kproc.observe.unserved_directories import SHOWN_MAX, UnservedDirectories
+from kproc.storage import checkpoints
+from kproc.storage.fs import DiskFailed, OsFs
+from kproc.storage.set_aside import set_aside
+
+ID = b"i" * 16
+UNIQUE = "f" * 32
+
+
+class CountingFs(OsFs):
+    """Counts listings of the data directory."""
+
+    def __init__(self) -> None:
+        self.listings = 0
+        self.fails = False
+
+    def list_directory(self, path: Path) -> list[str]:
+        if path.name == "data":
+            self.listings += 1
+            if self.fails:
+                raise DiskFailed(errno.EIO, "a test says so")
+        return super().list_directory(path)
+
+
+def image_of(*names: str) -> ClusterImage:
+    image = ClusterImage()
+    records: list[r.Record] = []
+    for number, name in enumerate(names):
+        topic_id = number.to_bytes(16, "big")
+        records += [r.TopicCreated(name, topic_id), r.PartitionsAdded(topic_id, 0, (number,), (1,), (0,))]
+    image.apply_records(records, len(records))
+    return image
+
+
+def make(directory: Path, name: str) -> Path:
+    path = directory / name
+    path.mkdir(parents=True)
+    checkpoints.write_partition_metadata(OsFs(), path, ID)
+    return path
+
+
+def test_unserved_directories_have_reasons(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    set_aside(OsFs(), make(data, "old-0"), "a test says so")
+    for name in ("known-0", "known-1", "foreign-0", f"moving-0.{UNIQUE}-future", f"gone-0.{UNIQUE}-delete"):
+        make(data, name)
+    shown = UnservedDirectories(OsFs(), data, lambda: image_of("known")).describe()
+    reasons = {row["directory"].partition(".")[0]: row["reason"] for row in shown["first"]}
+    assert shown["count"] == 4
+    assert list(reasons) == ["foreign-0", "known-1", "moving-0", "old-0"]
+    assert reasons["old-0"] == "a test says so"
+    assert "no topic has this partition" in reasons["foreign-0"]
+    assert "Kafka was moving" in reasons["moving-0"]
+    lines = unserved_lines({"unserved_directories": shown, "data": "/d"})
+    assert lines[0].startswith("not served: foreign-0: no topic")
+    assert "MOVING.md" in lines[-1]
+
+
+def test_unserved_directories_before_the_metadata_are_those_set_aside(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    set_aside(OsFs(), make(data, "old-0"), "a test says so")
+    make(data, "known-0")
+    assert UnservedDirectories(OsFs(), data, lambda: None).describe()["count"] == 1
+    assert UnservedDirectories(OsFs(), data, ClusterImage).describe()["count"] == 1
+
+
+def test_unserved_directories_are_listed_again_after_a_change(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    path = make(data, "known-0")
+    fs, images = CountingFs(), [image_of("known")]
+    unserved = UnservedDirectories(fs, data, lambda: images[0])
+    assert unserved.describe()["count"] == 0
+    before = fs.listings
+    assert unserved.describe()["count"] == 0
+    assert fs.listings == before, "a scrape costs one stat"
+    images[0] = image_of("other", "another")
+    assert unserved.describe()["count"] == 1
+    set_aside(OsFs(), path, "a test says so")
+    assert unserved.describe()["first"][0]["reason"] == "a test says so"
+
+
+def test_unserved_directories_of_an_unreadable_disk(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    make(data, "known-0")
+    fs = CountingFs()
+    fs.fails = True
+    unserved = UnservedDirectories(fs, data, lambda: image_of("known"))
+    assert "a test says so" in unserved.describe()["first"][0]["reason"]
+    fs.fails = False
+    assert unserved.describe() == {"count": 0, "first": []}
+
+
+def test_unserved_directories_are_bounded(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for number in range(SHOWN_MAX + 2):
+        make(data, f"t{number}-0")
+    shown = UnservedDirectories(OsFs(), data, lambda: image_of("known")).describe()
+    assert (shown["count"], len(shown["first"])) == (SHOWN_MAX + 2, SHOWN_MAX)
+    assert "not served: 2 more" in unserved_lines({"unserved_directories": shown, "data": "/d"})
+    assert unserved_lines({"unserved_directories": {"count": 0, "first": []}, "data": "/d"}) == []
