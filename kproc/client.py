@@ -230,6 +230,15 @@ class Client:
         """The socket's descriptor, for a test that wants to wait on several clients."""
         return self._socket.fileno()
 
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The numeric host and port at the other end; ConnectionLost if the connection has ended."""
+        try:
+            host, port = self._socket.getpeername()[:2]
+        except OSError as error:
+            self._fail(error)
+        return str(host), int(port)
+
     def detach(self) -> socket.socket:
         """The socket itself, for a caller that goes on without waiting; this client is of no more use."""
         if self._pending or self._received:

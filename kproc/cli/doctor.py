@@ -3,6 +3,9 @@
 What is in it: versions and limits, the settings with the hidden ones left out, status, metrics, the stacks of every
 role, what the kernel says of each process, names and sizes of the files in the data directory (never what is in them),
 and the last lines of the log. Everything passes through `hidden` before it is written.
+
+Root runs this, and anybody may answer at a port. Files and processes that the status names are therefore read only if
+the kernel confirms that they are the broker's (server/broker_process.py), and then by descriptors instead of paths.
 """
 
 from __future__ import annotations
@@ -10,19 +13,29 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import secrets
+import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Self
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, printable
 from kproc.cli.failure import Failure, one_line
+
+if TYPE_CHECKING:
+    from kproc.server.broker_process import BrokerProcess
 
 _LOG_BYTES_MAX: Final = 512 << 10
 _LOG_LINES_MAX: Final = 2000
 _FILES_MAX: Final = 20_000
+# A scrape of 10,000 partitions is about 10 MB.
+_METRICS_BYTES_MAX: Final = 256 << 20
+_ROLE: Final = re.compile(r"[a-z]+-\d+")
 _OF_PROC: Final = ("status", "limits", "io", "schedstat", "wchan", "cgroup")
 _SECRET: Final = re.compile(
     r"""(?ix)
@@ -53,8 +66,11 @@ def doctor(
     now = datetime.datetime.now(datetime.UTC)
     name = f"kproc-doctor-{now:%Y%m%d-%H%M%S}"
     path = output or Path(f"{name}.tar.gz")
-    report = _Report(bootstrap, log)
-    with _open_private(path) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+    with (
+        _open_private(path) as file,
+        _Report(bootstrap, log) as report,
+        tarfile.open(fileobj=file, mode="w:gz") as archive,
+    ):
         for inside, content in report.files():
             data = hidden(content).encode("utf-8", "backslashreplace")
             entry = tarfile.TarInfo(f"{name}/{inside}")
@@ -67,12 +83,20 @@ def doctor(
     sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes; look into it before you send it\n")
 
 
-def _open_private(path: Path) -> BinaryIO:
-    """A new file, or one made empty, that nobody else can read before there is anything in it."""
-    file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb")  # noqa: SIM115 - the caller's
-    os.fchmod(file.fileno(), 0o600)  # One that was there may be anybody's to read.
-    file.truncate()
-    return file
+@contextmanager
+def _open_private(path: Path) -> Iterator[BinaryIO]:
+    """Write a new file that nobody else can read, and move it to `path` when it is complete.
+
+    A file or link that is there already may be another user's, so it is replaced and never written to.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            yield file
+        part.rename(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def hidden(text: str) -> str:
@@ -87,7 +111,18 @@ class _Report:
         self._bootstrap = bootstrap
         self._log = log
         self._status: dict[str, Any] | None = None
+        self._process: BrokerProcess | None = None
+        self._doubt = "there is no status"
         self.problems: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.close()
 
     def files(self) -> Iterator[tuple[str, str]]:
         """Names and contents; what cannot be had is a problem and is left out."""
@@ -103,7 +138,7 @@ class _Report:
             if content is not None:
                 yield name, content
         for role, pid in self._pids():
-            content = self._try(f"{role}.txt", lambda pid=pid: _about_process(pid))  # type: ignore[misc]
+            content = self._try(f"processes/{role}.txt", lambda pid=pid: _about_process(pid))  # type: ignore[misc]
             if content is not None:
                 yield f"processes/{role}.txt", content
         yield "left_out.txt", "".join(f"{problem}\n" for problem in self.problems) or "nothing\n"
@@ -124,16 +159,21 @@ class _Report:
             self.problems.append(f"{name}: {one_line(str(error))}")
             return None
 
-    def _known(self) -> dict[str, Any]:
-        if self._status is None:
-            raise Failure("there is no status")
-        return self._status
+    def _broker(self) -> BrokerProcess:
+        if self._process is None:
+            raise Failure(self._doubt)
+        return self._process
 
     def _make_status(self) -> str:
         from kproc.cli.status_source import StatusSource
+        from kproc.server.broker_process import NotABroker
 
         with StatusSource(self._bootstrap) as source:
             self._status = source.ask()
+            try:
+                self._process = source.open_process(self._status)
+            except NotABroker as error:
+                self._doubt = str(error)
         return _json(self._status)
 
     def _make_settings(self) -> str:
@@ -148,22 +188,33 @@ class _Report:
         return _json(rows)
 
     def _make_metrics(self) -> str:
-        import urllib.request
+        import http.client
 
-        address = self._known()["metrics"]
+        from kproc.config.listeners import split_address
+        from kproc.server.broker_process import NotABroker
+
+        broker = self._broker()
+        address = self._status["metrics"] if self._status is not None else None
         if not address:
             raise Failure("the broker has no metrics listener (serve --metrics-listener)")
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
-            text: str = response.read().decode()
-            return text
+        connection = http.client.HTTPConnection(*split_address(address, default_port=0), timeout=10)
+        try:
+            connection.connect()
+            broker.require_listens_at(*connection.sock.getpeername()[:2])
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read(_METRICS_BYTES_MAX).decode("utf-8", "replace")
+        except (NotABroker, http.client.HTTPException) as error:
+            raise Failure(f"{address}: {error}") from None
+        finally:
+            connection.close()
 
     def _make_files(self) -> str:
-        lines = []
-        for directory, _, names in os.walk(self._known()["data"]):
+        broker, lines = self._broker(), list[str]()
+        for directory, _, names, descriptor in os.fwalk(dir_fd=broker.directory):
             for name in sorted(names):
-                path = Path(directory) / name
+                path = printable(os.path.normpath(broker.data / directory / name))
                 try:
-                    facts = path.stat()
+                    facts = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 except OSError as error:  # Segments come and go meanwhile.
                     lines.append(f"{'-':>15} {'-':>10} {path}: {error.strerror}\n")
                 else:
@@ -173,28 +224,33 @@ class _Report:
         return "".join(lines)
 
     def _make_log(self) -> str:
-        path = self._log or _log_file(next((pid for _, pid in self._pids()), 0))
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _LOG_BYTES_MAX))
-            lines = file.read().decode("utf-8", "replace").splitlines()
+        # The link in /proc opens the file that the process has open, whatever its name leads to by now.
+        path = self._log or Path(f"/proc/{self._broker().pid}/fd/2")
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                raise Failure(
+                    "the broker's log is no file (a terminal, a pipe, the journal): give one with --log"
+                )
+            file.seek(max(0, facts.st_size - _LOG_BYTES_MAX))
+            lines = file.read(_LOG_BYTES_MAX).decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-_LOG_LINES_MAX:]) + "\n"
 
     def _pids(self) -> list[tuple[str, int]]:
-        """Each process once."""
-        if self._status is None:
+        """Role and pid of each process of the broker, once."""
+        if self._status is None or self._process is None:
             return []
-        rows = self._status["processes"]
-        by_pid = {row["pid"]: f"{row['role']}-{row['index']}" for row in reversed(rows) if row["pid"]}
-        return [(role, pid) for pid, role in reversed(by_pid.items())]
-
-
-def _log_file(pid: int) -> Path:
-    """Where the process writes its log."""
-    target = os.readlink(f"/proc/{pid}/fd/2") if pid else ""
-    if not target.startswith("/") or not Path(target).is_file():
-        raise Failure("the broker's log is no file (a terminal, a pipe, the journal): give one with --log")
-    return Path(target)
+        found: dict[int, str] = {}
+        for row in self._status["processes"]:
+            role, pid = f"{row['role']}-{row['index']}", row["pid"]
+            if not isinstance(pid, int) or pid in found:
+                continue
+            # The role becomes a path in the archive.
+            if _ROLE.fullmatch(role) and self._process.is_parent_of(pid):
+                found[pid] = role
+            else:
+                self.problems.append(f"processes/{role}.txt: process {pid} is not the broker's")
+        return [(role, pid) for pid, role in found.items()]
 
 
 def _about_process(pid: int) -> str:

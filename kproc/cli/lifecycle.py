@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import select
 import signal
+import stat
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
 from kproc.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from kproc.server.broker_process import BrokerProcess
+
+# A ready file names each process in about 50 bytes.
+_READY_BYTES_MAX: Final = 1 << 20
 
 
 def ping(
@@ -58,49 +66,62 @@ def stop(
 
     It is found by its ready file, its pid, or by asking it at --bootstrap, which may be its control listener.
     """
-    if pid is None:
-        pid = _pid_in(ready_file) if ready_file is not None else _pid_at(bootstrap)
+    from kproc.server.broker_process import BrokerProcess, NotABroker
+
     try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise Failure(f"there is no process {pid}: the broker has ended already") from None
-    try:
-        if not _is_broker(pid):
-            raise Failure(f"process {pid} is no kproc broker")
-        signal.pidfd_send_signal(handle, signal.SIGTERM)
-        if not select.select([handle], [], [], timeout)[0]:
-            raise Failure(
-                f"process {pid} has not ended {timeout:g} s after SIGTERM; it may still be stopping"
-            )
-    finally:
-        os.close(handle)
-    sys.stdout.write(f"stopped: pid {pid}\n")
+        if pid is not None:
+            process = BrokerProcess(pid)
+        elif ready_file is not None:
+            process = _process_in(ready_file)
+        else:
+            process = _process_at(bootstrap)
+        with process:
+            process.signal(signal.SIGTERM)
+            if not process.wait(timeout):
+                raise Failure(
+                    f"process {process.pid} has not ended {timeout:g} s after SIGTERM; it may still be stopping"
+                )
+    except NotABroker as error:
+        raise Failure(str(error)) from None
+    sys.stdout.write(f"stopped: pid {process.pid}\n")
 
 
-def _pid_in(ready_file: Path) -> int:
+def _process_in(ready_file: Path) -> BrokerProcess:
+    """The broker that wrote a ready file. The file counts only if root, this user, or the broker's user owns it."""
     import orjson
 
+    from kproc.server.broker_process import BrokerProcess, Claim, NotABroker
+
     try:
-        announcement: dict[str, Any] = orjson.loads(ready_file.read_bytes())
-        return int(announcement["pid"])
+        descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise Failure(f"{ready_file} is not there: the broker is not ready, or has ended") from None
-    except (ValueError, KeyError, TypeError):
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Failure(f"{ready_file} is a symbolic link: give the file itself") from None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _READY_BYTES_MAX:
+            raise Failure(f"{ready_file} is no ready file of a broker")
+        content = file.read(_READY_BYTES_MAX)
+    try:
+        claim = Claim.from_json(orjson.loads(content))
+    except (orjson.JSONDecodeError, NotABroker):
         raise Failure(f"{ready_file} is no ready file of a broker") from None
+    with ExitStack() as stack:
+        process = stack.enter_context(BrokerProcess(claim.pid))
+        if facts.st_uid not in (0, os.geteuid(), process.uid):
+            raise Failure(f"{ready_file} belongs to another user than process {process.pid}, which it names")
+        process.require(claim)
+        stack.pop_all()
+    return process
 
 
-def _pid_at(bootstrap: str) -> int:
-    """Of the supervisor; of the one process where roles are threads."""
+def _process_at(bootstrap: str) -> BrokerProcess:
+    """The supervisor of the broker that answers there; the one process where roles are threads."""
     from kproc.cli.status_source import StatusSource
 
     with StatusSource(bootstrap) as source:
-        rows = source.ask()["processes"]
-    return int(next((row["pid"] for row in rows if row["role"] == "supervisor"), rows[0]["pid"]))
-
-
-def _is_broker(pid: int) -> bool:
-    """A ready file may outlive its broker, and another process may have its number."""
-    try:
-        return b"kproc" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True  # It has ended meanwhile; the signal will tell.
+        status = source.ask()
+        return source.open_process(status)

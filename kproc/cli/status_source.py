@@ -5,7 +5,10 @@ The supervisor has a window of its own (server/status_window.py), for processes 
 
 from __future__ import annotations
 
+import pwd
+import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -14,6 +17,7 @@ from kproc.cli.failure import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from kproc.client import Client
+    from kproc.server.broker_process import BrokerProcess
 
 _PATIENCE_MS: Final = 1500
 """A broker under load answers in less; a person does not like to wait longer without a word."""
@@ -52,6 +56,23 @@ class StatusSource:
         self.notice = None
         return answer
 
+    def open_process(self, status: dict[str, Any]) -> BrokerProcess:
+        """Open the broker's process that the last answer names; NotABroker unless the kernel confirms the answer.
+
+        Anybody can answer at a port. The process must have locked the data directory that the answer names, and
+        listen at the address that gave the answer. A supervisor's answer comes from root or our own user already.
+        """
+        from kproc.server.broker_process import BrokerProcess, claim_in
+
+        claim = claim_in(status)
+        with ExitStack() as stack:
+            process = stack.enter_context(BrokerProcess(claim.pid))
+            process.require(claim)
+            if self._client is not None:
+                process.require_listens_at(*self._client.peer)
+            stack.pop_all()
+        return process
+
     def _ask(self, timeout_ms: int) -> dict[str, Any]:
         if self._client is None:
             self._client = connect(self._bootstrap, timeout_ms=timeout_ms)
@@ -82,13 +103,21 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """The status of the broker of this host that listens at one of these ports."""
     from kproc.client import ClientError
     from kproc.role.port_holder import holds_any
-    from kproc.server.status_window import WINDOW_PREFIX, look_in
+    from kproc.server.status_window import WINDOW_PREFIX, look_in, window_owner
 
-    for name in _window_names(WINDOW_PREFIX):
+    numbers = {int(port) for port in ports}
+    for name, pid in _windows(WINDOW_PREFIX):
+        owner = window_owner(name)
+        if owner is not None and not owner.is_trusted:
+            if holds_any(owner.pid, numbers):
+                raise ClientError(
+                    f"the broker, pid {owner.pid}, belongs to {_user_name(owner.uid)}: "
+                    "run this as that user to see what its supervisor knows"
+                )
+            continue
         answer = look_in(name, timeout_ms=_WINDOW_MS)
         if answer is None:
-            pid = name.removeprefix(WINDOW_PREFIX)
-            if _is_stopped(pid) and holds_any(int(pid), {int(port) for port in ports}):
+            if _is_stopped(pid) and holds_any(pid, numbers):
                 raise ClientError(f"the broker is stopped: its supervisor, pid {pid}, has had a SIGSTOP")
             continue
         bound = [listener["bound"] for listener in answer["listeners"].values()]
@@ -97,13 +126,25 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
     return None
 
 
-def _window_names(prefix: str) -> Iterator[str]:
+def _windows(prefix: str) -> Iterator[tuple[str, int]]:
+    """The names of windows, with the pid in each. Any user may bind a name, so only well-formed ones count."""
+    form = re.compile(rf"{prefix}(\d{{1,10}})(?:-[0-9a-f]+)?")
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
-        names = {line.rstrip("\n").rpartition(" ")[2] for line in file}
-    yield from sorted(name.removeprefix("@") for name in names if name.startswith(f"@{prefix}"))
+        names = {line.rstrip("\n").rpartition(" ")[2].removeprefix("@") for line in file}
+    for name in sorted(names):
+        found = form.fullmatch(name)
+        if found is not None:
+            yield name, int(found.group(1))
 
 
-def _is_stopped(pid: str) -> bool:
+def _user_name(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _is_stopped(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")

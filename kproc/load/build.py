@@ -8,7 +8,9 @@ as a binary: a package with no compiled parts stays installable everywhere, and 
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -25,6 +27,10 @@ class CompilerMissing(RuntimeError):
     """No C compiler on the PATH, or no OpenSSL for it: the caller skips or says so."""
 
 
+class ForeignCache(RuntimeError):
+    """The cache is not the caller's alone: nothing in it is run."""
+
+
 def compiler() -> str | None:
     """The C compiler there is, or None."""
     return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
@@ -38,16 +44,38 @@ def build(*, with_tls: bool = False) -> Path:
     for file in files:
         digest.update(file.read_bytes())
     binary = Path.home() / ".cache" / "kproc" / "kload" / f"kload-{digest.hexdigest()[:16]}"
+    _open_cache(binary.parent)
+    if binary.exists() and not _is_private(binary):
+        binary.unlink()
     if not binary.exists():
         _compile([file for file in files if file.suffix == ".c"], binary, flags)
     return binary
+
+
+def _open_cache(directory: Path) -> None:
+    """Create the cache's directory; ForeignCache if another user owns it or a directory above it in the home.
+
+    `sudo` may keep HOME: root would run a binary that an ordinary user has put into that user's cache.
+    """
+    directory.mkdir(0o700, parents=True, exist_ok=True)
+    home = Path.home()
+    for path in (directory, *(each for each in directory.parents if each.is_relative_to(home))):
+        if os.lstat(path).st_uid not in (0, os.geteuid()):
+            raise ForeignCache(f"{path} belongs to another user: set HOME to a directory of your own")
+    if os.lstat(directory).st_mode & 0o022:
+        directory.chmod(0o700)
+
+
+def _is_private(path: Path) -> bool:
+    """Return True if only this user, or root, can have written the file."""
+    facts = os.lstat(path)
+    return stat.S_ISREG(facts.st_mode) and facts.st_uid in (0, os.geteuid()) and not facts.st_mode & 0o022
 
 
 def _compile(sources: list[Path], binary: Path, flags: tuple[str, ...]) -> None:
     cc = compiler()
     if cc is None:
         raise CompilerMissing("no C compiler (cc, gcc or clang) on the PATH to build the load generator with")
-    binary.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as directory:
         # Built aside and renamed: two that build at once must not execute half a file.
         fresh = Path(directory) / "kload"
@@ -60,4 +88,5 @@ def _compile(sources: list[Path], binary: Path, flags: tuple[str, ...]) -> None:
             raise CompilerMissing("no headers of OpenSSL (libssl-dev) to build the load generator's TLS with")
         if done.returncode != 0:
             raise RuntimeError(f"the load generator does not compile:\n{done.stderr[-4000:]}")
+        fresh.chmod(0o700)
         fresh.rename(binary)

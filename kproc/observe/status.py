@@ -142,6 +142,7 @@ class Status:
             "role": role,
             "index": index,
             "pid": pid,
+            "start_ticks": start_ticks(pid),
             "state": process["state"],
             "restarts": process["restarts"],
             "hung_ms": process["hung_ms"],
@@ -188,12 +189,32 @@ class Status:
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process; 0 if it has ended."""
+    fields = _stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND if fields else 0.0
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks after the boot; None if it has ended.
+
+    A pid together with its start time names one process, even after the kernel has used the number again.
+    """
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def parent_pid(pid: int) -> int | None:
+    """The parent of a process; None if it has ended."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else None
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the command's name, from the state on; none if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        return []
 
 
 def _pss(pid: int) -> tuple[int, int]:

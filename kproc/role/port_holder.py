@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
-from collections.abc import Container
+import sys
+from collections.abc import Container, Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 _LISTEN: Final = "0A"
 _COMMAND_MAX: Final = 100
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_WILDCARD_4: Final = ipaddress.ip_address("0.0.0.0")  # noqa: S104 - compared, not bound
+_WILDCARD_6: Final = ipaddress.ip_address("::")
 
 
 def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
@@ -31,21 +36,41 @@ def holds_any(pid: int, ports: Container[int], *, proc: Path = Path("/proc")) ->
     return _has_open(pid, _listening_at(ports, proc), proc)
 
 
+def listens_at(pid: int, host: str, port: int, *, proc: Path = Path("/proc")) -> bool:
+    """Return True if the process has a socket that accepts connections to this numeric address and TCP port.
+
+    A socket bound to another address of this host does not count, even with the same port: it may be another user's.
+    """
+    address = ipaddress.ip_address(host.partition("%")[0])
+    wanted = {address, _WILDCARD_4, _WILDCARD_6} if address.version == 4 else {address, _WILDCARD_6}
+    if isinstance(address, ipaddress.IPv4Address):
+        wanted.add(ipaddress.ip_address(f"::ffff:{address}"))
+    sockets = {name for local, name in _rows({port}, proc) if local in wanted}
+    return _has_open(pid, sockets, proc)
+
+
 def _listening_at(ports: Container[int], proc: Path) -> set[str]:
     """The listening sockets at these ports, named as in the links of /proc/PID/fd."""
-    sockets = set()
+    return {name for _, name in _rows(ports, proc)}
+
+
+def _rows(ports: Container[int], proc: Path) -> Iterator[tuple[_Address, str]]:
+    """Local address and name of each socket that listens at one of these ports."""
     for name in ("tcp", "tcp6"):
         try:
             lines = (proc / "net" / name).read_text().splitlines()[1:]
         except OSError:  # A host without IPv6.
             continue
-        rows = [line.split() for line in lines]
-        sockets |= {
-            f"socket:[{row[9]}]"
-            for row in rows
-            if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) in ports
-        }
-    return sockets
+        for row in (line.split() for line in lines):
+            address, _, port = row[1].rpartition(":")
+            if row[3] == _LISTEN and int(port, 16) in ports:
+                yield _parse_address(address), f"socket:[{row[9]}]"
+
+
+def _parse_address(text: str) -> _Address:
+    """Parse an address as /proc/net/tcp shows it: hexadecimal 32-bit words in the host's byte order."""
+    words = (int(text[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(text), 8))
+    return ipaddress.ip_address(b"".join(words))
 
 
 def _has_open(pid: int, sockets: set[str], proc: Path) -> bool:

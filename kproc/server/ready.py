@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from kproc.errors import ErrorCode
+from kproc.observe.status import start_ticks
 from kproc.role.plan import Plan
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import INT16, INT32, encode_string
@@ -112,6 +114,7 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "bootstrap": plan.endpoints[0].advertised,
         "pid": os.getpid(),
+        "start_ticks": start_ticks(os.getpid()),
         "processes": [{key: row[key] for key in ("role", "index", "pid", "pool")} for row in processes],
         "data": str(Path(plan.config.log_dirs).absolute()),
         "listeners": {e.name: {"bound": e.bound, "advertised": e.advertised} for e in plan.endpoints},
@@ -121,10 +124,20 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: Path, announcement: dict[str, Any]) -> None:
-    """Write the ready file atomically: a reader never finds a part of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(orjson.dumps(announcement))  # Not synced: after a power loss nobody is ready.
-    part.rename(path)
+    """Write the ready file atomically: a reader never finds a part of it.
+
+    The part's name is random and the file is new, because the directory may be /tmp: a name that another user can
+    predict may be a link of theirs to a file of ours. Not synced: after a power loss nobody is ready.
+    """
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    with open(part, "xb") as file:
+        try:
+            file.write(orjson.dumps(announcement))
+            file.flush()
+            part.rename(path)
+        except OSError:
+            part.unlink()
+            raise
 
 
 def remove(path: Path | None) -> None:

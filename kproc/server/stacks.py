@@ -17,6 +17,7 @@ from typing import Final
 NAME: Final = "stacks-of-kproc"
 _WAIT_S: Final = 0.05
 _WAITS: Final = 20
+_BYTES_MAX: Final = 4 << 20
 
 _fd = -1
 
@@ -62,7 +63,7 @@ def take(pid: int) -> str | None:
                 # faulthandler writes in pieces and does not tell when it is done: it is when nothing more comes.
                 before, size = size, os.fstat(file.fileno()).st_size
                 if size and size == before:
-                    return file.read().decode("utf-8", "replace")
+                    return file.read(_BYTES_MAX).decode("utf-8", "replace")
     except (OSError, ProcessLookupError):
         return None
     return None

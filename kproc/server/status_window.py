@@ -4,16 +4,23 @@ A request for `status` by the network needs an Acceptor, a Processor, a Handler 
 hangs it is not answered, which is just when an operator wants to know what hangs. The window is a Unix socket in the
 abstract namespace, named after the supervisor's pid: it leaves no file behind, and `/proc/net/unix` lists all of them.
 The answer is JSON in a memfd whose descriptor is sent, so the supervisor never blocks on a slow reader.
+
+An abstract name has no owner and no mode: every user of the host may listen at one. Both sides therefore check the
+other's user by SO_PEERCRED before they use anything of it. The reader also requires a sealed memfd of bounded size.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
+import secrets
 import select
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -26,6 +33,9 @@ from kproc.server.regions import Regions
 
 WINDOW_PREFIX: Final = "kproc-status-"
 _BACKLOG: Final = 16
+# The status of a broker with every role and API is below 1 MiB.
+ANSWER_BYTES_MAX: Final = 64 << 20
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 # An idle role stores its row twice a second; one that has not done so for this long is shown as hung.
 _SILENT_MS: Final = 1500
@@ -39,8 +49,21 @@ class StatusWindow:
         self._socket = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         )
-        self._socket.bind(f"\0{WINDOW_PREFIX}{os.getpid()}")
+        self._bind()
         self._socket.listen(_BACKLOG)
+
+    def _bind(self) -> None:
+        """Bind to a name with this process's pid. If another user has bound it already, add random digits.
+
+        Otherwise whoever binds the names of the next pids would keep every broker of the host from starting.
+        """
+        name = f"\0{WINDOW_PREFIX}{os.getpid()}"
+        try:
+            self._socket.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            self._socket.bind(f"{name}-{secrets.token_hex(8)}")
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -52,11 +75,12 @@ class StatusWindow:
         except (BlockingIOError, ConnectionAbortedError):
             return  # The peer did not wait.
         with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            if not _is_ours(asker):
+            if not _peer_of(asker).is_trusted:
                 return
-            answer = os.memfd_create("status", os.MFD_CLOEXEC)
+            answer = os.memfd_create("status", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             try:
                 os.write(answer, orjson.dumps(self._describe()))
+                fcntl.fcntl(answer, fcntl.F_ADD_SEALS, _SEALS)
                 send_fd(asker, b"status", answer)
             finally:
                 os.close(answer)
@@ -65,12 +89,24 @@ class StatusWindow:
         self._socket.close()
 
 
-def _is_ours(asker: socket.socket) -> bool:
-    """Whether root or the broker's own user asks: the name has no file whose mode would decide."""
-    _, uid, _ = _CREDENTIALS.unpack(
-        asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end of a Unix socket, as the kernel reports it."""
+
+    pid: int
+    uid: int
+
+    @property
+    def is_trusted(self) -> bool:
+        """True for root and for this process's own user."""
+        return self.uid in (0, os.geteuid())
+
+
+def _peer_of(sock: socket.socket) -> Peer:
+    pid, uid, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
-    return uid in (0, os.geteuid())
+    return Peer(pid, uid)
 
 
 def describe_from_outside(
@@ -98,12 +134,28 @@ def describe_from_outside(
     return answer
 
 
+def window_owner(name: str) -> Peer | None:
+    """Return the process that listens at the window; None if it has ended or has too many callers waiting."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
+        try:
+            sock.connect(f"\0{name}")
+        except OSError:
+            return None
+        return _peer_of(sock)
+
+
 def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
-    """Ask a supervisor for the status; None if it has ended, is stopped, or may not be asked by us."""
+    """Request the status from a supervisor.
+
+    Returns None if it has ended, is stopped, belongs to another user than root and ours, or sends anything but a
+    sealed JSON object of at most ANSWER_BYTES_MAX.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(timeout_ms / 1000)
         try:
             sock.connect(f"\0{name}")
+            if not _peer_of(sock).is_trusted:
+                return None
             if not select.select([sock], [], [], timeout_ms / 1000)[0]:
                 return None
             received = recv_fd(sock, 64)
@@ -112,6 +164,20 @@ def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
     if received is None or received[1] is None:
         return None
     with os.fdopen(received[1], "rb") as file:
-        file.seek(0)
-        answer: dict[str, Any] = orjson.loads(file.read())
-    return answer
+        return _read_sealed(file.fileno())
+
+
+def _read_sealed(descriptor: int) -> dict[str, Any] | None:
+    """Return the JSON object in a sealed memfd. Any other file is not read: it may be endless, or block."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # EINVAL: not a memfd.
+        return None
+    size = os.fstat(descriptor).st_size
+    if seals & _SEALS != _SEALS or size > ANSWER_BYTES_MAX:
+        return None
+    try:
+        answer = orjson.loads(os.pread(descriptor, size, 0))
+    except orjson.JSONDecodeError:
+        return None
+    return answer if isinstance(answer, dict) else None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import tarfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kproc.cli import doctor
+from kproc.server.broker_process import BrokerProcess
+from kproc.server.data_directory import LOCK_FILE
 
 NOBODY = "127.0.0.1:1"
 
@@ -33,7 +38,7 @@ def test_the_archive_is_its_owners_alone_before_anything_is_in_it(
     seen: list[int] = []
 
     def files(_report: object) -> Iterator[tuple[str, str]]:
-        seen.append(archive.stat().st_mode & 0o777)
+        seen.extend(each.stat().st_mode & 0o777 for each in tmp_path.iterdir() if each != archive)
         yield "one.txt", "kproc"
 
     monkeypatch.setattr(doctor._Report, "files", files)
@@ -44,29 +49,62 @@ def test_the_archive_is_its_owners_alone_before_anything_is_in_it(
         assert [Path(name).name for name in found.getnames()] == ["one.txt"]
 
 
-def test_a_file_that_vanishes_while_it_lists_keeps_no_other_from_the_list(
+def test_doctor_file_list_skips_vanished_and_follows_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "a.log").write_bytes(b"12345")
-    (data / "b.log").symlink_to("gone")  # As one that was there when the names were read.
+    (data / "b.log").write_bytes(b"")
     (data / "c.log").write_bytes(b"123")
     (data / os.fsdecode(b"d\xff.log")).write_bytes(b"")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_bytes(b"1234567")
+    (data / "e").symlink_to(tmp_path / "elsewhere")
+    (data / "f").symlink_to(tmp_path / "elsewhere" / "secret")
+    real = os.stat
+
+    def vanish(path: object, **options: Any) -> os.stat_result:
+        """As if the file had gone after the directory was read."""
+        if path == "b.log":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return real(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(doctor.os, "stat", vanish)
     monkeypatch.setattr(doctor._Report, "_make_status", lambda report: _known(report, data))
     archive = tmp_path / "a.tar.gz"
-    doctor.doctor(archive, None, NOBODY)
+    lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        doctor.doctor(archive, None, NOBODY)
+    finally:
+        os.close(lock)
     with tarfile.open(archive) as found:
         (name,) = [each for each in found.getnames() if each.endswith("/files.txt")]
         content = found.extractfile(name)
         assert content is not None
         lines = [line.split() for line in content.read().decode().splitlines()]
-    assert [line[0] for line in lines] == ["5", "-", "3", "0"]
-    assert lines[1][2:] == [f"{data}/b.log:", "No", "such", "file", "or", "directory"]
+    sizes = {Path(line[2]).name: line[0] for line in lines}
+    link = str(len(str(tmp_path / "elsewhere" / "secret")))
+    assert sizes == {".lock": "0", "a.log": "5", "b.log:": "-", "c.log": "3", "d\\udcff.log": "0", "f": link}
+    assert lines[2][2:] == [f"{data}/b.log:", "No", "such", "file", "or", "directory"]
+
+
+def test_doctor_replaces_another_users_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default name can be predicted: in /tmp it may be a link to a file of ours."""
+    ours, archive = tmp_path / "ours", tmp_path / "a.tar.gz"
+    ours.write_bytes(b"kept")
+    archive.symlink_to(ours)
+    monkeypatch.setattr(doctor._Report, "files", lambda _report: iter([("one.txt", "kproc")]))
+    doctor.doctor(archive, None, NOBODY)
+    assert ours.read_bytes() == b"kept"
+    assert not archive.is_symlink()
+    assert [each.name for each in tmp_path.iterdir() if each.name.endswith(".part")] == []
 
 
 def _known(report: doctor._Report, data: Path) -> str:
     report._status = {"data": str(data), "metrics": None, "processes": []}
+    report._process = BrokerProcess(os.getpid())
     return "{}"
 
 

@@ -1,0 +1,134 @@
+"""The checks before `kproc stop` sends a signal: lock, directory, start time and address of the process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.observe.status import parent_pid, start_ticks
+from kproc.server.broker_process import BrokerProcess, Claim, NotABroker, claim_in
+from kproc.server.data_directory import LOCK_FILE
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    """A data directory that this process has locked, as a broker does."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    yield directory
+    os.close(descriptor)
+
+
+def test_broker_process_with_true_claim_opens(data: Path) -> None:
+    with BrokerProcess(os.getpid()) as process:
+        assert process.data == data
+        assert process.uid == os.geteuid()
+        process.require(Claim(os.getpid(), start_ticks(os.getpid()), str(data)))
+        assert os.path.samestat(os.fstat(process.directory), os.stat(data))
+
+
+def test_broker_process_found_by_link_to_data_opens(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(data)
+    with BrokerProcess(os.getpid()) as process:
+        process.require(Claim(os.getpid(), None, str(tmp_path / "link")))
+
+
+def test_broker_process_without_lock_is_rejected() -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        try:
+            with pytest.raises(NotABroker, match="is no kproc broker"):
+                BrokerProcess(stranger.pid)
+        finally:
+            stranger.kill()
+    with pytest.raises(NotABroker, match="has ended already"):
+        BrokerProcess(stranger.pid)
+
+
+def test_broker_process_with_open_unlocked_file_is_rejected(tmp_path: Path) -> None:
+    """A process that only reads the lock file is not the broker."""
+    with open(tmp_path / LOCK_FILE, "wb"), pytest.raises(NotABroker, match="is no kproc broker"):
+        BrokerProcess(os.getpid())
+
+
+def test_broker_process_with_renamed_lock_is_rejected(data: Path) -> None:
+    (data / LOCK_FILE).rename(data / "old")
+    (data / LOCK_FILE).touch()
+    with pytest.raises(NotABroker, match="is no kproc broker"):
+        BrokerProcess(os.getpid())
+
+
+def test_broker_process_with_reused_pid_is_rejected(data: Path) -> None:
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    with BrokerProcess(os.getpid()) as process, pytest.raises(NotABroker, match="is another one by now"):
+        process.require(Claim(os.getpid(), ticks - 1, str(data)))
+
+
+def test_broker_process_of_other_directory_is_rejected(data: Path, tmp_path: Path) -> None:
+    with BrokerProcess(os.getpid()) as process:
+        for other in (tmp_path, tmp_path / "missing"):
+            with pytest.raises(NotABroker, match="is another broker"):
+                process.require(Claim(os.getpid(), None, str(other)))
+
+
+@pytest.mark.parametrize(
+    ("bound", "asked", "listens"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("0.0.0.0", "127.0.0.1", True),
+        ("127.0.0.2", "127.0.0.1", False),
+        ("::", "127.0.0.1", True),
+        ("::", "::1", True),
+        ("::1", "::1", True),
+        ("::1", "127.0.0.1", False),
+    ],
+)
+def test_broker_process_listens_at_exact_address(data: Path, bound: str, asked: str, listens: bool) -> None:
+    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+    with (
+        socket.create_server((bound, 0), family=family, dualstack_ipv6=bound == "::") as server,
+        BrokerProcess(os.getpid()) as process,
+    ):
+        port = server.getsockname()[1]
+        if listens:
+            process.require_listens_at(asked, port)
+        else:
+            with pytest.raises(NotABroker, match="does not listen at"):
+                process.require_listens_at(asked, port)
+
+
+def test_broker_process_is_parent_of_its_children_only(data: Path) -> None:
+    with BrokerProcess(os.getpid()) as process, subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            assert process.is_parent_of(child.pid)
+            assert process.is_parent_of(os.getpid())
+            parent = parent_pid(os.getpid())
+            assert parent is not None
+            assert not process.is_parent_of(parent)
+        finally:
+            child.kill()
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"processes": []},
+        {"processes": [1]},
+        {"processes": [{"role": "supervisor"}]},
+        {"processes": [{"role": "supervisor", "pid": "1"}]},
+        {"processes": [{"role": "supervisor", "pid": 1, "start_ticks": "x"}]},
+        {"processes": [{"role": "supervisor", "pid": 1}], "data": 5},
+    ],
+)
+def test_claim_in_malformed_status_is_rejected(status: dict[str, object]) -> None:
+    with pytest.raises(NotABroker):
+        claim_in(status)
