@@ -55,14 +55,14 @@ def _invoke(arguments: Sequence[str]) -> int:
 def _expected(error: Exception) -> Failure | None:
     """The failures that a command can meet without being at fault, as one line."""
     from kproc.config.values import ConfigError
-    from kproc.errors import FatalError, KafkaError
+    from kproc.errors import Corrupt, FatalError, KafkaError
 
     if isinstance(error, ConfigError):
         lines = [one_line(line) for line in str(error).splitlines()]
         if len(lines) == 1:
             return Failure(lines[0], exit_code=2)
         return Failure("\n  ".join([f"{len(lines)} settings cannot be used:", *lines]), exit_code=2)
-    if isinstance(error, (FatalError, KafkaError)):
+    if isinstance(error, (Corrupt, FatalError, KafkaError)):
         return Failure(one_line(str(error)))
     client = sys.modules.get("kproc.client")  # What has not been imported cannot have raised.
     if client is not None and isinstance(error, client.ClientError):

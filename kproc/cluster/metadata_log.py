@@ -41,6 +41,7 @@ from kproc.wire.records import Record
 logger = logging.getLogger(__name__)
 
 DIRECTORY_NAME: Final = METADATA_DIRECTORY
+START_WITHOUT: Final = "kproc.start.without.metadata"
 # Replaying a megabyte takes about 0.4 s, the most that history may cost a start.
 COMPACT_BYTES: Final = 1 << 20
 # A log of this many times its snapshot's size is mostly history.
@@ -82,6 +83,12 @@ class MetadataLog:
         except OSError as error:
             log.close()
             raise FatalError(f"metadata log in {log._directory}: {error}") from error
+        except Corrupt as error:
+            log.close()
+            raise Corrupt(
+                f"{error}; put back a copy of {DIRECTORY_NAME}, or move it away and start with {START_WITHOUT}=true: "
+                "every topic is then unknown, and its files are set aside"
+            ) from error
 
     @property
     def size_bytes(self) -> int:
@@ -155,6 +162,11 @@ class MetadataLog:
         for path in logs:
             last_batch = self._replay(path, image, snapshot_version, is_last=path is logs[-1])
         self.version = image.version
+        if snapshots and not logs:
+            # A new log is on the disk before the one before the snapshot is removed.
+            raise Corrupt(
+                f"{self._directory / snapshots[-1]} is there, and the log that follows it is missing"
+            )
         if logs:
             self._continue_log(logs[-1], last_batch)
         else:
@@ -285,6 +297,41 @@ class MetadataLog:
             is_ours = _LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)
             if is_ours and _version_in(name) < version and name != self._path.name:
                 self._fs.unlink(self._directory / name)
+
+
+def is_missing(fs: Fs, data_directory: Path) -> bool:
+    """Whether a data directory has no metadata: no snapshot, and no log with a byte in it. Raises StorageFailure."""
+    directory = data_directory / DIRECTORY_NAME
+    if not fs.exists(directory):
+        return True
+    for name in fs.list_directory(directory):
+        if _SNAPSHOT_NAME.fullmatch(name):
+            return False
+        if (
+            _LOG_NAME.fullmatch(name)
+            and (facts := fs.facts_at(directory / name)) is not None
+            and facts.st_size
+        ):
+            return False
+    return True
+
+
+def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
+    """The cluster id that the metadata record, or None if it cannot be read. Changes nothing.
+
+    Raises StorageFailure, and Corrupt for a record that this version cannot read."""
+    directory = data_directory / DIRECTORY_NAME
+    if not fs.exists(directory):
+        return None
+    for name in sorted(fs.list_directory(directory)):
+        if not (_LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)):
+            continue
+        data = fs.read_file(directory / name) or b""
+        for start, end in _batches(data):
+            for record in _records_of(data[start:end], directory / name):
+                if isinstance(record, r.ClusterRegistered):
+                    return record.cluster_id
+    return None
 
 
 def _version_in(name: str) -> int:

@@ -76,6 +76,12 @@ class OwnSettings:
         "Replication factors above 1 count as 1 and other brokers of an assignment are overlooked: for suites and "
         "compose files written for three brokers. Off: they are refused, as Kafka does with one broker.",
     )
+    kproc_start_without_metadata: bool = setting(
+        BOOLEAN,
+        False,
+        "Start although log.dirs has partitions and no metadata (__cluster_metadata-0 is lost). Every topic is unknown "
+        "then: the partitions' directories are set aside as <topic>-<partition>.<hex>-stray. Off: refuse to start.",
+    )
     kproc_handler_batch_max: int = setting(
         INT, 256, "Most requests that a Handler takes in one go.", at_least(4)
     )

@@ -2,6 +2,7 @@
 
 supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
+                                                     failed    it cannot be built: the reason
 start        build the role                          settings  the dynamic settings (controller only)
 peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
 handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
@@ -26,6 +27,7 @@ from typing import Any, Final
 from kproc.cleaner.cleaner import Cleaner
 from kproc.controller.controller import Controller
 from kproc.controller.operations import Operations
+from kproc.errors import Corrupt, FatalError
 from kproc.handler.handler import Handler
 from kproc.handler.syncer import ThreadSyncer
 from kproc.ipc.arena import Arena, ArenaReader
@@ -44,6 +46,7 @@ from kproc.role.routing import ProduceRouter
 from kproc.server import broker, stacks
 from kproc.server.logs import set_role
 from kproc.server.role_messages import RoleMessages
+from kproc.storage.fs import StorageFailure
 from kproc.transport.agent import Agent, AgentId, Link, beat_ms
 from kproc.transport.process import ControlSocket
 
@@ -102,6 +105,8 @@ class ChildRole:
         gc.set_threshold(*_GC_THRESHOLD)
         gc.enable()
         while self._agent is None:
+            if not self._is_running:
+                return 1
             message = self._control.receive()
             if message is not None:
                 self._take(*message)
@@ -184,7 +189,14 @@ class ChildRole:
         self._fds[message["do"]] = fd
 
     def _begin(self, message: dict[str, Any]) -> None:
-        self._agent = self._build(message)
+        try:
+            self._agent = self._build(message)
+        except (FatalError, Corrupt, StorageFailure) as error:
+            # The host's failure, or damage on its disk: the reason says more than a stack.
+            self._say({"do": "failed", "reason": str(error)})
+            self._flush()
+            self._is_running = False
+            return
         self._messages = RoleMessages(self._agent, self._say)
 
     def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:

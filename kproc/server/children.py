@@ -268,15 +268,17 @@ class Children:
             return
         is_final = role.is_leaving or role.is_trial
         lived_ns = self._clock.now_ns() - role.started_ns
-        if not role.is_closed:
-            logger.error("%s (pid %d) ended: %s", role.agent, child.pid, describe_exit(status))
+        end = role.failure or describe_exit(status)
+        is_first = not (role.is_ready or role.restarts or self.has_started)
+        if not role.is_closed and not (is_first and role.failure):
+            logger.error("%s (pid %d) ended: %s", role.agent, child.pid, end)
         self._detach(role, is_final=is_final)
         if self.is_stopping:
             return
         if is_final:
             self.table.remove(role.agent)
-        elif not (role.is_ready or role.restarts or self.has_started):
-            self._on_failure(f"{role.agent} could not start: {describe_exit(status)}")
+        elif is_first:
+            self._on_failure(f"{role.agent} could not start: {end}")
             return
         else:
             self._plan_restart(role, lived_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import fcntl
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -14,7 +15,10 @@ from kproc.cluster import metadata_log
 from kproc.config import Config
 from kproc.errors import Corrupt, FatalError
 from kproc.storage import checkpoints
+from kproc.storage.catalog import list_partitions
 from kproc.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
+
+logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = ".lock"  # Kafka's name.
 # Of a new one; who made it before the start has chosen another.
@@ -43,19 +47,30 @@ class DataDirectory:
                 raise FatalError(f"log.dirs: cannot lock {self.path}: {error.strerror}") from error
             raise FatalError(f"log.dirs: {self.path} is in use by another broker") from None
         try:
-            self.cluster_id = self._identify(config.node_id)
+            self.cluster_id = self._identify(config)
         except (StorageFailure, Corrupt) as error:
             self.close()
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
-    def _identify(self, node_id: int) -> str:
+    def _identify(self, config: Config) -> str:
         """Read meta.properties, or write it at the first start. One of another node, or of Kafka, is refused."""
-        fs = self._fs
+        fs, node_id = self._fs, config.node_id
         if fs.exists(self.path / metadata_log.DIRECTORY_NAME / _QUORUM_STATE):
             raise Corrupt(
-                "its metadata are Apache Kafka's; kproc can take over its partitions, not all of it"
+                "its metadata are Apache Kafka's; kproc can take over its partitions, not all of it: see MOVING.md"
             )
-        meta = checkpoints.read_meta_properties(fs, self.path)
+        has_metadata = not metadata_log.is_missing(fs, self.path)
+        if not has_metadata:
+            self._check_partitions_without_metadata(config)
+        try:
+            meta = checkpoints.read_meta_properties(fs, self.path)
+        except Corrupt as error:
+            raise Corrupt(f"{error}; {self._lines_of_identity(node_id)}") from error
+        if meta is None and has_metadata:
+            raise Corrupt(
+                f"{checkpoints.META_PROPERTIES_FILE} is missing beside the metadata of a cluster; "
+                f"{self._lines_of_identity(node_id)}"
+            )
         if meta is None:
             meta = checkpoints.MetaProperties(
                 cluster_id=_random_id(), node_id=node_id, directory_id=_random_id()
@@ -64,6 +79,31 @@ class DataDirectory:
         elif meta.node_id != node_id:
             raise Corrupt(f"meta.properties is of node.id {meta.node_id}, this broker's is {node_id}")
         return meta.cluster_id
+
+    def _lines_of_identity(self, node_id: int) -> str:
+        """Words for how to put meta.properties back."""
+        try:
+            cluster_id = metadata_log.read_cluster_id(self._fs, self.path)
+        except Corrupt:  # The identity comes first. The next start says what is wrong with the metadata.
+            cluster_id = None
+        return (
+            "put a copy back, or write one of four lines: version=1, "
+            f"cluster.id={cluster_id or 'ID'}, node.id={node_id}, directory.id={_random_id()}"
+        )
+
+    def _check_partitions_without_metadata(self, config: Config) -> None:
+        """Refuse to start over partitions of which nothing is known: clients would find no topic, and none of their
+        offsets. With the switch, they are set aside."""
+        partitions = list_partitions(self._fs, self.path)
+        if not partitions:
+            return
+        what = f"it has {len(partitions)} partitions, such as {partitions[0].path.name}, and no metadata"
+        if not config.kproc_start_without_metadata:
+            raise Corrupt(
+                f"{what}: {metadata_log.DIRECTORY_NAME} is missing or empty; put back a copy, or start with "
+                f"{metadata_log.START_WITHOUT}=true: every topic is then unknown, and its files are set aside"
+            )
+        logger.warning("%s: %s; its partitions will be set aside", self.path, what)
 
     def take_clean_stop(self) -> bool:
         """Whether the last stop was clean, asked once, right before the roles that write logs start.

@@ -44,6 +44,7 @@ class Role:
     restart_at_ns: int = 0
     hung_ms: int = 0  # For how long it has made no duty cycle; 0 if it does not hang.
     peers: set[AgentId] = field(default_factory=set)
+    failure: str | None = None  # Why its present child could not be built.
 
     @property
     def state(self) -> str:
@@ -75,6 +76,7 @@ class Role:
         self.started_ns = now_ns
         self.restart_at_ns = self.hung_ms = 0
         self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
+        self.failure = None
         self.peers = set()
         self.migrations = set()
 

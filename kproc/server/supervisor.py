@@ -400,6 +400,8 @@ class Supervisor:
         if what == "ready":
             role.is_ready = True
             self._tell_processes()
+        elif what == "failed":
+            role.failure = message["reason"]
         elif what == "drained":
             role.is_drained = True
         elif what == "unused":

@@ -68,6 +68,31 @@ def test_second_broker_on_one_data_directory(tmp_path: Path) -> None:
         pass  # The lock went with its holder.
 
 
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_damaged_metadata_log(tmp_path: Path, kind: str) -> None:
+    """The controller's process finds it, and the supervisor says it in one line."""
+    with ServedBroker(tmp_path):
+        pass
+    (path,) = (tmp_path / "__cluster_metadata-0").glob("*.log")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    code, stderr = serve("--transport", kind, data=tmp_path)
+    assert code == REFUSED
+    assert_one_clear_line(stderr, str(path), "damaged at byte 0", "kproc.start.without.metadata")
+    assert path.read_bytes() == content
+
+
+def test_metadata_of_another_cluster(tmp_path: Path) -> None:
+    with ServedBroker(tmp_path):
+        pass
+    path = tmp_path / "meta.properties"
+    path.write_text(path.read_text().replace("cluster.id=", "cluster.id=x"))
+    code, stderr = serve(data=tmp_path)
+    assert code == REFUSED
+    assert_one_clear_line(stderr, "the metadata log is of cluster")
+
+
 @pytest.mark.parametrize("where", ["/proc/kproc-data", "/dev/null/data"])
 def test_unwritable_data_directory(where: str) -> None:
     code, stderr = serve(data=Path(where))

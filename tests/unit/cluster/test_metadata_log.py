@@ -293,6 +293,29 @@ def test_half_a_snapshot_is_thrown_away(three_topics):
     assert not half.exists()
 
 
+def test_snapshot_without_its_log_is_refused(tmp_path, monkeypatch):
+    """The records that follow the snapshot are lost: the topics of last week would be served."""
+    log, image = grown(tmp_path, monkeypatch)
+    fill_up(log, image)
+    log.close()
+    for name in files(tmp_path):
+        if name.endswith(".log"):
+            (tmp_path / DIRECTORY_NAME / name).unlink()
+    with pytest.raises(Corrupt, match="the log that follows it is missing"):
+        open_log(tmp_path)
+
+
+def test_deleted_topic_ids_are_read_from_the_log(tmp_path):
+    log, image = open_log(tmp_path)
+    log.commit(image, new_topic(1, 2))
+    topic = next(iter(image.topics_by_name.values()))
+    log.commit(image, [r.TopicDeleted(topic.topic_id)])
+    log.close()
+    again, _ = open_log(tmp_path)
+    assert again.deleted_topic_ids == [topic.topic_id]
+    again.close()
+
+
 def test_a_damaged_snapshot_is_refused(tmp_path, monkeypatch):
     log, image = grown(tmp_path, monkeypatch)
     fill_up(log, image)

@@ -103,6 +103,65 @@ def test_unreadable_identity_is_refused(tmp_path: Path) -> None:
     assert "cannot use" in refusal(tmp_path)
 
 
+def leave_partition(data: Path, name: str = "t-0") -> Path:
+    path = data / name
+    path.mkdir(parents=True)
+    checkpoints.write_partition_metadata(OsFs(), path, b"i" * 16)
+    return path
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty directory", "an empty log"])
+def test_partitions_without_metadata_are_refused(tmp_path: Path, left: str) -> None:
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path)
+    path = leave_partition(tmp_path)
+    metadata = tmp_path / "__cluster_metadata-0"
+    if left != "nothing":
+        metadata.mkdir()
+    if left == "an empty log":
+        (metadata / f"{0:020d}.log").write_bytes(b"")
+    reason = refusal(tmp_path)
+    assert "1 partitions, such as t-0" in reason
+    assert "__cluster_metadata-0 is missing or empty" in reason
+    assert "kproc.start.without.metadata=true" in reason
+    with ExitStack() as stack:
+        open_directory(stack, tmp_path, **{"kproc.start.without.metadata": "true"})
+    assert path.exists()
+
+
+def test_partitions_without_metadata_and_identity_are_refused(tmp_path: Path) -> None:
+    """No identity is written either: the metadata may be put back, and belong to another cluster."""
+    leave_partition(tmp_path)
+    assert "__cluster_metadata-0 is missing" in refusal(tmp_path)
+    assert not (tmp_path / "meta.properties").exists()
+
+
+def test_directory_without_partitions_needs_no_metadata(opened: ExitStack, tmp_path: Path) -> None:
+    """A start that died before its first record; a mount point; what a person keeps there."""
+    for name in ("lost+found", "notes-1"):
+        (tmp_path / name).mkdir()
+    open_directory(opened, tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"version=1\n"])
+def test_lost_identity_beside_metadata_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    config = Config.build({"log.dirs": str(tmp_path)})
+    alter_users(config, [])
+    meta = checkpoints.read_meta_properties(OsFs(), tmp_path)
+    assert meta is not None
+    path = tmp_path / "meta.properties"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    reason = refusal(tmp_path)
+    assert f"cluster.id={meta.cluster_id}, node.id=1" in reason
+    lines = reason.partition("lines: ")[2].split(", ")
+    path.write_text("\n".join(lines) + "\n")
+    with ExitStack() as stack:
+        assert open_directory(stack, tmp_path).cluster_id == meta.cluster_id
+    alter_users(config, [])
+
+
 def test_a_directory_of_apache_kafka_is_refused_as_it_is(tmp_path: Path) -> None:
     """Its metadata log has the name of ours. Nothing is taken for a broken file of ours, or changed."""
     metadata = tmp_path / "__cluster_metadata-0"
