@@ -2,7 +2,8 @@
 
 The runtime (handler/coordinator_runtime.py) replays the partition's log into the rules, then lets requests ask them.
 What must outlast them goes out through a `CoordinatorLog`. Their state follows the log: it changes when a record is
-appended, and whoever caused or reads the change is answered when it is as durable as acks=all promises.
+appended, never before, so a failed write has nothing to undo. Whoever caused or reads the change is answered when it
+is as durable as acks=all promises.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ TopicIdOf = Callable[[str], bytes | None]
 KeyAndValue = tuple[bytes, bytes | None]
 
 
-# Gets the offset of a write's first record in the log; its other records follow one by one.
-OnAppended = Callable[[int], None]
+# Changes the state as one record says: (number of the record in its write, its offset in the log).
+ApplyRecord = Callable[[int, int], None]
 
 
 class Producer(NamedTuple):
@@ -31,14 +32,18 @@ class Producer(NamedTuple):
 
 
 class Write(msgspec.Struct):
-    """Records that are appended together, with callbacks. Without records it only waits for earlier writes.
+    """Records to append, and their effect on the coordinator's state. Without records it waits for earlier writes.
 
     Those of a producer are appended in its transaction: they count when its marker says commit.
+
+    `apply` is the only place where a write changes the state. It is called for each record that is in the log, in the
+    log's order, before any `on_done`. A write that is too large for one batch can be appended in part: `apply` is
+    called for that part, and `on_done` gets the error of the rest.
     """
 
     records: list[KeyAndValue]
-    on_done: OnCode  # NONE when durable, else the error; after on_appended
-    on_appended: OnAppended | None = None  # the state follows
+    on_done: OnCode  # NONE when all records are durable, else the error.
+    apply: ApplyRecord | None = None
     producer: Producer | None = None
     is_awaited: bool = True  # Else on_done does not wait for the disk: what is lost is written anew.
 

@@ -218,16 +218,16 @@ class ClassicJoin:
                 return  # Fenced by yet another one, removed, or answered by a rebalance.
             if code:
                 state.roster.answer_join(member, self._static_failed(code, old_leader))
-                state.roster.rename(member, old_id)
-                state.roster.update(member, old_terms)
-                state.learn_topics()
             elif state.current is GroupState.STABLE:
                 state.roster.answer_join(member, self._static_result(request, member, old_leader))
             else:
                 return  # A rebalance began meanwhile; this join is part of it.
             state.renew(member, now_ms)
 
-        state.write(state.snapshot(), then)
+        if not state.write(state.snapshot(), then):
+            state.roster.rename(member, old_id)
+            state.roster.update(member, old_terms)
+            state.learn_topics()
 
     def _static_result(self, request: JoinRequest, member: Member, old_leader: str | None) -> JoinResult:
         """A leader must not assign anew. From v9 on it is told so; before, it is told that its old id leads."""

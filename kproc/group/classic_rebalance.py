@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from kproc.errors import ErrorCode
 from kproc.group.classic_state import ClassicState
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _CAN_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 _ASSIGNED = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
+# Until an empty group that could not be written is written again.
+_REWRITE_MS: Final = 1_000
 
 
 class ClassicRebalance:
@@ -25,7 +28,7 @@ class ClassicRebalance:
 
     __slots__ = (
         "_has_newcomer", "_initial_delay_ms", "_initial_rest_ms", "_is_initial", "_join_deadline_ms",
-        "_pending_sync", "_state", "_sync_deadline_ms", "_until_empty_is_written",
+        "_pending_sync", "_rewrite_ms", "_state", "_sync_deadline_ms", "_until_empty_is_written",
     )  # fmt: skip
 
     def __init__(self, state: ClassicState) -> None:
@@ -40,6 +43,7 @@ class ClassicRebalance:
         self._pending_sync: set[str] = set()
         # Leave requests to be answered when the empty group is written.
         self._until_empty_is_written: list[Callable[[int], None]] = []
+        self._rewrite_ms = NEVER_MS  # When an empty group that could not be written is written again.
 
     # What requests tell it.
 
@@ -70,7 +74,7 @@ class ClassicRebalance:
 
     def stop(self) -> None:
         """The group is dead: nothing will be due."""
-        self._state.wake_ms = self._join_deadline_ms = self._sync_deadline_ms = NEVER_MS
+        self._state.wake_ms = self._join_deadline_ms = self._sync_deadline_ms = self._rewrite_ms = NEVER_MS
 
     # Join phase.
 
@@ -87,7 +91,7 @@ class ClassicRebalance:
         if state.current is GroupState.COMPLETING_REBALANCE:
             self.fail_syncs(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._pending_sync.clear()
-        self._sync_deadline_ms = NEVER_MS
+        self._sync_deadline_ms = self._rewrite_ms = NEVER_MS
         self._is_initial = state.current is GroupState.EMPTY
         logger.info(
             "group=%s generation=%d state=%s rebalances: %s",
@@ -161,7 +165,7 @@ class ClassicRebalance:
             state.protocol_name = None
             state.learn_topics()
             state.enter(GroupState.EMPTY)
-            self._write_empty()
+            self._write_empty(now_ms)
 
     def _answer_joins(self, now_ms: int) -> None:
         state = self._state
@@ -173,16 +177,22 @@ class ClassicRebalance:
             if member.join_reply is not None:
                 state.roster.answer_join(member, state.join_result(member, state.roster.leader))
 
-    def _write_empty(self) -> None:
-        """If this fails, the generation before comes back after a restart, and its members' sessions end: harmless."""
+    def _write_empty(self, now_ms: int) -> None:
+        """Write the empty group, then answer the leave requests that made it empty.
+
+        If it cannot be written, the group is empty all the same, and the record is written again later. Until then a
+        restart would bring back the generation before, whose members' sessions end.
+        """
         state = self._state
         waiting, self._until_empty_is_written = self._until_empty_is_written, []
+        self._rewrite_ms = NEVER_MS
 
-        def then(code: int, now_ms: int) -> None:
+        def then(code: int, _now_ms: int) -> None:
             for answer in waiting:
                 answer(code)
 
-        state.write(state.snapshot(), then)
+        if not state.write(state.snapshot(), then) and state.current is GroupState.EMPTY:
+            self._rewrite_ms = state.wake_by(now_ms + _REWRITE_MS)
 
     # Sync phase.
 
@@ -258,6 +268,7 @@ class ClassicRebalance:
         state.wake_ms = min(
             self._join_deadline_ms,
             self._sync_deadline_ms,
+            self._rewrite_ms,
             min((member.deadline_ms for member in roster.members.values()), default=NEVER_MS),
             min(roster.pending.values(), default=NEVER_MS),
         )
@@ -267,3 +278,5 @@ class ClassicRebalance:
             self._end_join_phase(now_ms)
         if self._sync_deadline_ms <= up_to_ms:
             self._end_sync_phase(now_ms)
+        if self._rewrite_ms <= up_to_ms:
+            self._write_empty(now_ms)

@@ -89,11 +89,14 @@ class ClassicState:
         member.renew(now_ms)
         self.wake_by(member.deadline_ms)
 
-    def write(self, snapshot: GroupSnapshot, then: AfterWrite) -> None:
-        """Persist a snapshot; `then` hears when that is done, or that it failed."""
+    def write(self, snapshot: GroupSnapshot, then: AfterWrite) -> bool:
+        """Persist a snapshot; `then` gets NONE when it is durable, else the error. Return True if it is in the log.
+
+        If it is not, `then` was called already, and the caller takes back what it changed for this snapshot.
+        """
         self._write_count += 1
         self._writes[self._write_count] = then
-        self.environment.persist(snapshot, partial(self._written, self._write_count))
+        return self.environment.persist(snapshot, partial(self._written, self._write_count))
 
     def _written(self, number: int, code: int, now_ms: int) -> None:
         then = self._writes.pop(number, None)

@@ -200,15 +200,25 @@ class GroupCoordinator:
         group.leave(members, self._timing.now_ms(), reply)
         self._watch(group_id)
 
-    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> None:
-        """A group wants its state in the log."""
+    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
+        """Append the state of a group; return True if it is in the log now."""
 
         def on_done(code: Code) -> None:
             on_written(code, self._timing.now_ms())
             self._watch(snapshot.group_id)
 
+        is_appended = False
+
+        def apply(_number: int, _offset: int) -> None:
+            nonlocal is_appended
+            is_appended = True
+
         records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
-        self._log.write(Write(records, on_done))
+        self._log.write(Write(records, on_done, apply))
+        # At once, so that the group knows now whether its snapshot is in the log. A second snapshot is never made from
+        # a state that the log does not get.
+        self._log.flush()
+        return is_appended
 
     # -- offsets -----------------------------------------------------------------------------------------------
 
@@ -221,17 +231,15 @@ class GroupCoordinator:
             on_done(code)
             return
 
-        def on_appended(record_offset: int) -> None:
+        def apply(number: int, record_offset: int) -> None:
+            key, value = request.offsets[number]
             self._group_of_offsets(request.group_id)
-            for at, (key, value) in enumerate(request.offsets, record_offset):
-                self.offsets.put(key, value, at, request.producer)
+            self.offsets.put(key, value, record_offset, request.producer)
 
         records: list[KeyAndValue] = [
             (encode_offset_key(key), encode_offset_value(value)) for key, value in request.offsets
         ]
-        self._log.write(
-            Write(records, lambda error: on_done(write_error(error)), on_appended, request.producer)
-        )
+        self._log.write(Write(records, lambda error: on_done(write_error(error)), apply, request.producer))
 
     def _commit_refusal(self, request: CommitRequest) -> Code:
         group = self._groups.get(request.group_id)
@@ -284,15 +292,15 @@ class GroupCoordinator:
         """Write tombstones for offsets, and for the groups in `also`, which end with that."""
         groups = list(also)
 
-        def on_appended(_record_offset: int) -> None:
-            for key in keys:
-                self.offsets.remove(key)
-            for group_id in groups:
-                self._end(group_id)
+        def apply(number: int, _record_offset: int) -> None:
+            if number < len(keys):
+                self.offsets.remove(keys[number])
+            else:
+                self._end(groups[number - len(keys)])
 
         records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
         records += [(encode_group_key(group_id), None) for group_id in groups]
-        self._log.write(Write(records, on_done, on_appended))
+        self._log.write(Write(records, on_done, apply))
 
     # -- groups as a whole -------------------------------------------------------------------------------------
 

@@ -63,13 +63,14 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member came back under a new id; everything else stays."""
+        """Change the member id of a static member that came back. Its place in the order stays."""
         assert member.group_instance_id is not None, member.member_id
-        del self.members[member.member_id]
         if self.leader == member.member_id:
             self.leader = member_id
         member.member_id = member_id
-        self.members[member_id] = member
+        in_order = list(self.members.values())
+        self.members.clear()  # In place: the group's parts share this dictionary.
+        self.members.update((each.member_id, each) for each in in_order)
         self.static_ids[member.group_instance_id] = member_id
 
     def update(self, member: Member, request: JoinRequest) -> None:

@@ -81,12 +81,12 @@ class Guard(NamedTuple):
         return False
 
 
-class _Place(NamedTuple):
-    """Where a write's records are: in batches `first` to `last` - 1, from record number `at` of the first one on."""
+class _Span(NamedTuple):
+    """Consecutive records of one write that are in the same batch."""
 
-    first: int
-    last: int
-    at: int
+    batch: int  # The number of the batch.
+    at: int  # The number of the first record within the batch.
+    length: int
 
 
 class Shard(Generic[C]):
@@ -191,54 +191,70 @@ class Shard(Generic[C]):
         if not self._writes:
             return
         writes, self._writes = self._writes, []
-        batches, places = self._pack(writes)
-        log = self.owned.log
+        batches, spans = self._pack(writes)
         results: list[AppendResult] = []
         if batches:
-            results = log.append([memoryview(batch) for batch in batches], COORDINATOR)
+            results = self.owned.log.append([memoryview(batch) for batch in batches], COORDINATOR)
             self.owned.after_append()
+        # First all effects, then the callbacks: a callback may decide by the state, or write more.
+        codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
         appended: list[OnCode] = []
-        for write, (first, last, at) in zip(writes, places, strict=True):
-            code = next((each.error_code for each in results[first:last] if each.error_code), 0)
-            if code:
+        for write, code in zip(writes, codes, strict=True):
+            if code or not write.is_awaited:
                 write.on_done(code)
-                continue
-            if write.on_appended is not None:
-                write.on_appended(results[first].base_offset + at if first < last else log.end_offset)
-            if write.is_awaited:
-                appended.append(write.on_done)
             else:
-                write.on_done(ErrorCode.NONE)
+                appended.append(write.on_done)
         if appended:
             self._when_durable(appended)
 
-    def _pack(self, writes: Sequence[Write]) -> tuple[list[bytearray], list[_Place]]:
-        """The batches of all records in order, and for each write where its own are: in one, if they fit into one."""
+    @staticmethod
+    def _apply(write: Write, spans: Sequence[_Span], results: Sequence[AppendResult]) -> Code:
+        """Apply the records of a write that are in the log; return the error of the others, or NONE."""
+        code = number = 0
+        for batch, at, length in spans:
+            result = results[batch]
+            if result.error_code:
+                code = code or result.error_code
+            elif write.apply is not None:
+                first = result.base_offset + at
+                for each in range(length):
+                    write.apply(number + each, first + each)
+            number += length
+        return code
+
+    def _pack(self, writes: Sequence[Write]) -> tuple[list[bytearray], list[list[_Span]]]:
+        """Encode all records in order. Return the batches, and for each write the spans of its records.
+
+        The records of a write are in one batch if they fit into one.
+        """
         size_max = self.owned.log.config.max_message_bytes
         now_ms = self._clock.wall_ms()
         batches: list[bytearray] = []
         records: list[Record] = []
-        places: list[_Place] = []
+        spans: list[list[_Span]] = []
         size, producer = _BATCH_OVERHEAD_BYTES, None
         for write in writes:
+            mine: list[_Span] = []
+            spans.append(mine)
             if not write.records:
-                places.append(_Place(0, 0, 0))
                 continue
             lengths = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in write.records]
             if records and (write.producer != producer or size + sum(lengths) > size_max):
                 batches.append(self._encode(records, producer))
                 records, size = [], _BATCH_OVERHEAD_BYTES
-            producer, first, at = write.producer, len(batches), len(records)
+            producer, at = write.producer, len(records)
             for (key, value), length in zip(write.records, lengths, strict=True):
                 if records and size + length > size_max:
+                    if len(records) > at:
+                        mine.append(_Span(len(batches), at, len(records) - at))
                     batches.append(self._encode(records, producer))
-                    records, size = [], _BATCH_OVERHEAD_BYTES
+                    records, size, at = [], _BATCH_OVERHEAD_BYTES, 0
                 records.append(Record(key, value, now_ms))
                 size += length
-            places.append(_Place(first, len(batches) + 1, at))
+            mine.append(_Span(len(batches), at, len(records) - at))
         if records:
             batches.append(self._encode(records, producer))
-        return batches, places
+        return batches, spans
 
     def _encode(self, records: Sequence[Record], producer: Producer | None) -> bytearray:
         if producer is None:

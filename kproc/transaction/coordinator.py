@@ -93,7 +93,6 @@ class TransactionCoordinator:
         if entry is None:
             entry = self._entries[name] = Entry(name)
         self._set_appended(entry, transaction)
-        entry.latest = transaction
         if transaction is None:
             del self._entries[name]
 
@@ -107,13 +106,9 @@ class TransactionCoordinator:
             if entry.appended.state in PREPARED:
                 decided.append(entry)
 
-        def on_durable(code: int) -> None:
-            for entry in decided if not code and not self._is_over else ():
-                self._owe_markers(entry)
-
         # The last coordinator may have died before its decisions were durable.
         if decided:
-            self._log.write(Write([], on_durable))
+            self._await_sync(decided)
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -162,10 +157,18 @@ class TransactionCoordinator:
             self._waiting.setdefault(name, []).append(asked)
             self._deadlines.bring_forward((self, _WAITING), asked.until_ms)
         elif decision == ErrorCode.NONE:
-            # They are in it; if by a write that is on its way, that must be durable, too.
-            self._log.write(Write([], lambda code: asked.on_code(write_error(code))))
+            self._log.write(Write([], lambda code: self._confirm_added(name, asked, code)))
         else:
             asked.on_code(decision)
+
+    def _confirm_added(self, name: str, asked: Waiting, code: int) -> None:
+        """Answer an add of partitions that another add was writing. If that write failed, add them again."""
+        entry = self._entries.get(name)
+        current = entry.appended if entry is not None else None
+        if code or rules.add(current, asked.request, self._timing.wall_ms()) == ErrorCode.NONE:
+            asked.on_code(write_error(code))
+        else:
+            self._add(name, asked)
 
     def verify(self, name: str, request: AddRequest) -> list[ErrorCode]:
         """A code for each partition: whether it is in the transaction."""
@@ -217,16 +220,23 @@ class TransactionCoordinator:
         version = FLEXIBLE if is_flexible else PLAIN
         record = encode_key(entry.name), encode_value(target, version)
 
-        def on_appended(_offset: int) -> None:
+        is_appended = False
+
+        def apply(_number: int, _offset: int) -> None:
+            nonlocal is_appended
+            is_appended = True
+            entry.discard_unappended(target)
             self._follow(entry, target)
 
         def on_written(code: int) -> None:
+            if not is_appended:
+                entry.discard_unappended(target)
             self._settle(entry)
             on_done(write_error(code))
 
         # Whatever follows Complete* is behind it in the same log.
         is_awaited = target.state not in COMPLETED
-        self._log.write(Write([record], on_written, on_appended, is_awaited=is_awaited))
+        self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
 
     def _settle(self, entry: Entry) -> None:
         """One of the writes has ended."""
@@ -264,8 +274,13 @@ class TransactionCoordinator:
         """Write Prepare*, then send the markers."""
 
         def on_written(code: int) -> None:
-            if not code and not self._is_over:
-                self._owe_markers(entry)
+            if not self._is_over and entry.appended is target:
+                if code:
+                    # The decision is in the log, so no other can follow. Its markers wait for a sync that succeeds.
+                    entry.awaits_sync = True
+                    self._owe(entry, RETRY_MS)
+                else:
+                    self._owe_markers(entry)
             on_done(code)
 
         self._write(entry, target, on_written)
@@ -290,6 +305,19 @@ class TransactionCoordinator:
         entry.owe_markers()
         self._owe(entry, 0)
 
+    def _await_sync(self, entries: Sequence[Entry]) -> None:
+        """Send the markers of decisions that are in the log once they are durable; sync again until they are."""
+
+        def on_synced(code: int) -> None:
+            for entry in entries if not self._is_over else ():
+                if code:
+                    entry.awaits_sync = True
+                    self._owe(entry, RETRY_MS)
+                else:
+                    self._owe_markers(entry)
+
+        self._log.write(Write([], on_synced))
+
     def _owe(self, entry: Entry, delay_ms: int) -> None:
         at_ms = self._timing.now_ms() + delay_ms
         self._owed[entry.name] = at_ms
@@ -300,8 +328,12 @@ class TransactionCoordinator:
         due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= now_ms]
         parts: list[tuple[PartitionKey, Marker]] = []
         entries: list[Entry] = []
+        unsynced: list[Entry] = []
         for entry in due:
             del self._owed[entry.name]
+            if entry.awaits_sync:
+                unsynced.append(entry)
+                continue
             if not entry.is_owing:
                 self._complete(entry)
                 continue
@@ -310,6 +342,8 @@ class TransactionCoordinator:
             entries += [entry] * len(markers)
         if self._owed:
             self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
+        if unsynced:
+            self._await_sync(unsynced)
         if parts:
             keys = [key for key, _ in parts]
             self._environment.send_markers(parts, self._log.guarded(partial(self._take_code, entries, keys)))
@@ -398,7 +432,7 @@ class TransactionCoordinator:
     def _forget(self, entry: Entry) -> None:
         entry.begin_forgetting()
 
-        def on_appended(_offset: int) -> None:
+        def apply(_number: int, _offset: int) -> None:
             self._set_appended(entry, None)
 
         def on_written(code: int) -> None:
@@ -406,7 +440,7 @@ class TransactionCoordinator:
             _log_error("tombstone of a transactional id", code)
 
         tombstone = encode_key(entry.name), None
-        self._log.write(Write([tombstone], on_written, on_appended, is_awaited=False))
+        self._log.write(Write([tombstone], on_written, apply, is_awaited=False))
 
     # -- looking in --------------------------------------------------------------------------------------------
 
@@ -429,7 +463,7 @@ class TransactionCoordinator:
         """How many transactions wait to send markers again, and how many to write Complete* again."""
         now_ms = self._timing.now_ms()
         again = [self._entries[name] for name, at_ms in self._owed.items() if at_ms > now_ms]
-        unmarked = sum(entry.is_owing for entry in again)
+        unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)
         return unmarked, len(again) - unmarked
 
     # -- the end -----------------------------------------------------------------------------------------------

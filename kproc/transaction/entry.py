@@ -39,27 +39,49 @@ class Waiting(NamedTuple):
 class Entry:
     """One transactional id: its state in the log, the writes on their way there, and the markers that are owed."""
 
-    __slots__ = ("_asked", "_pending", "_unmarked", "_writes", "appended", "latest", "name")
+    __slots__ = (
+        "_asked",
+        "_pending",
+        "_unappended",
+        "_unmarked",
+        "_writes",
+        "appended",
+        "awaits_sync",
+        "name",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.appended: Transaction | None = None  # As the log has it; None until the first record.
-        self.latest: Transaction | None = None  # With the writes that are on their way.
+        # Targets of the writes that are not in the log yet, in the log's order.
+        self._unappended: list[Transaction] = []
         self._pending: State | None = None  # Of the last write, until all of them have ended.
         self._writes = 0
+        # The decision is in the log, but its sync failed: no marker may be sent before a sync succeeds.
+        self.awaits_sync = False
         self._unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
         self._asked: set[PartitionKey] = set()  # and of these whose answer has not come.
 
     # -- writes ------------------------------------------------------------------------------------------------
 
+    @property
+    def latest(self) -> Transaction | None:
+        """The state that holds if every write on its way succeeds; None if there is none yet."""
+        return self._unappended[-1] if self._unappended else self.appended
+
     def begin_write(self, target: Transaction) -> None:
         """The record of a state is on its way."""
-        assert self.latest is None or self.latest.state in PREDECESSORS[target.state], (
-            f"{self.name}: {self.latest.state.word} to {target.state.word}"
+        latest = self.latest
+        assert latest is None or latest.state in PREDECESSORS[target.state], (
+            f"{self.name}: {latest.state.word} to {target.state.word}"
         )
-        self.latest = target
+        self._unappended.append(target)
         self._pending = target.state
         self._writes += 1
+
+    def discard_unappended(self, target: Transaction) -> None:
+        """Remove a target whose record is in the log now, or was not written."""
+        self._unappended.remove(target)
 
     def begin_forgetting(self) -> None:
         """A tombstone is on its way."""
@@ -67,12 +89,11 @@ class Entry:
         self._writes += 1
 
     def end_write(self) -> bool:
-        """One of the writes has ended. Whether none is left: what the log has is the latest state then."""
+        """Count a write that has ended. Return True if none is left."""
         self._writes -= 1
         if self._writes:
             return False
         self._pending = None
-        self.latest = self.appended
         return True
 
     @property
@@ -100,6 +121,7 @@ class Entry:
     def owe_markers(self) -> None:
         """Its decision is durable: every partition is to be told."""
         assert self.appended is not None
+        self.awaits_sync = False
         self._unmarked, self._asked = set(self.appended.partitions), set()
 
     @property

@@ -251,6 +251,10 @@ class GroupMachine(RuleBasedStateMachine):
     def time_passes(self, duration_ms: int) -> None:
         self.rig.pass_ms(duration_ms)
 
+    @rule(code=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]))
+    def appends_succeed_or_fail(self, code: ErrorCode) -> None:
+        self.rig.append_error = code
+
     @precondition(lambda self: self.rig.writing)
     @rule(code=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR]))
     def a_write_ends(self, code: ErrorCode) -> None:
@@ -335,6 +339,7 @@ class GroupMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         rig = self.rig
         rig.holds_writes = False
+        rig.append_error = ErrorCode.NONE
         rig.write()
         rig.pass_ms(CALM_MS, before=lambda: [client.act() for client in list(self.clients)])
         expected = {client.member_id for client in self.clients}
@@ -342,7 +347,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert rig.state == ("Stable" if expected else "Empty")
         assert all(client.is_settled for client in self.clients)
         assert not any(answer.is_open for answer in self.answers)
-        if rig.log and not rig.is_log_behind:
+        if rig.log:
             described = rig.group.describe()
             self._restore()
             assert rig.group.describe() == described

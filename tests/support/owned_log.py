@@ -22,8 +22,8 @@ class OwnedLog:
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         self.waiting.append((offset, on_done))
 
-    def sync(self) -> None:
-        """The rounds that were waited for are over."""
+    def sync(self, code: int = 0) -> None:
+        """End the sync rounds that were waited for, with an error if `code` is not 0."""
         waiting, self.waiting = self.waiting, []
         for _, on_done in waiting:
-            on_done(0)
+            on_done(code)

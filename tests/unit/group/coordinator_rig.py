@@ -56,8 +56,8 @@ class MemoryLog:
             first = self.end_offset
             for key, value in write.records:
                 self.append(LoggedRecord(key, value, write.producer))
-            if write.on_appended is not None:
-                write.on_appended(first)
+            for number in range(len(write.records) if write.apply is not None else 0):
+                write.apply(number, first + number)
             self.unsynced.append(write)
 
     def append(self, entry: LoggedRecord | LoggedMarker) -> None:

@@ -58,10 +58,10 @@ class GroupRig:
 
     def __init__(self, **config: int) -> None:
         self.clock = ManualClock()
-        self.log: list[GroupSnapshot] = []  # what was written and is durable
-        self.writing: list[tuple[GroupSnapshot, OnWritten]] = []
-        self.holds_writes = False  # else they are durable at once
-        self.is_log_behind = False  # the last write failed
+        self.log: list[GroupSnapshot] = []
+        self.append_error = ErrorCode.NONE  # Of the next appends.
+        self.writing: list[OnWritten] = []  # Of the snapshots in the log that wait for a sync.
+        self.holds_writes = False  # Else they are synced at once.
         self.ids = 0
         config.setdefault("group_initial_rebalance_delay_ms", INITIAL_DELAY_MS)
         self.environment = GroupEnvironment(
@@ -73,19 +73,21 @@ class GroupRig:
         self.ids += 1
         return f"id{self.ids}"
 
-    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> None:
-        self.writing.append((snapshot, on_written))
+    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
+        if self.append_error:
+            on_written(self.append_error, self.now_ms)
+            return False
+        self.log.append(snapshot)
+        self.writing.append(on_written)
         if not self.holds_writes:
             self.write()
+        return True
 
     def write(self, code: int = ErrorCode.NONE, *, count: int | None = None) -> None:
-        """The writes that wait, or the first ones of them, end with `code`."""
+        """The syncs of the snapshots that wait, or of the first ones, end with `code`."""
         stop = len(self.writing) if count is None else count
         writing, self.writing = self.writing[:stop], self.writing[stop:]
-        for snapshot, on_written in writing:
-            self.is_log_behind = bool(code)
-            if not code:
-                self.log.append(snapshot)
+        for on_written in writing:
             on_written(code, self.now_ms)
 
     def configure(self, **changes: int) -> None:

@@ -183,12 +183,11 @@ def test_an_assignment_that_cannot_be_written_is_void_and_the_group_rebalances(
     rig: GroupRig, error: ErrorCode, told: ErrorCode
 ) -> None:
     leader, follower = completing(rig)
-    rig.holds_writes = True
+    rig.append_error = error
     syncs = [rig.sync(follower), rig.sync(leader, assignments=((leader, b"0"),))]
-    rig.write(error)
     assert [sync.code for sync in syncs] == [told, told]
-    assert rig.state == "PreparingRebalance"
-    rig.holds_writes = False
+    assert (rig.state, rig.log) == ("PreparingRebalance", [])
+    rig.append_error = ErrorCode.NONE
     rig.rejoin_all([leader, follower])
     rig.sync_all([leader, follower])
     assert rig.group.generation == 2
@@ -196,11 +195,27 @@ def test_an_assignment_that_cannot_be_written_is_void_and_the_group_rebalances(
 
 def test_an_empty_group_that_cannot_be_written_is_empty_all_the_same(rig: GroupRig) -> None:
     members = rig.make_stable()
-    rig.holds_writes = True
+    rig.append_error = ErrorCode.KAFKA_STORAGE_ERROR
     leave = rig.leave(*members)
-    rig.write(ErrorCode.KAFKA_STORAGE_ERROR)
     assert (leave.code, leave.value.members) == (ErrorCode.NOT_COORDINATOR, ())
-    assert rig.state == "Empty"
+    assert (rig.state, len(rig.log)) == ("Empty", 1)
+    rig.pass_ms(3_000)
+    assert len(rig.log) == 1
+    rig.append_error = ErrorCode.NONE
+    rig.pass_ms(1_000)
+    assert (rig.log[-1].members, rig.log[-1].generation, len(rig.log)) == ((), 2, 2)
+    rig.pass_ms(5_000)
+    assert len(rig.log) == 2
+
+
+def test_empty_group_that_fills_is_not_written_again(rig: GroupRig) -> None:
+    members = rig.make_stable()
+    rig.append_error = ErrorCode.KAFKA_STORAGE_ERROR
+    rig.leave(*members)
+    rig.append_error = ErrorCode.NONE
+    rig.join()
+    rig.pass_ms(2_000)
+    assert (rig.state, len(rig.log)) == ("PreparingRebalance", 1)
 
 
 # Heartbeat.

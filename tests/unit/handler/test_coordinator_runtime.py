@@ -55,14 +55,14 @@ class Counters:
     def add(self, name: str, on_outcome: OnOutcome) -> None:
         value = self.values.get(name, 0) + 1
 
-        def on_appended(offset: int) -> None:
+        def apply(_number: int, offset: int) -> None:
             self.offsets.append(offset)
             self.values[name] = value
 
         def on_done(code: int) -> None:
             on_outcome(code or {"value": value})
 
-        self.log.write(Write([(name.encode(), str(value).encode())], on_done, on_appended))
+        self.log.write(Write([(name.encode(), str(value).encode())], on_done, apply))
 
     def stumble(self, on_outcome: OnOutcome) -> None:
         self.values["half"] = 1

@@ -91,11 +91,11 @@ class Rig:
     def write(self, shard: Shard[Notes], *keys: str, producer: Producer | None = None, size: int = 1) -> None:
         notes, name = shard.coordinator, keys[0]
 
-        def on_appended(offset: int) -> None:
-            notes.told += [(at, key, producer) for at, key in enumerate(keys, offset)]
+        def apply(number: int, offset: int) -> None:
+            notes.told.append((offset, keys[number], producer))
 
         records: list[tuple[bytes, bytes | None]] = [(key.encode(), bytes(size)) for key in keys]
-        shard.write(Write(records, lambda code: self.codes.append((name, code)), on_appended, producer))
+        shard.write(Write(records, lambda code: self.codes.append((name, code)), apply, producer))
 
     def batches(self) -> list[tuple[BatchHeader, list[str]]]:
         data = memoryview(self.owned.log.read_bytes(0, 1 << 20))
@@ -222,10 +222,9 @@ def test_rules_without_transactions_are_told_of_no_marker(rig: Rig) -> None:
 def test_a_write_without_records_waits_for_the_others(rig: Rig) -> None:
     shard = rig.shard()
     rig.write(shard, "a", producer=A)
-    offsets: list[int] = []
-    shard.write(Write([], lambda code: rig.codes.append(("-", code)), offsets.append))
+    shard.write(Write([], lambda code: rig.codes.append(("-", code))))
     rig.write(shard, "b", producer=A)
     shard.flush()
     assert ([len(keys) for _, keys in rig.batches()], rig.codes) == ([2], [])
     rig.owned.sync()
-    assert (rig.codes, offsets) == ([("a", 0), ("-", 0), ("b", 0)], [2])
+    assert rig.codes == [("a", 0), ("-", 0), ("b", 0)]

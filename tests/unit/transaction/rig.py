@@ -50,8 +50,8 @@ class Log:
                 write.on_done(self.error)
                 continue
             self.records += write.records
-            if write.on_appended is not None:
-                write.on_appended(len(self.records))
+            for number in range(len(write.records) if write.apply is not None else 0):
+                write.apply(number, len(self.records) - len(write.records) + number)
             if write.is_awaited:
                 self.unsynced.append(write)
             else:
