@@ -4,8 +4,8 @@ The first reading stores the keys of the dirty section. The second one rewrites 
 the records that newer ones replace. Both use descriptors of their own and write `.cleaned` files only: the owner goes
 on meanwhile, and decides whether to accept the result (log_compact.py).
 
-Every long step is a generator that yields how many bytes it read or wrote, a few hundred KiB at a time: the cleaner
-does its other work in between, and limits its rate by the sum.
+Every long step is a generator that yields how many bytes it read or wrote, every few ms, inside a large batch too: the
+cleaner does its other work in between, and limits its rate by the sum.
 
 What stays of a batch, as in Kafka:
 
@@ -19,15 +19,22 @@ Tombstones stay for delete.retention.ms from the pass that first found them (KIP
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from kproc.errors import Corrupt, KafkaError
 from kproc.storage.compaction_files import CleanedSegment, SegmentIdentity
 from kproc.storage.compaction_map import KeyMap
 from kproc.storage.compaction_policy import SealedSegment
-from kproc.storage.compaction_records import Survivors, all_spans, emptied, rebuild, records_of
+from kproc.storage.compaction_records import (
+    RECORDS_PER_STEP,
+    Survivors,
+    all_spans,
+    emptied,
+    rebuild,
+    records_of,
+)
 from kproc.storage.compaction_transactions import CleanedTransactions
 from kproc.storage.format import LOG_SUFFIX, AbortedTransaction, segment_file_name
 from kproc.storage.fs import Fs
@@ -51,7 +58,27 @@ from kproc.wire.batch_header import (
 from kproc.wire.record_batch import CONTROL, HAS_DELETE_HORIZON, LOG_OVERHEAD_BYTES, MAGIC
 
 _CHUNK_BYTES_MIN: Final = 64 << 10
+# A step ends after so much work, which takes 2 to 4 ms. A record counts as so many bytes.
+_STEP_COST_BYTES: Final = 512 << 10
+_RECORD_COST_BYTES: Final = 128
 _unpack_header = HEADER.unpack_from
+
+
+_Filter = Generator[int, None, bytes | None]
+"""Yields how many bytes were read; returns a batch, or None."""
+_T = TypeVar("_T")
+
+
+def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int, None, _T]:
+    """Run steps over a batch; yield the bytes that were read for the first step, then 0 for each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        yield read_bytes
+        read_bytes = 0
 
 
 class PassFacts(NamedTuple):
@@ -94,6 +121,7 @@ class CompactionPass:
         self._transactions = CleanedTransactions(facts.aborted)
         self._out: CleanedSegment | None = None
         self._is_changed = False
+        self._spent = 0  # See _is_step_over.
         self.records_read = self.records_kept = 0
 
     @property
@@ -127,8 +155,11 @@ class CompactionPass:
                     elif transactions.on_batch(header) or not header[RECORD_COUNT]:
                         key_map.advance(last_offset_of(header))
                     else:
+                        raw, start, end = records_of(header, chunk, at)
                         self.records_read += header[RECORD_COUNT]
-                        key_map.add(header, *records_of(header, chunk, at))
+                        for _ in key_map.add(header, raw, start, end):
+                            if self._is_step_over(header, end - start):
+                                yield 0
                         if key_map.is_full:
                             break
                 yield len(chunk)
@@ -158,7 +189,9 @@ class CompactionPass:
                 if segment is last and position + batches[-1][0] + _total(batches[-1][1]) == segment.size:
                     end_at = batches[-1][0]
                 for at, header in batches:
-                    self._take(chunk, at, header, at == end_at)
+                    for read_bytes in self._copy(chunk, at, header, at == end_at):
+                        if self._is_step_over(header, read_bytes):
+                            yield 0
                 position += batches[-1][0] + _total(batches[-1][1])
                 yield len(chunk) + (self._out.flush() if self._out.is_flush_due else 0)
         yield self._out.flush()
@@ -180,12 +213,21 @@ class CompactionPass:
             self._out.remove()
             self._out = None
 
-    def _take(self, chunk: bytes, at: int, header: Header, is_end: bool) -> None:
-        """Add what stays of one batch to the new segment."""
+    def _is_step_over(self, header: Header, read_bytes: int) -> bool:
+        """Add up what was read of a batch; return True when the cleaner should do its other work first."""
+        self._spent += read_bytes + _RECORD_COST_BYTES * min(header[RECORD_COUNT], RECORDS_PER_STEP)
+        if self._spent < _STEP_COST_BYTES:
+            return False
+        self._spent = 0
+        return True
+
+    def _copy(self, chunk: bytes, at: int, header: Header, is_end: bool) -> Iterator[int]:
+        """Add what stays of one batch to the new segment, in steps. Yields how many bytes were read for each."""
         out, count = self._out, header[RECORD_COUNT]
         assert out is not None
         is_control = header[ATTRIBUTES] & CONTROL
-        kept = self._filter_marker(chunk, at, header) if is_control else self._filter(chunk, at, header)
+        filtered = self._filter_marker if is_control else self._filter
+        kept = yield from filtered(chunk, at, header)
         if kept is not None:
             fields = header if kept is _WHOLE else _unpack_header(kept)
             self.records_kept += fields[12]
@@ -198,8 +240,8 @@ class CompactionPass:
         else:
             self._is_changed = True
 
-    def _filter(self, chunk: bytes, at: int, header: Header) -> bytes | None:
-        """What stays of a data batch: _WHOLE, another batch, or None."""
+    def _filter(self, chunk: bytes, at: int, header: Header) -> _Filter:
+        """Return what stays of a data batch: _WHOLE, another batch, or None."""
         survivors = self._survivors
         assert survivors is not None
         if self._transactions.on_batch(header) or not header[RECORD_COUNT]:
@@ -210,15 +252,17 @@ class CompactionPass:
         raw, position, end = records_of(header, chunk, at)
         horizon_ms = header[BASE_TIMESTAMP] if header[ATTRIBUTES] & HAS_DELETE_HORIZON else None
         keep_tombstones = horizon_ms is None or self._now_ms < horizon_ms
-        spans, has_tombstones = survivors.walk(header, raw, position, end, keep_tombstones=keep_tombstones)
+        reading = survivors.walk(header, raw, position, end, keep_tombstones=keep_tombstones)
+        spans, has_tombstones = yield from _charged(reading, end - position)
         if not spans:
             return None
         needs_horizon = has_tombstones and horizon_ms is None
         if len(spans) == header[RECORD_COUNT] and not needs_horizon:
             return _WHOLE
-        return rebuild(header, raw, spans, horizon_ms=self._new_horizon() if needs_horizon else None)
+        rebuilding = rebuild(header, raw, spans, horizon_ms=self._new_horizon() if needs_horizon else None)
+        return (yield from _charged(rebuilding, end - position))
 
-    def _filter_marker(self, chunk: bytes, at: int, header: Header) -> bytes | None:
+    def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
         """What stays of a control batch. A marker that is not needed any more first gets its delete horizon."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
@@ -234,7 +278,9 @@ class CompactionPass:
         if header[ATTRIBUTES] & HAS_DELETE_HORIZON:
             return None if header[BASE_TIMESTAMP] <= self._now_ms else _WHOLE
         raw, position, end = records_of(header, chunk, at)
-        return rebuild(header, raw, all_spans(header, raw, position, end), horizon_ms=self._new_horizon())
+        spans = all_spans(header, raw, position, end)
+        rebuilding = rebuild(header, raw, spans, horizon_ms=self._new_horizon())
+        return (yield from _charged(rebuilding, end - position))
 
     def _new_horizon(self) -> int:
         return self._now_ms + self._delete_retention_ms

@@ -2,9 +2,8 @@
 
 Kafka's map has 24 bytes for each key (an MD5 and the offset) and is an array. A Python dict of exact keys takes
 120 to 155 bytes for each (a million keys of 8 to 100 bytes), but needs no probing by Python code; what a run
-cannot hold is left to the next pass. Beside the keys there is one byte for each offset of the section, so that
-the second reading of a batch (what of it survives?) is mostly one count over bytes instead of a walk over its
-records.
+cannot hold is left to the next pass. Beside the keys there are pages with one byte for each offset, so that the second
+reading of a batch (what of it survives?) is mostly one count over bytes instead of a walk over its records.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from itertools import islice
 from typing import Final
 
 from kproc.errors import Corrupt
-from kproc.storage.compaction_records import Newest, Survivors, note_newest
+from kproc.storage.compaction_records import Newest, OffsetFlags, Survivors, note_newest
 from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
 
 # What a key's object and its offset's take beside the key's own bytes: 33 and 32 bytes, rounded up by the
 # allocator to multiples of 16.
 _OBJECTS_BYTES: Final = 80
-_FLAGS_AT_ONCE: Final = 20_000
+_FLAGS_AT_ONCE: Final = 10_000
 
 
 class KeyMap:
@@ -42,23 +41,24 @@ class KeyMap:
     def used_bytes(self) -> int:
         """Memory of keys, offsets, table and flags, as the allocator gives it."""
         newest = self._newest
-        flags = self.latest - self._first_dirty + 1
-        return sys.getsizeof(newest) + len(newest) * _OBJECTS_BYTES + self._key_bytes + flags
+        pages = min(len(newest), (self.latest - self._first_dirty) // OffsetFlags.PAGE_OFFSETS + 1)
+        flags_bytes = pages * OffsetFlags.PAGE_BYTES
+        return sys.getsizeof(newest) + len(newest) * _OBJECTS_BYTES + self._key_bytes + flags_bytes
 
     @property
     def is_full(self) -> bool:
         """Whether the memory is full, so that the rest of the section needs another pass. A batch may exceed it."""
         return self.used_bytes >= self._memory_bytes
 
-    def add(self, header: Header, raw: bytes, position: int, end: int) -> None:
-        """Add the keys of a batch."""
+    def add(self, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
+        """Add the keys of a batch, in steps."""
         newest = self._newest
         before = len(newest)
         if header[BASE_OFFSET] >= self._first_dirty:
-            note_newest(newest, header, raw, position, end)
+            yield from note_newest(newest, header, raw, position, end)
         else:  # The log's start lies inside this batch.
             inside: Newest = {}
-            note_newest(inside, header, raw, position, end)
+            yield from note_newest(inside, header, raw, position, end)
             newest.update({key: at for key, at in inside.items() if at >> 1 >= self._first_dirty})
         new_keys = len(newest) - before
         if new_keys:
@@ -72,14 +72,14 @@ class KeyMap:
 
     def finish(self) -> Iterator[Survivors | None]:
         """Yields None between steps, the survivors at the end."""
-        flags = bytearray(self.latest - self._first_dirty + 1)
-        first_dirty = self._first_dirty
+        first_dirty, flags = self._first_dirty, OffsetFlags()
+        offset_count = self.latest - first_dirty + 1
         entries = iter(self._newest.values())
-        try:
-            while part := list(islice(entries, _FLAGS_AT_ONCE)):
-                for at in part:
-                    flags[(at >> 1) - first_dirty] = 1 + (at & 1)
-                yield None
-        except IndexError:
-            raise Corrupt("a record's offset lies outside of its batch") from None
+        while part := list(islice(entries, _FLAGS_AT_ONCE)):
+            for at in part:
+                number = (at >> 1) - first_dirty
+                if not 0 <= number < offset_count:
+                    raise Corrupt(f"the record at offset {at >> 1} lies outside of its batch")
+                flags.set(number, 1 + (at & 1))
+            yield None
         yield Survivors(self._newest, first_dirty, self.latest, flags)

@@ -11,6 +11,7 @@ from kproc.storage.format import INT32_MAX
 INT64_MAX: Final = 2**63 - 1
 APPEND_TIME: Final = "LogAppendTime"
 AS_PRODUCED: Final = "producer"
+FULL: Final = "full"
 
 
 class BrokerSettings(Protocol):
@@ -66,6 +67,8 @@ class BrokerSettings(Protocol):
     def producer_id_expiration_ms(self) -> int: ...
     @property
     def transaction_partition_verification_enable(self) -> bool: ...
+    @property
+    def kproc_validate_records(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class LogConfig:
     takes_transactions: bool = True
     # Whether a transaction begins here only as its coordinator knows (KIP-890).
     verifies_transactions: bool = False
+    # How deep the records of produced batches are checked: `lengths` or `full`.
+    validate_records: str = "lengths"
     # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
     # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
     # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in
@@ -115,6 +120,7 @@ class LogConfig:
             self.is_compacting
             or self.compression_type != AS_PRODUCED
             or self.timestamp_before_max_ms != INT64_MAX
+            or self.validate_records == FULL
         )
         object.__setattr__(self, "is_append_time", self.timestamp_type == APPEND_TIME)
         object.__setattr__(self, "looks_inside", looks_inside)
@@ -167,6 +173,7 @@ class LogConfig:
             compression_lz4_level=settings.compression_lz4_level,
             compression_zstd_level=settings.compression_zstd_level,
             producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            validate_records=settings.kproc_validate_records,
         )
         return config.with_overrides(overrides) if overrides else config
 
@@ -192,7 +199,11 @@ class LogConfig:
 
 # Topic setting -> field. Most are the field's name with dots.
 _FIELD_OF: Final[Mapping[str, str]] = {
-    **{each.name.replace("_", "."): each.name for each in fields(LogConfig) if each.init},
+    **{
+        each.name.replace("_", "."): each.name
+        for each in fields(LogConfig)
+        if each.init and each.name != "validate_records"
+    },
     "message.timestamp.type": "timestamp_type",
     "message.timestamp.before.max.ms": "timestamp_before_max_ms",
     "message.timestamp.after.max.ms": "timestamp_after_max_ms",

@@ -1,8 +1,8 @@
 """Checks the records inside a produced batch, and compresses the batch with its topic's codec.
 
 This is done only for logs that need it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
-timestamps, and those whose compression.type is a codec. It costs the Handler about as much as the producer's own work;
-the batches of all other logs are stored as they came.
+timestamps, those whose compression.type is a codec, and all logs with kproc.validate.records=full. It costs the Handler
+about as much as the producer's own work. Of the batches of all other logs only lengths are checked (record_check.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.compression import Compression, compress, decompress
-from kproc.wire.primitives import INT64_MIN
+from kproc.wire.primitives import INT64_MAX, INT64_MIN
 from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
+from kproc.wire.record_check import Expected, scan_records
 from kproc.wire.records import walk_records
 
 _CODECS: Final = {
@@ -27,26 +28,36 @@ _CODECS: Final = {
 
 
 # In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
-# keep the Handler busy for half a minute. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
-RECORDS_INSIDE_MAX: Final = 500_000
+# keep the Handler busy for 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
+RECORDS_INSIDE_MAX: Final = 200_000
 # Most bad records that are listed; a client knows that the others of the batch are refused with them.
 BAD_RECORDS_NAMED_MAX: Final = 10_000
+# Records of a misdated batch that are read to name the bad ones. Its header is reason enough to refuse it.
+_MISDATED_READ_MAX: Final = 10_000
 
 
 def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
-    """Raise KafkaError for a batch whose header has a timestamp too far in the future, with the bad
-    records' numbers.
+    """Raise KafkaError for a batch whose header has a timestamp too far in the future.
+
+    Names the bad records if the batch is uncompressed and not too long. A compressed one is not decompressed: 4 kB can
+    become 32 MiB, only to be refused.
     """
-    _check_records(_inflate(view, header), header, config, now_ms, check_offsets=False)
-    raise _refusal_of([], 0, is_misdated=True)  # The header is wrong: no record has such a timestamp.
+    if header.codec == Compression.NONE and header.record_count <= _MISDATED_READ_MAX:
+        raw = bytes(view[HEADER_BYTES:])
+        _check_records(raw, header, config, now_ms, check_offsets=False)
+    raise _refusal_of([], 0, is_misdated=True)
 
 
 def look_inside(
     view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """The batch as it is stored, and its header; KafkaError for records that this log does not accept."""
+    """Return the batch as it is to be stored, and its header. KafkaError: this log does not accept a record."""
+    if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
+        refuse_misdated(view, header, config, now_ms)
     raw = _inflate(view, header)
-    largest = _check_records(raw, header, config, now_ms)
+    largest = scan_records(raw, header.record_count, _expected(header, config, now_ms))
+    if largest is None:  # Read the records again to name the bad ones.
+        largest = _check_records(raw, header, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
     if codec == header.codec:
         if largest != header.max_timestamp and not config.is_append_time:
@@ -57,11 +68,21 @@ def look_inside(
     return memoryview(batch[0]), batch[1]
 
 
+def _expected(header: BatchHeader, config: LogConfig, now_ms: int) -> Expected:
+    """Return the conditions that a batch's records must meet in this log."""
+    earliest, latest = INT64_MIN, INT64_MAX
+    if not config.is_append_time:
+        earliest = now_ms - config.timestamp_before_max_ms
+        latest = min(INT64_MAX, now_ms + config.timestamp_after_max_ms)
+    return Expected(header.base_timestamp, earliest, latest, config.is_compacting)
+
+
 def _inflate(view: memoryview, header: BatchHeader) -> bytes:
     if header.record_count > RECORDS_INSIDE_MAX:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {header.record_count} records: where they are looked at there may be {RECORDS_INSIDE_MAX}",
+            f"batch has {header.record_count} records; topics whose records are checked one by one accept "
+            f"{RECORDS_INSIDE_MAX} in a batch",
         )
     return decompress(header.codec, view[HEADER_BYTES:])
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from kproc.errors import KafkaError, ProtocolError
+from kproc.errors import ProtocolError
 from kproc.storage.format import NO_TIMESTAMP
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -24,7 +24,7 @@ from kproc.wire.batch_header import (
     Header,
     last_offset_of,
 )
-from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
+from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, InflatesTooMuch, decompress, inflation_limit
 from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
 from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME
 
@@ -100,15 +100,13 @@ class TimestampSearch:
 
     def _inflate(self, header: Header, batch: bytes) -> bytes | None:
         """The batch's records, decompressed; None if that would exceed the search's limit."""
-        if self._bytes_left <= 0:
+        payload = memoryview(batch)[HEADER_BYTES:]
+        limit_bytes = min(self._bytes_left, inflation_limit(len(payload)))
+        if limit_bytes <= 0:
             return None
         try:
-            raw = decompress(
-                header[ATTRIBUTES] & CODEC_MASK, memoryview(batch)[HEADER_BYTES:], self._bytes_left
-            )
-        except KafkaError:
-            if self._bytes_left == DECOMPRESSED_BYTES_MAX:
-                raise
+            raw = decompress(header[ATTRIBUTES] & CODEC_MASK, payload, limit_bytes)
+        except InflatesTooMuch:
             return None
         self._bytes_left -= len(raw)
         self._slice_bytes -= len(raw)

@@ -12,6 +12,7 @@ from typing import Final
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
 from kproc.storage.records_inside import look_inside, refuse_misdated
+from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import (
     CODEC_MASK,
     CONTROL,
@@ -28,6 +29,7 @@ from kproc.wire.record_batch import (
     parse_header,
     read_end_transaction,
 )
+from kproc.wire.record_check import check_small
 
 CLIENT: Final = "client"
 # A client's, too: in a request that names a transactional id.
@@ -61,10 +63,12 @@ def examine(
         if config.looks_inside:
             view, header = look_inside(view, header, config, now_ms=now_ms)
             _check_size(view, config)  # Another codec may have made the batch larger.
-        elif not config.is_append_time:
+        else:
             latest = now_ms + config.timestamp_after_max_ms  # The header names the largest timestamp.
-            if header.max_timestamp > latest or header.base_timestamp > latest:
+            is_misdated = header.max_timestamp > latest or header.base_timestamp > latest
+            if is_misdated and not config.is_append_time:
                 refuse_misdated(view, header, config, now_ms)
+            check_small(header.codec, view[HEADER_BYTES:], header.record_count)
     if len(view) > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -91,7 +95,9 @@ def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:
     found = None if attributes & CODEC_MASK else read_end_transaction(view)
     if found is not None:
         return found
+    if parse_header(view).record_count != 1:  # Kafka's markers have one record.
+        return None
     records = decode_records(view)
-    if not records or control_type(records[0]) not in (ControlType.ABORT, ControlType.COMMIT):
+    if control_type(records[0]) not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     return control_type(records[0]) == ControlType.ABORT, coordinator_epoch_of(records[0])

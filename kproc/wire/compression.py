@@ -6,8 +6,8 @@
     3 lz4      LZ4 frame format with independent blocks: Java refuses linked ones
     4 zstd     frames as of RFC 8878
 
-A batch says how large it is compressed, never how large it becomes, so every decompression here has a limit:
-the room is grown step by step and never beyond it.
+A batch says how large it is compressed, never how large it becomes. Every decompression therefore has a limit of size
+and of ratio (`inflation_limit`): the output buffer grows step by step and never beyond the limit.
 """
 
 from __future__ import annotations
@@ -35,6 +35,11 @@ class Compression(IntEnum):
 # A batch is at most message.max.bytes (1 MiB by default) as it travels; 128 MiB is what the best codec makes
 # of a batch of that size when its content repeats, and far below what a role may hold.
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
+# The ratio that gzip reaches at best; lz4 reaches 255 and snappy 21. Only zstd can exceed it: 4 kB become 128 MiB.
+INFLATION_RATIO_MAX: Final = 1032
+# A batch of any ratio may become this large: Java's producer buffers 32 MiB in all by default (buffer.memory), so that
+# no producer with default settings makes a larger batch. With zstd that takes 0.05 s.
+INFLATED_BYTES_FREE: Final = 32 * 1024 * 1024
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + INT32.pack(1) + INT32.pack(1)
@@ -45,8 +50,16 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _TOO_SMALL: Final = "failed to write whole buffer"
 
 
-def _too_large(limit_bytes: int) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"records decompress to more than {limit_bytes} bytes")
+class InflatesTooMuch(KafkaError):
+    """Compressed records become larger than the caller's limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"records decompress to more than {limit_bytes} bytes")
+
+
+def inflation_limit(compressed_bytes: int) -> int:
+    """Return how many bytes compressed records of this size may become."""
+    return min(DECOMPRESSED_BYTES_MAX, max(INFLATED_BYTES_FREE, INFLATION_RATIO_MAX * compressed_bytes))
 
 
 def _compress_xerial(raw: Buffer) -> bytes:
@@ -79,12 +92,34 @@ def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
 
 
+# The first bytes of what each codec writes. A zstd frame may be skippable: its first byte is then 0x50 to 0x5f.
+_GZIP_START: Final = b"\x1f\x8b"
+_LZ4_START: Final = b"\x04\x22\x4d\x18"
+_ZSTD_STARTS: Final = (
+    b"\x28\xb5\x2f\xfd",
+    *(bytes((first,)) + b"\x2a\x4d\x18" for first in range(0x50, 0x60)),
+)
+
+
+def has_frame_start(codec: int, data: Buffer) -> bool:
+    """Return True if compressed records begin as their codec writes them. Reads a few bytes only."""
+    start = bytes(data[:4])
+    match codec:
+        case Compression.GZIP:
+            return start.startswith(_GZIP_START)
+        case Compression.LZ4:
+            return start == _LZ4_START
+        case Compression.ZSTD:
+            return start in _ZSTD_STARTS
+    return True  # A raw snappy block begins with its length, which may be any number.
+
+
 def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
     # The standard library's own bound is exact, so there is no need to guess the size.
     inflater = zlib.decompressobj(wbits=31)
     raw = inflater.decompress(data, limit_bytes + 1)
     if len(raw) > limit_bytes:
-        raise _too_large(limit_bytes)
+        raise InflatesTooMuch(limit_bytes)
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
     return raw
@@ -93,7 +128,7 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
 def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
     # The size is written in front of a block and may be any number: look before allocating.
     if cramjam.snappy.decompress_raw_len(data) > room:
-        raise _too_large(limit_bytes)
+        raise InflatesTooMuch(limit_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
@@ -133,15 +168,20 @@ def _grow_until_it_fits(codec: int, data: Buffer, limit_bytes: int) -> bytes:
             if _TOO_SMALL not in str(error):
                 raise
             if size == limit_bytes:
-                raise _too_large(limit_bytes) from None
+                raise InflatesTooMuch(limit_bytes) from None
             # Four times: all tries together cost a third more than the last one.
             size = min(limit_bytes, 4 * size)
         else:
             return bytes(memoryview(room)[:length])
 
 
-def decompress(codec: int, data: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Raw records of at most `limit_bytes`; KafkaError for damaged data and for data that grows beyond it."""
+def decompress(codec: int, data: Buffer, limit_bytes: int | None = None) -> bytes:
+    """Return the raw records. KafkaError: the data are damaged, or become larger than `limit_bytes`.
+
+    The default limit is `inflation_limit` of the data's size.
+    """
+    if limit_bytes is None:
+        limit_bytes = inflation_limit(len(data))
     try:
         match codec:
             case Compression.NONE:

@@ -33,7 +33,7 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import BATCH_LENGTH, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC_BYTE, STAMP
 from kproc.wire.checksum import crc32c
-from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
+from kproc.wire.compression import compress, decompress, inflation_limit
 from kproc.wire.primitives import Buffer
 from kproc.wire.records import Record
 
@@ -155,9 +155,8 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
     """Header of `view` when it is exactly one whole, undamaged batch of version 2.
 
     KafkaError otherwise, with the code Kafka answers: INVALID_RECORD for what a client put together wrongly
-    (no batch, more than one, half a batch, counts that contradict each other), CORRUPT_MESSAGE for damaged
-    bytes, INVALID_RECORD for the formats before 2 too. Differs from Kafka: the records inside are
-    not walked, which would cost a producer's whole batch in Python; decode_records() finds what they hide.
+    (no batch, more than one, half a batch, counts that contradict each other or the batch's size), CORRUPT_MESSAGE for
+    damaged bytes, INVALID_RECORD for the formats before 2 too. Does not read the records: see record_check.py.
     """
     size = len(view)
     if size < HEADER_BYTES:
@@ -177,7 +176,17 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {attributes & CODEC_MASK}"
         )
+    check_count(attributes & CODEC_MASK, record_count, size - HEADER_BYTES)
     return BatchHeader._make(header)
+
+
+def check_count(codec: int, record_count: int, records_bytes: int) -> None:
+    """Raise INVALID_RECORD if so many records cannot be in a batch with `records_bytes` behind its header."""
+    inflated_bytes = inflation_limit(records_bytes) if codec else records_bytes
+    if record_count * record_format.RECORD_BYTES_MIN > inflated_bytes:
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, f"batch claims {record_count} records in {records_bytes} bytes"
+        )
 
 
 def _why_short(view: Buffer) -> KafkaError:
@@ -312,8 +321,8 @@ def encode_batch(
     return batch
 
 
-def decode_records(batch: Buffer, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """The records of one whole batch, decompressed to at most `limit_bytes`; its CRC is the caller's affair.
+def decode_records(batch: Buffer, limit_bytes: int | None = None) -> list[Record]:
+    """Return the records of one whole batch, decompressed to at most `limit_bytes`. Does not check the CRC.
 
     With log append time every record has the batch's max timestamp, whatever its producer wrote.
     """

@@ -264,6 +264,7 @@ REFUSED = [
     ("kproc.control.listener", "9091"),
     ("kproc.control.listener", "127.0.0.1:port"),
     ("kproc.control.listener", "127.0.0.1:65536"),
+    ("kproc.validate.records", "some"),
     ("kproc.request.log", "some"),
     ("kproc.telemetry", "some"),
     ("kproc.telemetry.interval.ms", "99"),

@@ -1,0 +1,190 @@
+"""Checks the records of a produced batch without making objects of them. Used by Handlers when they append.
+
+Two depths (kproc.validate.records):
+
+- lengths: `check_small` walks the lengths of the first LENGTHS_WALKED_MAX records. A batch with fewer records must end
+  where its last record ends. A compressed batch is decompressed for that if it is small.
+- full: `scan_records` reads every field of every record.
+
+Kafka reads every field always. In Python that takes 0.3 us a record, so a batch of 10,000 records would hold up its
+Handler for 3 ms. The lengths of 64 records take 4 us.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.wire.compression import InflatesTooMuch, decompress, has_frame_start
+from kproc.wire.primitives import (
+    INT64_MIN,
+    Buffer,
+    as_int64,
+    read_unsigned_varint,
+    read_unsigned_varlong,
+    read_varint,
+)
+from kproc.wire.record_batch import NO_TIMESTAMP, check_count
+from kproc.wire.records import HEADER_COUNT_MAX, RECORD_BYTES_MIN
+
+LENGTHS_WALKED_MAX: Final = 64
+# Compressed batches up to this size are decompressed, up to the second size. That takes 5 us (gzip, snappy) to 11 us
+# (lz4, zstd) for 1 kB, and at most 0.1 ms.
+SMALL_COMPRESSED_BYTES: Final = 4096
+SMALL_INFLATED_BYTES: Final = 256 << 10
+# The zig-zag coded length of the shortest record: six fields of one byte follow it.
+_LENGTH_MIN: Final = 2 * (RECORD_BYTES_MIN - 1)
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, why)
+
+
+def check_small(codec: int, payload: Buffer, count: int) -> bool:
+    """Check `count` records as deep as `lengths` says; `payload` is the batch behind its header.
+
+    Returns True, so that it can be a part of a condition. Raises INVALID_RECORD for a wrong length or count, and
+    CORRUPT_MESSAGE for damaged compressed data.
+    """
+    size = len(payload)
+    if not codec:
+        check_lengths(payload, count)
+        return True
+    check_count(codec, count, size)
+    if size > SMALL_COMPRESSED_BYTES:
+        if not has_frame_start(codec, payload):
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, "compressed records do not begin as their codec writes them"
+            )
+        return True
+    try:
+        raw = decompress(codec, payload, SMALL_INFLATED_BYTES)
+    except InflatesTooMuch:
+        return True
+    check_lengths(raw, count)
+    return True
+
+
+def check_lengths(raw: Buffer, count: int) -> None:
+    """Raise INVALID_RECORD unless the records' lengths lead through `raw`, and to its end if all are walked."""
+    size = len(raw)
+    if count * RECORD_BYTES_MIN > size:
+        raise _invalid(f"batch claims {count} records in {size} bytes")
+    walked = min(count, LENGTHS_WALKED_MAX)
+    position = number = 0
+    try:
+        for number in range(walked):
+            length = raw[position]
+            if length > 127:
+                second = raw[position + 1]
+                if second > 127:
+                    length, position = read_unsigned_varint(raw, position)
+                else:
+                    length = length & 127 | second << 7
+                    position += 2
+            else:
+                position += 1
+            if length & 1 or length < _LENGTH_MIN:
+                raise _invalid(f"record {number} of the batch has an invalid length")
+            position += length >> 1
+    except (IndexError, ProtocolError):
+        position = size + 1
+    left = size - position
+    if left < (count - walked) * RECORD_BYTES_MIN:
+        raise _invalid(f"record {number} of the batch runs past its end")
+    if left and walked == count:
+        raise _invalid(f"{left} bytes follow the last record of the batch")
+
+
+class Expected(NamedTuple):
+    """Conditions that `scan_records` compares every record with."""
+
+    base_timestamp: int
+    earliest: int
+    latest: int
+    needs_key: bool
+
+
+def scan_records(raw: bytes, count: int, expected: Expected) -> int | None:
+    """Read every field of `count` records; return the largest timestamp.
+
+    None if any record is malformed or breaks a condition: the caller reads the records again and explains it. Offsets
+    must count from 0, and timestamps must lie within the bounds. 0.3 us a record.
+    """
+    base, earliest, latest, needs_key = expected
+    size = len(raw)
+    if not 0 < count <= size // RECORD_BYTES_MIN:
+        return None
+    position = header_count = 0
+    largest = INT64_MIN
+    try:
+        for number in range(count):
+            length = raw[position]
+            position += 1
+            if length > 127:
+                length, position = read_unsigned_varint(raw, position - 1)
+            end = position + (length >> 1)
+            if length & 1 or end > size:
+                return None
+            delta = raw[position + 1]
+            position += 2
+            if delta > 127:
+                delta, position = read_unsigned_varlong(raw, position - 1)
+            timestamp = base + (delta >> 1 ^ -(delta & 1))
+            if not earliest <= timestamp <= latest:
+                # Undated records are exempt. A sum that does not fit into 64 bits wraps, as in Java.
+                timestamp = as_int64(timestamp)
+                if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
+                    return None
+            if timestamp > largest:
+                largest = timestamp
+            offset = raw[position]
+            position += 1
+            if offset > 127:
+                offset, position = read_unsigned_varint(raw, position - 1)
+            if offset != 2 * number:
+                return None
+            field = raw[position]
+            position += 1
+            if field > 127:
+                field, position = read_unsigned_varint(raw, position - 1)
+            if not field & 1:
+                position += field >> 1
+            elif needs_key:
+                return None
+            field = raw[position]
+            position += 1
+            if field > 127:
+                field, position = read_unsigned_varint(raw, position - 1)
+            if not field & 1:
+                position += field >> 1
+            if raw[position]:
+                headers, position = _skip_headers(raw, position, end)
+                header_count += headers
+                if header_count > HEADER_COUNT_MAX:
+                    return None
+            else:
+                position += 1
+            if position != end:
+                return None
+    except (IndexError, ProtocolError, UnicodeDecodeError):
+        return None
+    return largest if position == size else None
+
+
+def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
+    """(number of headers, position after them) of a record; ProtocolError if they are malformed."""
+    count, position = read_varint(raw, position)
+    if not 0 <= count <= (end - position) // 2 or count > HEADER_COUNT_MAX:
+        raise ProtocolError("too many headers")
+    for _ in range(count):
+        key_bytes, position = read_varint(raw, position)
+        value_at = position + key_bytes
+        if key_bytes < 0 or value_at > end:
+            raise ProtocolError("a header's key runs past its record")
+        raw[position:value_at].decode()
+        value_bytes, position = read_varint(raw, value_at)
+        position += max(value_bytes, 0)
+        if position > end:
+            raise ProtocolError("a header's value runs past its record")
+    return count, position

@@ -1,0 +1,201 @@
+"""Compaction of hostile batches: it yields inside a batch, ends at long varints, and stores by bytes, not by claims."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kproc.errors import Corrupt
+from kproc.storage import compaction, compaction_records
+from kproc.storage.compaction_map import KeyMap
+from kproc.storage.compaction_records import OffsetFlags, note_newest, records_of
+from kproc.storage.log import Log, LogConfig
+from kproc.wire.batch_header import HEADER
+from kproc.wire.compression import compress
+from kproc.wire.record_batch import encode_batch
+from kproc.wire.records import Record
+from tests.support import hostile
+from tests.support.bytecodes import count_bytecodes
+from tests.support.compaction import compact
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
+
+STEP_BYTECODES_MAX = 1_500_000
+"""Of 4096 records: 2 to 4 ms."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    log = LogRig(tmp_path / "t-0").open()
+    yield log
+    log.close(clean=False)
+
+
+def keyed(count: int, *, codec: int = 0, keys: int = 10**9) -> bytes:
+    records = [Record(b"%d" % (number % keys), b"v", NOW_MS) for number in range(count)]
+    return bytes(encode_batch(records, codec=codec))
+
+
+def unchecked(log: Log, view: memoryview) -> None:
+    """Append a batch as an older broker, or another one, has stored it."""
+    active = log.state.active
+    base = log.end_offset
+    header = HEADER.unpack_from(view)
+    view[0:8] = base.to_bytes(8, "big")
+    log.state.fs.write(active.descriptor(), [view], position=active.size)
+    active.size += len(view)
+    log.state.end_offset = base + header[6] + 1
+    log.state.recovery_point = log.end_offset
+
+
+def compacting(rig_log: Log) -> None:
+    """Seal what was written, and change the topic's policy to compaction."""
+    rig_log.state.roll(rig_log.end_offset, NOW_MS)
+    rig_log.reconfigure(replace(rig_log.config, cleanup_policy=frozenset({"compact"})))
+
+
+HOSTILE = {
+    "a timestamp of 127 kB": lambda: hostile.sealed(hostile.long_timestamp(127 << 10)),
+    "a timestamp of 11 bytes": lambda: hostile.sealed(hostile.long_timestamp(11)),
+    "a length without end": lambda: hostile.sealed(b"\xff" * 100),
+    "a count of 2^31 - 1": lambda: hostile.sealed(hostile.EMPTY_RECORD, count=2**31 - 1),
+    "a count that the bytes cannot hold": lambda: hostile.sealed(hostile.EMPTY_RECORD, count=2),
+    "an offset outside of the batch": lambda: hostile.sealed(hostile.record(b"\0\0\x7e\2k\2v\0")),
+    "no zstd": lambda: hostile.sealed(b"garbage", codec=4),
+}
+
+
+@pytest.mark.parametrize("story", HOSTILE)
+def test_compaction_of_hostile_batch_ends_with_corrupt(tmp_path: Path, story: str) -> None:
+    """The cleaner marks such a log as uncleanable. It must not loop, and must not store by a claimed count."""
+    rig = LogRig(tmp_path / "t-0")
+    log = rig.open()
+    append_one(log, batch("first"))
+    unchecked(log, HOSTILE[story]())
+    compacting(log)
+    tracemalloc.start()
+    try:
+        used: list[int] = []
+        with pytest.raises(Corrupt):
+            used.append(count_bytecodes(lambda: compact(rig, log), unless_in="test_compaction_steps.py"))
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    log.close(clean=False)
+
+
+def test_varint_of_127_kb_is_read_for_10_bytes() -> None:
+    """One of 127 MiB, 4 kB as zstd, once stopped the cleaner for minutes."""
+    view = hostile.sealed(hostile.long_timestamp(127 << 10))
+    header = HEADER.unpack_from(view)
+
+    def read() -> None:
+        with pytest.raises(Corrupt):
+            list(note_newest({}, header, *records_of(header, bytes(view), 0)))
+
+    assert count_bytecodes(read, unless_in="test_compaction_steps.py") < 1000
+
+
+def test_map_keys_yields_inside_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both readings of a batch, and its rebuilding, go in steps of a bounded number of records."""
+    monkeypatch.setattr(compaction_records, "RECORDS_PER_STEP", 100)
+    rig = LogRig(tmp_path / "t-0", config=LogConfig(max_message_bytes=4 << 20))
+    log = rig.open()
+    append_one(log, memoryview(bytearray(keyed(5_000, codec=4, keys=2_500))))
+    compacting(log)
+    steps: list[int] = []
+
+    real = compaction_records.steps_of
+
+    def counted(count: int) -> Iterator[Iterator[None]]:
+        for step in real(count):
+            steps.append(count)
+            yield step
+
+    monkeypatch.setattr(compaction_records, "steps_of", counted)
+    done = compact(rig, log)
+    assert (done.swaps, len(steps)) == (1, 100)
+    assert len(read_all(log)) == 2_500
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize("reading", ["keys", "survivors"])
+def test_step_of_compaction_is_bounded(tmp_path: Path, reading: str) -> None:
+    """The largest step between two yields, in bytecodes, over a batch of 60,000 records."""
+    rig = LogRig(tmp_path / "t-0", config=LogConfig(max_message_bytes=4 << 20))
+    log = rig.open()
+    append_one(log, memoryview(bytearray(keyed(60_000, codec=4, keys=30_000))))
+    compacting(log)
+    costs: list[int] = []
+    real = compaction.CompactionPass.map_keys if reading == "keys" else compaction.CompactionPass.rewrite
+
+    def stepped(self: compaction.CompactionPass, *group: object) -> Iterator[int]:
+        steps = real(self, *group)
+        moved: list[int] = [0]
+        while moved:
+            moved.clear()
+            costs.append(count_bytecodes(partial(_move, steps, moved), unless_in="test_compaction_steps.py"))
+            yield from moved
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compaction.CompactionPass, real.__name__, stepped)
+        compact(rig, log)
+    assert len(costs) >= 6
+    assert max(costs) < STEP_BYTECODES_MAX
+    log.close(clean=False)
+
+
+def _move(steps: Iterator[int], moved: list[int]) -> None:
+    for each in steps:
+        moved.append(each)
+        return
+
+
+def test_flags_of_claimed_offsets_take_no_memory() -> None:
+    """Emptied batches and gaps may span billions of offsets; one byte for each was once allocated."""
+    key_map = KeyMap(0, memory_bytes=1 << 20)
+    key_map.advance(2**40)
+    tracemalloc.start()
+    try:
+        survivors = next(done for done in key_map.finish() if done is not None)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
+    assert (key_map.is_full, survivors.flags.count(0, 2**40)) == (False, None)
+
+
+def test_offset_flags_count_across_pages() -> None:
+    flags = OffsetFlags()
+    size = OffsetFlags.PAGE_OFFSETS
+    for number in (0, 5, size - 1, size, 3 * size + 7):
+        flags.set(number, 1)
+    flags.set(6, 2)
+    assert flags.count(0, 4 * size) == (5, 1)
+    assert flags.count(5, 6) == (1, 1)
+    assert flags.count(size - 1, size) == (2, 0)
+    assert flags.count(size + 1, 3 * size + 6) == (0, 0)
+
+
+def test_compaction_over_large_gaps_keeps_the_newest(tmp_path: Path) -> None:
+    """Offsets 2^31 apart, as compaction leaves them, with one key in both ends."""
+    rig = LogRig(tmp_path / "t-0")
+    log = rig.open()
+    append_one(log, memoryview(encode_batch([Record(b"k", b"old", NOW_MS), Record(b"a", b"1", NOW_MS)])))
+    log.state.end_offset = 3_000_000_000
+    log.state.roll(log.end_offset, NOW_MS)
+    append_one(log, memoryview(encode_batch([Record(b"k", b"new", NOW_MS)])))
+    compacting(log)
+    compact(rig, log)
+    assert read_all(log) == [(1, b"1"), (3_000_000_000, b"new")]
+    log.close(clean=False)
+
+
+def test_batch_of_too_many_records_is_not_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction_records, "RECORDS_MAX", 10)
+    view = hostile.sealed(compress(4, hostile.empty_records(11)), count=11, codec=4)
+    with pytest.raises(Corrupt, match="claims 11 records"):
+        records_of(HEADER.unpack_from(view), bytes(view), 0)
