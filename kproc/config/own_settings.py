@@ -63,6 +63,13 @@ class OwnSettings:
         "How long a stop waits for answers; each role then has a second to close, a Handler half of this.",
         at_least(0),
     )
+    kproc_request_receive_timeout_ms: int = setting(
+        LONG,
+        60_000,
+        "A request must arrive completely within this time after its first byte, or its connection is closed. Time in "
+        "which the broker does not read the connection does not count. 0: no limit, as in Kafka.",
+        at_least(0),
+    )
     kproc_ring_bytes: int = setting(
         SIZE,
         1 << 20,

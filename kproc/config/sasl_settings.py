@@ -66,7 +66,10 @@ class SaslSettings:
         per_mechanism=True,
     )
     sasl_server_max_receive_size: int = setting(
-        INT, 524_288, "Largest request of a client that has not logged in.", at_least(1)
+        INT,
+        524_288,
+        "Largest request of a client that has not logged in, in bytes; at most a quarter of kproc.ring.bytes.",
+        at_least(1),
     )
     connection_failed_authentication_delay_ms: int = setting(
         INT, 100, "How long a client whose login fails waits for the answer.", at_least(0)

@@ -36,6 +36,7 @@ class Arena:
         "_lent",
         "_warm_bytes",
         "capacity",
+        "free_count",
         "lent_bytes",
         "region",
     )
@@ -50,6 +51,7 @@ class Arena:
         self._free_lengths = [self.capacity]
         self._lent: dict[int, int] = {}
         self.lent_bytes = 0
+        self.free_count = 0  # Calls of `free`. A caller that found no room compares it before it tries again.
 
     @classmethod
     def create(cls, capacity: int, generation: int, *, warm_bytes: int = WARM_BYTES) -> Self:
@@ -84,9 +86,32 @@ class Arena:
         self.lent_bytes += need
         return offset
 
-    def has_room(self, length: int) -> bool:
-        """Whether allocate() would find a block of `length` bytes now."""
-        return max(self._free_lengths, default=0) >= length
+    def grow(self, offset: int, length: int, filled: int) -> int | None:
+        """Make a block at least `length` bytes long and return its offset, or None if there is no room for that.
+
+        It stays where it is if the pages behind it are free. Otherwise its first `filled` bytes are copied. No view of
+        the block may be held.
+        """
+        old = self._lent[offset]
+        more = ((length + PAGE_BYTES - 1) & -PAGE_BYTES) - old
+        if more <= 0:
+            return offset
+        starts, lengths = self._free_starts, self._free_lengths
+        place = bisect_left(starts, offset)
+        if place < len(starts) and starts[place] == offset + old and lengths[place] >= more:
+            if lengths[place] == more:
+                del starts[place], lengths[place]
+            else:
+                starts[place] += more
+                lengths[place] -= more
+            self._lent[offset] = old + more
+            self.lent_bytes += more
+            return offset
+        moved = self.allocate(length)
+        if moved is not None:
+            self._data[moved : moved + filled] = self._data[offset : offset + filled]
+            self.free(offset)
+        return moved
 
     def view(self, offset: int, length: int) -> memoryview:
         """The first `length` bytes of an allocated block, writable: what recv_into() fills."""
@@ -98,6 +123,7 @@ class Arena:
         assert offset in self._lent, f"no block is lent at {offset}"
         length = self._lent.pop(offset)
         self.lent_bytes -= length
+        self.free_count += 1
         end = offset + length
         # While the block is still ours: once it is in a free run, it may be filled again.
         if end > self._warm_bytes:

@@ -37,12 +37,32 @@ _SEGMENT_BYTES_MAX: Final = 65_400
 INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
 
 
+class BlockMemory(Protocol):
+    """Where a Block lies: frame_memory.py."""
+
+    def grow(self, connection: Connection, block: Block) -> bool:
+        """Make room for more of a frame; False if there is none."""
+
+    def release(self, connection: Connection, block: Block) -> None:
+        """Free the block of a frame that will not be received."""
+
+    def hand_out(self, connection: Connection, block: Block) -> None:
+        """Take a block from its connection without freeing it."""
+
+    def discard(self, block: Block) -> None:
+        """Free a block that no connection has."""
+
+
 class Block:
-    """A large frame that is being received into the Processor's arena: `filled` of `length` bytes have come."""
+    """A large frame that is being received: `filled` of `length` bytes have come, and `view` has room for some more.
 
-    __slots__ = ("filled", "length", "offset", "view")
+    The view grows while the bytes come (frame_memory.py), because a client can announce a length and send nothing.
+    """
 
-    def __init__(self, offset: int, length: int, view: memoryview) -> None:
+    __slots__ = ("filled", "length", "memory", "offset", "view")
+
+    def __init__(self, memory: BlockMemory, offset: int, length: int, view: memoryview) -> None:
+        self.memory = memory
         self.offset = offset
         self.length = length
         self.view = view
@@ -51,6 +71,11 @@ class Block:
     @property
     def is_whole(self) -> bool:
         return self.filled == self.length
+
+    @property
+    def must_grow(self) -> bool:
+        """Return True if the frame is not whole and the view has no room for more of it."""
+        return self.filled == len(self.view) < self.length
 
     @property
     def received(self) -> memoryview:
@@ -140,6 +165,7 @@ class Connection:
 
     __slots__ = (
         "activity_slot",
+        "awaits_block",
         "awaits_turn",
         "block",
         "books",
@@ -219,6 +245,7 @@ class Connection:
             False  # Its bytes made no sense: nothing is read any more, what was read before is answered.
         )
         self.is_stalled = False
+        self.awaits_block = False  # The frame that has begun needs memory that is not free now.
         self.awaits_turn = False  # Its TLS handshake goes on when it has its turn.
         self.is_short_of_memory = False
         self.throttled_until_ns = 0

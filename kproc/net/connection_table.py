@@ -24,7 +24,7 @@ from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
 from kproc.net.transport_layer import Transport
 from kproc.security.session import Session
-from kproc.transport.agent import AgentId, BlockOwner
+from kproc.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +47,9 @@ class ConnectionTable:
     """One per Processor. A connection is in all of its tables or in none."""
 
     __slots__ = (
-        "_activity", "_arena", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers",
-        "_next_id", "_number", "_owner", "_sessions", "_state", "_throttles", "by_fd", "by_id", "gated", "logins",
-        "mover",
+        "_activity", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers",
+        "_next_id", "_number", "_owner", "_sessions", "_state", "_throttles", "awaiting_block", "by_fd", "by_id",
+        "gated", "logins", "mover",
         "short_of_memory", "stalled", "watch",
     )  # fmt: skip
 
@@ -63,7 +63,6 @@ class ConnectionTable:
         watch: EpollWatch,
         handlers: HandlerSet,
         budget: MemoryBudget,
-        arena: BlockOwner,
         clock: Clock,
     ) -> None:
         self._owner = owner
@@ -71,13 +70,13 @@ class ConnectionTable:
         self.watch = watch
         self._handlers = handlers
         self._budget = budget
-        self._arena = arena
         self._clock = clock
         self._containment = Containment()
         self.by_fd: dict[int, Connection] = {}
         self.by_id: dict[int, Connection] = {}
         self.stalled: dict[Connection, None] = {}
         self.short_of_memory: dict[Connection, None] = {}
+        self.awaiting_block: dict[Connection, None] = {}  # Their frames need memory that is not free.
         self.gated: dict[Connection, None] = {}  # Their clients have to log in.
         self._sessions: Deadlines[Connection] = Deadlines()  # Their ends, in ns.
         self.logins = DEFAULT_LIMITS
@@ -129,6 +128,9 @@ class ConnectionTable:
             self.begin_session(connection)
         if connection.throttled_until_ns:  # It did not move after all.
             self._await_throttle(connection)
+        if connection.awaits_block:
+            self.awaiting_block[connection] = None
+            self._state.press()
         self._budget.held_bytes += len(connection.held)
 
     def remove(self, connection: Connection) -> None:
@@ -142,6 +144,7 @@ class ConnectionTable:
         self._sessions.discard(connection)
         self._throttles.discard(connection)
         self.short_of_memory.pop(connection, None)
+        self.awaiting_block.pop(connection, None)
         self._budget.held_bytes -= len(connection.held)
         self.watch.end(connection)
         (connection.next_home or connection.home).homes -= 1
@@ -180,11 +183,9 @@ class ConnectionTable:
             self.close(connection, "the client is gone")
 
     def free_block(self, connection: Connection) -> None:
-        """Free the arena block of a frame that has not arrived whole."""
+        """Free the memory of a frame that has not arrived whole."""
         if connection.block is not None:
-            connection.block.view.release()
-            self._arena.free(connection.block.offset)
-            connection.block = None
+            connection.block.memory.release(connection, connection.block)
 
     def _end_socket(self, connection: Connection) -> None:
         connection.transport.end()
@@ -219,6 +220,7 @@ class ConnectionTable:
             or connection.next_home is not None
             or connection.is_short_of_memory
             or connection.awaits_turn
+            or connection.awaits_block
         ):
             self.watch.set(connection, PAUSED)
             if connection.is_ended and not connection.inflight and not connection.is_stalled:
@@ -240,6 +242,20 @@ class ConnectionTable:
         self.short_of_memory[connection] = None
         self._state.press()
         self._state.counts[SLOT["reads_stalled"]] += 1
+        self.update_interest(connection)
+
+    def wait_for_block(self, connection: Connection) -> None:
+        """Stop reading a connection until there is memory for more of the frame that it has begun."""
+        connection.awaits_block = True
+        self.awaiting_block[connection] = None
+        self._state.press()
+        self._state.counts[SLOT["reads_stalled"]] += 1
+        self.update_interest(connection)
+
+    def end_block_wait(self, connection: Connection) -> None:
+        """Read a connection again whose frame has got memory."""
+        del self.awaiting_block[connection]
+        connection.awaits_block = False
         self.update_interest(connection)
 
     def end_shortage(self) -> None:

@@ -104,5 +104,5 @@ def why_refused(start: bytes, length: int, length_max: int, login_max: int = 0) 
     if start[:2] == b"\x16\x03":
         return "a TLS handshake came to a listener without TLS: is the client set to security.protocol=SSL or SASL_SSL?"
     if login_max and 0 <= length <= length_max:
-        return f"a frame of {length} bytes before its login (sasl.server.max.receive.size is {login_max})"
+        return f"a frame of {length} bytes before its login; the limit is {login_max} (sasl.server.max.receive.size)"
     return f"invalid frame length {length} (socket.request.max.bytes is {length_max})"

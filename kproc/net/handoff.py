@@ -50,9 +50,14 @@ def pack_address(host: str) -> bytes:
     return _V4_MAPPED + address.packed if address.version == 4 else address.packed
 
 
+def is_v4_mapped(packed: bytes) -> bool:
+    """Return True if `pack_address` packed an IPv4 address."""
+    return packed.startswith(_V4_MAPPED)
+
+
 def address_text(packed: bytes) -> str:
     """The address that `pack_address` packed, as people write it."""
-    if packed.startswith(_V4_MAPPED):
+    if is_v4_mapped(packed):
         return str(ipaddress.IPv4Address(packed[12:]))
     return str(ipaddress.IPv6Address(packed))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kproc.net.connection import Block, Connection
 from kproc.net.handler_peer import HandlerPeer
 from kproc.transport.agent import BlockOwner
 
@@ -16,9 +17,10 @@ class LentBlocks:
         # By connection and sequence: the block's offset, and the Handler that has it.
         self.by_request: dict[tuple[int, int], tuple[int, HandlerPeer]] = {}
 
-    def lend(self, connection_id: int, sequence: int, offset: int, handler: HandlerPeer) -> None:
-        """Lend the block at `offset`, which holds this request, to a Handler."""
-        self.by_request[connection_id, sequence] = (offset, handler)
+    def lend(self, connection: Connection, block: Block, handler: HandlerPeer) -> None:
+        """Lend a block of the arena, which holds the connection's next request, to a Handler."""
+        block.memory.hand_out(connection, block)
+        self.by_request[connection.id, connection.next_sequence] = (block.offset, handler)
 
     def give_back(self, connection_id: int, sequence: int) -> None:
         """Free the block that held a request, if it was in one."""

@@ -12,6 +12,7 @@ import socket
 from kproc.clock import Clock
 from kproc.net.connection import Books, Connection
 from kproc.net.connection_table import ConnectionTable
+from kproc.net.frame_memory import FrameMemory
 from kproc.net.handler_set import HandlerSet
 from kproc.net.migration_channel import Given, MigrationChannel, unsent_of
 from kproc.net.migration_steps import MigrationSteps, claim
@@ -19,7 +20,7 @@ from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import PAUSED, EpollWatch
 from kproc.net.timed_requests import TimedRequests
 from kproc.net.transport_layer import PlaintextTransport
-from kproc.transport.agent import AgentId, BlockOwner
+from kproc.transport.agent import AgentId
 from kproc.transport.envelope import FLAG_MOVED
 
 
@@ -27,7 +28,7 @@ class ConnectionMigration:
     """One per Processor. It is the Holder of its MigrationSteps."""
 
     __slots__ = (
-        "_arena", "_books", "_handlers", "_state", "_table", "_timed", "_watch", "channels", "steps",
+        "_books", "_handlers", "_memory", "_state", "_table", "_timed", "_watch", "channels", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -39,7 +40,7 @@ class ConnectionMigration:
         watch: EpollWatch,
         books: Books,
         timed: TimedRequests,
-        arena: BlockOwner,
+        memory: FrameMemory,
         clock: Clock,
     ) -> None:
         self._table = table
@@ -48,7 +49,7 @@ class ConnectionMigration:
         self._watch = watch
         self._books = books
         self._timed = timed
-        self._arena = arena
+        self._memory = memory
         self.channels: dict[int, MigrationChannel] = {}  # by descriptor
         self.steps = table.mover = MigrationSteps(self, clock)
 
@@ -151,9 +152,9 @@ class ConnectionMigration:
             not given_state.kept or (target is not None and target.link is not None)
         )
         if not self._state.keeps_connections or not has_handler or given.sock is None:
-            given.give_room_back(self._arena)
+            given.give_room_back()
             return False
-        return given.has_room(self._arena)
+        return given.has_room(self._memory)
 
     def adopt(self, given: Given) -> None:
         state, sock = given.state, given.sock
@@ -182,7 +183,9 @@ class ConnectionMigration:
         connection.out = unsent_of(given)
         connection.is_closing, connection.is_ended = state.is_closing, state.is_ended
         connection.is_stalled = state.is_stalled
-        connection.block = given.read_block(self._arena)
+        block = given.read_block()
+        if block is not None:
+            self._memory.assign(connection, block)
         self._watch.begin(connection, PAUSED)
         self._table.keep(connection)
         connection.books.moved_in(connection)

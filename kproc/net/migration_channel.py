@@ -25,8 +25,9 @@ import msgspec
 from kproc.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.net.connection import Block, Connection, FileSend, Origin
 from kproc.net.files import OpenFile
+from kproc.net.frame_memory import FrameMemory
 from kproc.security.session import Session
-from kproc.transport.agent import AgentId, BlockOwner
+from kproc.transport.agent import AgentId
 
 FILE: Final = 1
 BLOCK: Final = 2
@@ -75,30 +76,29 @@ class Given:
         self.sock: socket.socket | None = None
         self.files: list[OpenFile] = []
         self.block_fd = -1
-        # Offset of the block in the arena of the Processor that takes it.
-        self.block_offset: int | None = None
+        self.block: Block | None = None  # Reserved by the Processor that takes it.
         self.is_whole = True  # False when a descriptor was lost on the way.
 
-    def has_room(self, arena: BlockOwner) -> bool:
+    def has_room(self, memory: FrameMemory) -> bool:
         """Reserve room for its begun large frame, if it has one; whether there is."""
-        if self.state is not None and self.state.block is not None and self.block_offset is None:
-            self.block_offset = arena.allocate(self.state.block[0])
-            return self.block_offset is not None
+        if self.state is not None and self.state.block is not None and self.block is None:
+            self.block = memory.reserve(*self.state.block)
+            return self.block is not None
         return True
 
-    def give_room_back(self, arena: BlockOwner) -> None:
+    def give_room_back(self) -> None:
         """It was refused now; it may be offered again."""
-        if self.block_offset is not None:
-            arena.free(self.block_offset)
-            self.block_offset = None
+        if self.block is not None:
+            self.block.memory.discard(self.block)
+            self.block = None
 
-    def read_block(self, arena: BlockOwner) -> Block | None:
+    def read_block(self) -> Block | None:
         """Its begun large frame, in the room that `has_room` reserved."""
         if self.state is None or self.state.block is None:
             return None
-        length, filled = self.state.block
-        assert self.block_offset is not None
-        block = Block(self.block_offset, length, arena.view(self.block_offset, length))
+        _, filled = self.state.block
+        block = self.block
+        assert block is not None
         while block.filled < filled:
             count = os.preadv(self.block_fd, [block.view[block.filled : filled]], block.filled)
             assert count > 0, "the giver wrote all of it before it sent the descriptor"

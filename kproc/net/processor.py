@@ -33,6 +33,7 @@ from kproc.metrics.spec import SLOT
 from kproc.net.connection_books import ClientBooks, ProbeBooks
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.descriptors import descriptor_end
+from kproc.net.frame_memory import FrameMemory, LoginBlocks
 from kproc.net.gate import DEFAULT_LIMITS, LoginLimits
 from kproc.net.handler_peer import Router
 from kproc.net.handler_set import HandlerSet
@@ -62,6 +63,9 @@ _NO_EVENTS: Final[list[tuple[int, int]]] = []
 # The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
 # before it polls. After a lone request that would be in vain: its Handler has only just been woken.
 _LONE_WORK: Final = 2
+# Memory for large frames of clients that have not logged in: at least so much, and so many of the longest frames.
+_LOGIN_BYTES_MIN: Final = 16 << 20
+_LOGINS_MIN: Final = 4
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
 
 
@@ -87,6 +91,7 @@ class Processor:
         arena: BlockOwner,
         request_bytes_max: int,
         idle_ms_max: int,
+        receive_ms_max: int = 0,
         logins: LoginLimits = DEFAULT_LIMITS,
         router: Router | None = None,
         queued_bytes_max: int = -1,
@@ -94,7 +99,10 @@ class Processor:
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
         tls_listeners: TlsListeners | None = None,
     ) -> None:
-        """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit."""
+        """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit.
+
+        A request must arrive within `receive_ms_max`; 0 means no limit.
+        """
         self.id = agent_id
         self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd
         self._counts = metrics.values
@@ -107,6 +115,7 @@ class Processor:
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self.handlers = handlers = HandlerSet(router)
         self._blocks = blocks = LentBlocks(arena)
+        memory = FrameMemory(arena)
         self._budget = budget = MemoryBudget(
             handlers,
             arena,
@@ -115,15 +124,17 @@ class Processor:
             processors_in_all=processors_in_all,
         )
         self.table = table = self._table_kind(
-            agent_id, state, watch=watch, handlers=handlers, budget=budget, arena=arena, clock=clock
+            agent_id, state, watch=watch, handlers=handlers, budget=budget, clock=clock
         )
         table.logins = logins
         self.migration = ConnectionMigration(
-            table, handlers, state, watch=watch, books=self._books, timed=timed, arena=arena, clock=clock
+            table, handlers, state, watch=watch, books=self._books, timed=timed, memory=memory, clock=clock
         )
         steps = self.migration.steps
         self._homes = Homes(table, handlers, blocks=blocks, steps=steps, timed=timed)
-        self._slow_frames = SlowFrameReaper(table, state, budget=budget, arena=arena)
+        self._slow_frames = SlowFrameReaper(
+            table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
+        )
         self.reader = RequestReader(
             table,
             handlers,
@@ -131,7 +142,9 @@ class Processor:
             budget=budget,
             blocks=blocks,
             timed=timed,
-            arena=arena,
+            memory=memory,
+            login_memory=FrameMemory(LoginBlocks(max(_LOGIN_BYTES_MIN, _LOGINS_MIN * logins.bytes_max))),
+            reaper=self._slow_frames,
             request_bytes_max=request_bytes_max,
         )
         self.runs = RunReader(self.reader, table, handlers, state)
@@ -304,6 +317,8 @@ class Processor:
         table, steps = self.table, self.migration.steps
         if table.stalled:
             self.reader.retry_stalled()
+        if table.awaiting_block:
+            self.reader.retry_block_waits()
         table.end_shortage()
         if table.has_throttled:
             table.end_throttles(self._clock.now_ns())
@@ -318,6 +333,7 @@ class Processor:
         self._state.is_pressed = bool(
             is_moving
             or table.stalled
+            or table.awaiting_block
             or table.short_of_memory
             or table.has_throttled
             or (tls is not None and tls.is_busy)
@@ -327,7 +343,7 @@ class Processor:
     def _pressed_ms(self) -> int:
         """How long to sleep while a connection waits for room, memory or a migration."""
         waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
-        wait_ms = _STALL_POLL_MS if waits_for_room else 500
+        wait_ms = _STALL_POLL_MS if waits_for_room else STORE_MS if self.table.awaiting_block else 500
         return wait_ms if self._tls is None else min(wait_ms, self._tls.wait_ms())
 
     def close(self) -> None:

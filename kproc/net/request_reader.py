@@ -2,6 +2,7 @@
 
     socket --recv_into--> request ring (whole frames)            small frames, no copy
     socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
+    socket --recv_into--> private memory --> request ring        the same, of a client that has not logged in
 
 It does not look into a frame: the router decides which Handler gets it. What nearly every read brings, one whole frame
 for the only Handler, run_reader.py puts into the ring; this is the way of everything else.
@@ -11,20 +12,21 @@ from __future__ import annotations
 
 import logging
 import struct
+from heapq import nsmallest
 from typing import Final
 
 from kproc.metrics.spec import SLOT
 from kproc.net.connection import INFLIGHT_MAX, Block, Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.describe import client_of, connection_name, why_refused
+from kproc.net.frame_memory import FrameMemory
 from kproc.net.handler_peer import HandlerPeer
 from kproc.net.handler_set import HandlerSet
 from kproc.net.lent_blocks import LentBlocks
 from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
-from kproc.net.slow_frames import LARGE_FRAME_BYTES, in_turn
+from kproc.net.slow_frames import LARGE_FRAME_BYTES, SlowFrameReaper, wanted_bytes
 from kproc.net.timed_requests import TimedRequests
-from kproc.transport.agent import BlockOwner
 from kproc.transport.envelope import HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK, SEQUENCE_MASK
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ _unpack_length: Final = _LENGTH.unpack_from
 RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 _CLOSED: Final = "the client closed it"
+_RETRY_NS: Final = 100_000_000  # So often at least a frame that waits for memory is tried again.
+_RETRIES: Final = 64  # So many of them are tried at most in a pass.
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
 
@@ -46,8 +50,9 @@ class RequestReader:
     """One per Processor. `read` is for any connection whose socket is readable."""
 
     __slots__ = (
-        "_arena", "_blocks", "_budget", "_counts", "_handlers",
-        "_request_bytes_max", "_state", "_table", "_timed", "_unpublished", "judges_each", "next_look_ns", "read",
+        "_blocks", "_budget", "_counts", "_free_counts", "_handlers", "_login_memory", "_memory", "_next_retry_ns",
+        "_reaper", "_request_bytes_max", "_state", "_table", "_timed", "_unpublished", "judges_each", "next_look_ns",
+        "read",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +64,9 @@ class RequestReader:
         budget: MemoryBudget,
         blocks: LentBlocks,
         timed: TimedRequests,
-        arena: BlockOwner,
+        memory: FrameMemory,
+        login_memory: FrameMemory,
+        reaper: SlowFrameReaper,
         request_bytes_max: int,
     ) -> None:
         self._table = table
@@ -70,7 +77,11 @@ class RequestReader:
         self._budget = budget
         self._blocks = blocks
         self._timed = timed
-        self._arena = arena
+        self._memory = memory
+        self._login_memory = login_memory
+        self._reaper = reaper
+        self._free_counts = (-1, -1)
+        self._next_retry_ns = 0
         self._request_bytes_max = request_bytes_max
         self.next_look_ns = 0  # When the next request may be timed.
         # Whether a read or a frame that fits into one may have to be refused.
@@ -165,6 +176,8 @@ class RequestReader:
             block.advance(count)
             if block.is_whole:
                 self._pass_on_block(connection, block)
+            elif block.must_grow and not block.memory.grow(connection, block):
+                self._table.wait_for_block(connection)
             return
         link = connection.home.link
         held = connection.held
@@ -249,6 +262,9 @@ class RequestReader:
         """Refuse a frame of a client that logs in if it is longer than such a client needs."""
         (length,) = _LENGTH.unpack_from(start)
         longest = self._table.logins.bytes_max
+        link = connection.home.link
+        if link is not None:  # It goes into one record of the ring.
+            longest = min(longest, link.sender.record_bytes_max - HEAD_BYTES - _LENGTH.size)
         if length <= longest:
             return False
         self._counts[SLOT["logins_failed"]] += 1
@@ -306,36 +322,45 @@ class RequestReader:
         self._table.stall(connection)
 
     def _hold(self, connection: Connection, rest: bytes | memoryview) -> None:
-        """Keep the first part of a frame; a large one gets its arena block now."""
+        """Keep the first part of a frame; a large one gets a block now."""
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
             if length > LARGE_FRAME_BYTES:
                 if connection.gate is not None and self._is_too_long(connection, bytes(rest[:4])):
                     return
-                offset = self._arena.allocate(length)
-                if offset is None:
-                    self._put_off(connection, bytes(rest))
+                if self._memory_of(connection).start(connection, length, rest[4:]):
                     return
-                block = Block(offset, length, self._arena.view(offset, length))
-                block.extend(rest[4:])
-                connection.block = block
+                # Waiting must not close another connection here: `rest` may lie in a ring, into which that would
+                # push a record.
+                connection.held = bytes(rest)
+                self._budget.held_bytes += len(rest)
+                self._table.wait_for_block(connection)
                 return
         connection.held = bytes(rest)
         self._budget.held_bytes += len(rest)
 
     def _read_block(self, connection: Connection, block: Block) -> None:
-        """Read into the connection's arena block; pass the frame on when it is whole."""
-        if not block.is_whole:
-            block.advance(
-                self._receive(connection, block.room, "the client closed it in the middle of a frame")
-            )
-        if block.is_whole:
-            self._pass_on_block(connection, block)
+        """Read into the connection's block while the socket fills it; pass the frame on when it is whole."""
+        while not block.is_whole:
+            count = self._receive(connection, block.room, "the client closed it in the middle of a frame")
+            block.advance(count)
+            if not count:
+                return
+            if block.must_grow:
+                if not block.memory.grow(connection, block):
+                    self._table.wait_for_block(connection)
+                    return
+            elif not block.is_whole:
+                return
+        self._pass_on_block(connection, block)
 
     def _pass_on_block(self, connection: Connection, block: Block) -> None:
         """Pass on a large frame that is whole; without room for that the connection stalls."""
         if connection.client is None:
             connection.client = client_of(block.view)
+        if block.memory is self._login_memory:
+            self._pass_on_login_block(connection, block)
+            return
         target = connection.home
         gate = connection.gate
         if gate is None and self._handlers.router is not None:
@@ -358,10 +383,23 @@ class RequestReader:
             self._timed.cancel(connection)
             self._table.stall(connection)
             return
-        self._blocks.lend(connection.id, connection.next_sequence, block.offset, target)
-        block.view.release()
-        connection.block = None
+        self._blocks.lend(connection, block, target)
         self._passed(connection, target, 1)
+
+    def _pass_on_login_block(self, connection: Connection, block: Block) -> None:
+        """Copy a large frame of a client that logs in into the ring of its home."""
+        home = connection.home
+        head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)
+        if (
+            connection.inflight
+            or not self._introduce(connection)
+            or home.link is None
+            or not home.link.sender.try_push(REQUEST, head, _LENGTH.pack(block.length), block.view)
+        ):
+            self._table.stall(connection)
+            return
+        block.memory.release(connection, block)
+        self._passed(connection, home, 1)
 
     def _introduce(self, connection: Connection) -> bool:
         """Tell every Handler of the connection, or only its home if its client has to log in; False without room."""
@@ -375,7 +413,7 @@ class RequestReader:
 
     def retry_stalled(self) -> None:
         """Continue the connections that had no room; those that still have none stall again."""
-        for connection in in_turn(self._table.stalled):
+        for connection in list(self._table.stalled):
             if connection.migration is not None or (
                 connection.throttled_until_ns and not self._state.is_stopping
             ):
@@ -399,8 +437,63 @@ class RequestReader:
             if connection.fd in self._table.by_fd:
                 self._table.update_interest(connection)
 
+    def retry_block_waits(self) -> None:
+        """Give blocks to frames that wait for memory: to addresses with a small share first, then to short frames.
+
+        Does nothing if no memory became free, but for one attempt every _RETRY_NS to take some from another address.
+        """
+        free_counts = self._memory.free_count, self._login_memory.free_count
+        now_ns = self._state.now_ns
+        may_close = now_ns >= self._next_retry_ns
+        if free_counts == self._free_counts and not may_close:
+            return
+        if may_close:
+            self._next_retry_ns = now_ns + _RETRY_NS
+        full: set[FrameMemory] = set()
+        for connection in nsmallest(_RETRIES, self._table.awaiting_block, key=self._rank):
+            memory = self._memory_of(connection)
+            if memory in full or connection.migration is not None or connection.awaits_block is False:
+                continue
+            while not self._retry_block(connection, memory):
+                if not may_close or not self._reaper.make_room(connection, memory, self._needed(connection)):
+                    full.add(memory)
+                    break
+        self._free_counts = self._memory.free_count, self._login_memory.free_count
+
+    def _memory_of(self, connection: Connection) -> FrameMemory:
+        """Return the memory of the frame that a connection has begun, or would begin now."""
+        block = connection.block
+        is_login = connection.gate is not None if block is None else block.memory is self._login_memory
+        return self._login_memory if is_login else self._memory
+
+    def _rank(self, connection: Connection) -> tuple[int, int]:
+        return self._memory_of(connection).shares.share_of(connection), self._needed(connection)
+
+    def _needed(self, connection: Connection) -> int:
+        """Return how many bytes of memory a connection waits for."""
+        block, memory = connection.block, self._memory_of(connection)
+        if block is None:
+            return memory.needed_bytes(wanted_bytes(connection), len(connection.held))
+        present = len(block.view)
+        return memory.needed_bytes(block.length, block.filled, present) - present
+
+    def _retry_block(self, connection: Connection, memory: FrameMemory) -> bool:
+        """Try again to get memory for a frame; read its connection again if there is some."""
+        block = connection.block
+        if block is not None:
+            if not memory.grow(connection, block):
+                return False
+        else:
+            held = connection.held
+            if not memory.start(connection, wanted_bytes(connection), held[4:]):
+                return False
+            connection.held = b""
+            self._budget.held_bytes -= len(held)
+        self._table.end_block_wait(connection)
+        return True
+
     def _pass_on_held(self, connection: Connection) -> None:
-        """Pass on held bytes: whole frames that waited for another Handler, or a frame that waited for a block."""
+        """Pass on held bytes: whole frames that waited for another Handler."""
         link = connection.home.link
         view = link.sender.reserve(HEAD_BYTES + len(connection.held)) if link is not None else None
         if view is None:

@@ -1,10 +1,15 @@
-"""SlowFrames: finds unfinished requests that hold memory which other connections wait for, and arrive too slowly.
+"""SlowFrames: closes connections whose unfinished requests hold memory for too long.
 
-A large frame occupies its whole length in the arena from its first bytes on, and every unfinished frame counts against
-`queued.max.request.bytes`, until it has arrived. A client that announces 100 MiB and sends a byte a second would lock
-everybody else out. While no connection waits for memory, a frame may take any time. While one does, every unfinished
-frame is watched, and the slowest of those below the minimum rate loses its connection, then the next, until there is
-room. Frames are watched only then, so ordinary requests do not pay for this.
+A frame that has begun holds memory until it is whole: in `Connection.held`, in the arena, or in LoginBlocks. Three
+rules bound what a client gets by sending slowly. The first two count the time in which the Processor reads the
+connection, because a client is not slow while the Processor makes it wait.
+
+    always                          a frame must be whole within kproc.request.receive.timeout.ms
+    while a connection waits        all frames that arrived below RATE_MIN over the last WATCHED_NS are closed at once
+    while a connection cannot get   the address that holds most gives way, one frame after the other, until the
+    its share                       connection has its block; frames younger than _GRACE_NS are left alone
+
+Unfinished frames are looked at once a second. Requests that arrive whole never pay for this.
 """
 
 from __future__ import annotations
@@ -18,25 +23,27 @@ from kproc.metrics.spec import SLOT
 from kproc.net.connection import Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.describe import connection_name
+from kproc.net.frame_memory import FrameMemory
 from kproc.net.memory_budget import MemoryBudget
 from kproc.net.processor_state import ProcessorState
 from kproc.net.socket_watch import ACTIVE
-from kproc.transport.agent import BlockOwner
 
 logger = logging.getLogger(__name__)
 
-# How much of an unfinished frame is kept outside the arena: with one more read it fits into the smallest ring.
+# How much of an unfinished frame is kept in `Connection.held`: with one more read it fits into the smallest ring.
 LARGE_FRAME_BYTES: Final = 16 * 1024
 # TCP resends within this time, so a live sender makes progress in it. A frame that arrives faster than this is not
 # slow.
 WATCHED_NS: Final = 5_000_000_000
 RATE_MIN: Final = 64 * 1024  # Bytes per second.
+# An honest frame that is younger may just be crossing a busy network.
+_GRACE_NS: Final = 1_000_000_000
 _SECOND_NS: Final = 1_000_000_000
 _LENGTH: Final = Struct(">i")
 
 
 def wanted_bytes(connection: Connection) -> int:
-    """The size of the arena block that a connection needs before it can be read further; 0 if it needs none."""
+    """Return the length of the frame for which a connection needs a block before it can be read further, or 0."""
     held = connection.held
     if connection.block is not None or len(held) < _LENGTH.size:
         return 0
@@ -44,87 +51,131 @@ def wanted_bytes(connection: Connection) -> int:
     return int(length) if length > LARGE_FRAME_BYTES else 0
 
 
-def in_turn(stalled: Iterable[Connection]) -> list[Connection]:
-    """Connections in the order in which they get memory: small requests first, or large ones could starve them."""
-    return sorted(stalled, key=wanted_bytes)
+class Progress:
+    """How one unfinished frame arrives. Times count only while its connection is read."""
+
+    __slots__ = ("is_slow", "number", "read_ns", "since_ns", "window_bytes", "window_ns")
+
+    def __init__(self, number: int, received: int, now_ns: int) -> None:
+        self.number = number  # The frame's, in its connection.
+        self.since_ns = now_ns
+        self.read_ns = 0
+        self.window_ns = 0
+        self.window_bytes = received  # Had come when the window began.
+        self.is_slow = False  # By the last window.
+
+    def advance(self, received: int, elapsed_ns: int, rate_min: float) -> None:
+        """Add the time since the last look, in which the connection was read."""
+        self.read_ns += elapsed_ns
+        self.window_ns += elapsed_ns
+        if self.window_ns >= WATCHED_NS:
+            self.is_slow = (received - self.window_bytes) * _SECOND_NS < rate_min * self.window_ns
+            self.window_ns, self.window_bytes = 0, received
 
 
 class SlowFrames:
-    """The unfinished frames that are watched because a connection waits for memory. One per Processor."""
+    """The progress of all unfinished frames of one Processor."""
 
-    def __init__(self) -> None:
-        # By connection: the frame's number in it, when watching began, and how many bytes had arrived by then.
-        self._watched: dict[int, tuple[int, int, int]] = {}
+    def __init__(self, receive_ns_max: int) -> None:
+        self._receive_ns_max = receive_ns_max
+        self._progress: dict[int, Progress] = {}  # By connection id.
+        self._seen_ns = 0
 
-    def forget(self) -> None:
-        """Stop watching: no connection waits for memory any more."""
-        self._watched.clear()
-
-    def look(self, begun: Iterable[Connection], now_ns: int) -> list[Connection]:
-        """The connections that were watched for long enough and are too slow, the slowest first.
-
-        `begun` are the connections that are being read and have an unfinished frame.
-        """
-        watched: dict[int, tuple[int, int, int]] = {}
-        slow: list[tuple[float, Connection]] = []
+    def look(self, begun: Iterable[Connection], now_ns: int) -> None:
+        """Update the progress of the connections that have an unfinished frame."""
+        elapsed_ns, self._seen_ns = now_ns - self._seen_ns, now_ns
+        progress: dict[int, Progress] = {}
         for connection in begun:
             block = connection.block
             received = len(connection.held) if block is None else block.filled
-            number, since_ns, before = self._watched.get(connection.id, (-1, 0, 0))
-            if number != connection.next_sequence:
-                watched[connection.id] = connection.next_sequence, now_ns, received
-                continue
-            watched[connection.id] = number, since_ns, before
-            if now_ns - since_ns < WATCHED_NS:
-                continue
-            rate = (received - before) * _SECOND_NS / (now_ns - since_ns)
-            if rate < RATE_MIN:
-                slow.append((rate, connection))
-            else:
-                watched[connection.id] = number, now_ns, received
-        self._watched = watched
-        slow.sort(key=lambda each: each[0])
-        return [connection for _, connection in slow]
+            seen = self._progress.get(connection.id)
+            if seen is None or seen.number != connection.next_sequence:
+                seen = Progress(connection.next_sequence, received, now_ns)
+            elif connection.interest == ACTIVE:
+                seen.advance(received, elapsed_ns, self._rate_min(connection))
+            progress[connection.id] = seen
+        self._progress = progress
+
+    def _rate_min(self, connection: Connection) -> float:
+        """Return the bytes per second below which a frame is slow. A long one must arrive faster to be in time."""
+        block = connection.block
+        if block is None or not self._receive_ns_max:
+            return RATE_MIN
+        return max(RATE_MIN, block.length * _SECOND_NS / self._receive_ns_max)
+
+    def _find(self, connection: Connection) -> Progress | None:
+        seen = self._progress.get(connection.id)
+        return seen if seen is not None and seen.number == connection.next_sequence else None
+
+    def is_slow(self, connection: Connection) -> bool:
+        """Return True if the frame arrived too slowly in the last window."""
+        seen = self._find(connection)
+        return seen is not None and seen.is_slow
+
+    def is_late(self, connection: Connection) -> bool:
+        """Return True if the frame takes longer than kproc.request.receive.timeout.ms."""
+        seen = self._find(connection)
+        return seen is not None and 0 < self._receive_ns_max <= seen.read_ns
+
+    def is_older(self, connection: Connection, age_ns: int, now_ns: int) -> bool:
+        """Return True if the frame began so long ago."""
+        seen = self._find(connection)
+        return seen is not None and now_ns - seen.since_ns >= age_ns
 
 
 class SlowFrameReaper:
-    """One per Processor. Closes connections whose unfinished frames are too slow, while others wait for memory."""
+    """One per Processor. Closes connections by the rules of SlowFrames."""
 
-    __slots__ = ("_arena", "_budget", "_slow_frames", "_state", "_table")
+    __slots__ = ("_budget", "_slow_frames", "_state", "_table")
 
     def __init__(
-        self, table: ConnectionTable, state: ProcessorState, *, budget: MemoryBudget, arena: BlockOwner
+        self, table: ConnectionTable, state: ProcessorState, *, budget: MemoryBudget, receive_ns_max: int
     ) -> None:
         self._table = table
         self._state = state
         self._budget = budget
-        self._arena = arena
-        self._slow_frames = SlowFrames()
+        self._slow_frames = SlowFrames(receive_ns_max)
 
     def work(self) -> None:
-        """Check all unfinished frames, if a connection waits for memory. Called once a second."""
-        wanted = [size for size in map(wanted_bytes, self._table.stalled) if size]
-        if not self._is_short(max(wanted, default=0)):
-            self._slow_frames.forget()
+        """Check all unfinished frames. Called once a second."""
+        begun = [each for each in self._table.by_fd.values() if each.block is not None or each.held]
+        frames = self._slow_frames
+        frames.look(begun, self._state.now_ns)
+        if not begun:
             return
-        waits_for_memory = self._table.short_of_memory
-        begun = [
-            each
-            for each in self._table.by_fd.values()
-            if each.interest == ACTIVE and (each.block is not None or (each.held and waits_for_memory))
-        ]
-        for connection in self._slow_frames.look(begun, self._state.now_ns):
-            if not self._is_short(min(wanted, default=0)):
-                return  # There is room for the first; the others are seen to a second later.
-            self._state.counts[SLOT["slow_frames_closed"]] += 1
-            if self._state.refusals.has_room(self._state.now_ns):
-                logger.warning(
-                    "closing connection %s: its request gets on too slowly, and others wait for the room",
-                    connection_name(connection),
-                )
-            self._table.close(connection, "its frame makes too little progress")
+        others_wait = bool(self._table.awaiting_block) or (
+            bool(self._table.short_of_memory) and not self._budget.has_room()
+        )
+        for connection in begun:
+            if connection.interest != ACTIVE:
+                continue  # Waits for us: a whole frame without room in a ring, or one that waits for a block.
+            if frames.is_late(connection):
+                self._close(connection, "its request did not arrive within kproc.request.receive.timeout.ms")
+            elif others_wait and frames.is_slow(connection):
+                self._close(connection, "its request is arriving too slowly while others wait for memory")
 
-    def _is_short(self, wanted: int) -> bool:
-        """Whether there is no arena block that large, or no memory though a connection waits for it."""
-        has_block = self._arena.has_room(wanted)
-        return not has_block or (bool(self._table.short_of_memory) and not self._budget.has_room())
+    def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
+        """Close a frame of the address that holds most memory, if `waiting` has a smaller share of it.
+
+        False if there is none: the address would then hold less than the one that gets the memory.
+        """
+        shares = memory.shares
+        share = shares.share_of(waiting)
+        largest = shares.largest_share()
+        victims = [
+            (size, each)
+            for each, size in shares.largest_holders().items()
+            if largest - size >= share + needed
+            and self._slow_frames.is_older(each, _GRACE_NS, self._state.now_ns)
+        ]
+        if not victims:
+            return False
+        _, victim = max(victims, key=lambda each: each[0])
+        self._close(victim, "its address holds more memory for unfinished requests than any other")
+        return True
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        self._state.counts[SLOT["slow_frames_closed"]] += 1
+        if self._state.refusals.has_room(self._state.now_ns):
+            logger.warning("closing connection %s: %s", connection_name(connection), reason)
+        self._table.close(connection, reason)

@@ -123,6 +123,7 @@ def make_processor(
         arena=arena,
         request_bytes_max=plan.config.socket_request_max_bytes,
         idle_ms_max=plan.config.connections_max_idle_ms,
+        receive_ms_max=plan.config.kproc_request_receive_timeout_ms,
         logins=LoginLimits(
             plan.config.sasl_server_max_receive_size, plan.config.kproc_authentication_timeout_ms * 1_000_000
         ),

@@ -255,6 +255,7 @@ REFUSED = [
     ("kproc.unknown.settings", "ignore"),
     ("kproc.transport", "fibre"),
     ("kproc.drain.timeout.ms", "-1"),
+    ("kproc.request.receive.timeout.ms", "-1"),
     ("kproc.ring.bytes", "128k"),  # A Processor could not reserve one read in it.
     ("kproc.ring.bytes", "300000"),  # No power of two.
     ("kproc.ring.bytes", "2g"),

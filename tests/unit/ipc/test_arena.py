@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -262,3 +263,28 @@ def test_blocks_never_overlap_and_all_pages_come_back(steps):
     assert pages_in_use(arena) <= 3
     assert (arena._free_starts, arena._free_lengths) == ([0], [PAGES * PAGE_BYTES])
     assert arena.close()
+
+
+def test_arena_grow_stays_in_place_or_moves_with_its_bytes() -> None:
+    with closing(Arena.create(32 * PAGE_BYTES, 1, warm_bytes=0)) as arena:
+        first = arena.allocate(2 * PAGE_BYTES)
+        assert first is not None
+        with arena.view(first, 5) as view:
+            view[:] = b"hello"
+        assert arena.grow(first, 4 * PAGE_BYTES, 5) == first
+        assert arena.grow(first, PAGE_BYTES, 5) == first, "it never shrinks"
+        assert arena.lent_bytes == 4 * PAGE_BYTES
+        behind = arena.allocate(PAGE_BYTES)
+        moved = arena.grow(first, 8 * PAGE_BYTES, 5)
+        assert moved is not None
+        assert moved > first
+        with arena.view(moved, 5) as view:
+            assert view == b"hello"
+        assert arena.lent_bytes == 9 * PAGE_BYTES
+        assert arena.grow(moved, 28 * PAGE_BYTES, 5) is None
+        assert arena.lent_bytes == 9 * PAGE_BYTES
+        for offset in (behind, moved):
+            assert offset is not None
+            arena.free(offset)
+        assert arena.allocate(32 * PAGE_BYTES) == 0, "one free run again"
+        arena.free(0)

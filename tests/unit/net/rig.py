@@ -194,6 +194,7 @@ class ProcessorRig:
         ring_bytes: int = 1 << 18,
         arena_bytes: int = 4 << 20,
         idle_ms_max: int = 600_000,
+        receive_ms_max: int = 0,
         router: Router | None = None,
         age_ms: int = 0,
         request_bytes_max: int = REQUEST_BYTES_MAX,
@@ -224,6 +225,7 @@ class ProcessorRig:
             arena=self.arena,
             request_bytes_max=request_bytes_max,
             idle_ms_max=idle_ms_max,
+            receive_ms_max=receive_ms_max,
             logins=logins,
             router=router,
             queued_bytes_max=queued_bytes_max,
@@ -270,10 +272,10 @@ class ProcessorRig:
         self.processor.attach_handoff(ACCEPTOR, theirs)
         return ours
 
-    def hand_off(self, fd: int, *, listener: int = 0, flags: int = 0) -> int:
+    def hand_off(self, fd: int, *, listener: int = 0, flags: int = 0, address: bytes = LOOPBACK) -> int:
         """Send one descriptor as an Acceptor does; its serial."""
         self._serial += 1
-        assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, LOOPBACK, 40_000), fd)
+        assert send_fd(self.acceptor, HANDOFF.pack(self._serial, listener, flags, address, 40_000), fd)
         return self._serial
 
     def wake(self) -> None:
@@ -307,16 +309,22 @@ class ProcessorRig:
             for key, change in report.changes:
                 self.counted[key] = self.counted.get(key, 0) + change
 
-    def connect(self, *, listener: int = 0, flags: int = 0) -> Client:
+    def connect(self, *, listener: int = 0, flags: int = 0, host: str = "127.0.0.1") -> Client:
         """A client whose connection the Processor has registered."""
-        return self.adopt(*socket.socketpair(), listener=listener, flags=flags)
+        return self.adopt(*socket.socketpair(), listener=listener, flags=flags, host=host)
 
     def adopt(
-        self, ours: socket.socket, theirs: socket.socket, *, listener: int = 0, flags: int = 0
+        self,
+        ours: socket.socket,
+        theirs: socket.socket,
+        *,
+        listener: int = 0,
+        flags: int = 0,
+        host: str = "127.0.0.1",
     ) -> Client:
         """A client with `ours`, whose other end goes to the Processor."""
         self._stack.callback(ours.close)
-        serial = self.hand_off(theirs.fileno(), listener=listener, flags=flags)
+        serial = self.hand_off(theirs.fileno(), listener=listener, flags=flags, address=pack_address(host))
         theirs.close()
         self.step()
         assert self.acknowledged() == [serial]

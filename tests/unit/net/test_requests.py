@@ -13,7 +13,7 @@ from kproc.net.describe import connection_name
 from kproc.net.request_reader import READ_BYTES
 from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
-from tests.unit.net.rig import REQUEST_BYTES_MAX, Client, ProcessorRig, framed
+from tests.unit.net.rig import REQUEST_BYTES_MAX, ProcessorRig, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
 
 Start = Callable[..., ProcessorRig]
@@ -331,110 +331,6 @@ def test_full_arena_stalls_a_large_frame_until_a_block_comes_back(start: Start) 
     rig.handler.no_op(request)
     first.send_through(framed(bodies[2]))
     assert rig.handler.bodies() == [bodies[2]]
-
-
-def test_large_frame_without_progress_gives_way_to_those_that_wait_for_its_room(start: Start) -> None:
-    rig = start(arena_bytes=128 << 10)
-    silent, waiting = rig.connect(), rig.connect()
-    silent.send(framed(bytes(100_000))[:50_000])
-    waiting.send(framed(b"x" * 100_000)[:50_000])
-    rig.settle()
-    assert rig.arena.lent_count() == 1
-    for _ in range(4):
-        rig.advance_ms(1000)
-    assert not silent.is_closed()
-    for _ in range(3):
-        rig.advance_ms(1000)
-    assert silent.is_closed()
-    waiting.send_through(framed(b"x" * 100_000)[50_000:])
-    assert rig.handler.bodies() == [b"x" * 100_000]
-
-
-def drip(rig: ProcessorRig, sender: Client, seconds: int, bytes_each: int = 1) -> None:
-    """Send so much in each second."""
-    for _ in range(seconds):
-        if sender.is_closed():
-            return
-        sender.send(bytes(bytes_each))
-        rig.advance_ms(1000)
-
-
-@pytest.mark.parametrize("begun_s", [0, 60])
-def test_large_frames_that_trickle_in_give_way_one_by_one(
-    start: Start, begun_s: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = start(arena_bytes=256 << 10)
-    slow, slower = rig.connect(), rig.connect()
-    for each in (slow, slower):
-        each.send(framed(bytes(120_000))[:20_000])
-    waiting_long, waiting = rig.connect(), rig.connect()
-    drip(rig, slow, begun_s, 2)
-    assert rig.metric("slow_frames_closed") == 0, "nobody waited"
-    waiting_long.send(framed(b"l" * 240_000)[:20_000])
-    waiting.send(framed(b"w" * 100_000)[:20_000])
-    for _ in range(7):
-        slow.send(bytes(1000))
-        slower.send(b"0")
-        rig.advance_ms(1000)
-        if slower.is_closed():
-            break
-    assert slower.is_closed()
-    assert not slow.is_closed()
-    rig.step(3)
-    waiting.send_through(framed(b"w" * 100_000)[20_000:])
-    (request,) = rig.handler.take()
-    assert request.body == b"w" * 100_000, "the small one came first"
-    assert rig.metric("slow_frames_closed") == 1
-    assert "its request gets on too slowly" in caplog.text
-    rig.handler.no_op(request)
-    drip(rig, slow, 7)
-    assert slow.is_closed(), "somebody waits for all of it"
-    rig.step(3)
-    waiting_long.send_through(framed(b"l" * 240_000)[20_000:])
-    assert rig.handler.bodies() == [b"l" * 240_000]
-
-
-def test_large_frame_that_gets_on_is_left_alone_though_others_wait(start: Start) -> None:
-    rig = start(arena_bytes=1 << 20)
-    sender, waiting = rig.connect(), rig.connect()
-    body = bytes(1_000_000)
-    sender.send(framed(body)[:20_000])
-    waiting.send(framed(b"w" * 100_000)[:20_000])
-    for _ in range(14):
-        sender.send(body[:70_000])
-        rig.advance_ms(1000)
-    assert rig.metric("slow_frames_closed") == 0
-    sender.send(body[: 1_000_004 - 20_000 - 14 * 70_000])
-    (request,) = rig.handler.take()
-    assert request.body == body
-
-
-def test_begun_frames_give_the_memory_back_that_others_wait_for(start: Start) -> None:
-    rig = start(queued_bytes_max=50_000)
-    begun = [rig.connect() for _ in range(4)]
-    for each in begun:
-        each.send(framed(bytes(16_000))[:15_000])
-    waiting = rig.connect()
-    waiting.send(framed(b"waits"))
-    for _ in range(7):
-        assert rig.handler.take() == []
-        for each in begun[1:]:
-            each.send(b"0")
-        rig.advance_ms(1000)
-        rig.step()
-        if rig.metric("slow_frames_closed"):
-            break
-    assert [each.is_closed() for each in begun] == [True, False, False, False]
-    assert rig.handler.bodies() == [b"waits"]
-
-
-def test_large_frame_without_progress_may_stay_while_nobody_waits(rig: ProcessorRig) -> None:
-    client = rig.connect()
-    client.send(framed(bytes(100_000))[:50_000])
-    for _ in range(20):
-        rig.advance_ms(1000)
-    client.send_through(framed(bytes(100_000))[50_000:])
-    assert rig.handler.bodies() == [bytes(100_000)]
 
 
 def test_sequences_begin_anew_after_four_billion_requests(rig: ProcessorRig) -> None:
