@@ -1,8 +1,8 @@
 """StrayDirectories: sets aside the directories of partitions that the metadata does not know, as Kafka does.
 
-They come from another broker, or from this one: a crash between a topic's deletion and the rename of its directories
-leaves them behind, and so does an older copy of the metadata. They are renamed to `<topic>-<partition>.<hex>-stray`
-and kept, because it may be the metadata that was lost.
+They come from another broker, or an older copy of the metadata was put back. They are renamed to
+`<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories leaves
+some behind, too: if the metadata record the deletion of their topic id, they are deleted.
 
 A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that creates
 them. So a directory is set aside only if two looks found it, file.delete.delay.ms and at least a minute apart: a delta
@@ -21,7 +21,7 @@ from typing import Final
 from kproc.cluster.image import ClusterImage
 from kproc.storage.catalog import PartitionDirectory, describe_topic_id, list_partitions
 from kproc.storage.fs import Fs, StorageFailure
-from kproc.storage.set_aside import record_reason, rename_aside
+from kproc.storage.set_aside import record_reason, rename_aside, rename_for_deletion
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class StrayDirectories:
         for suspect, since_ns in list(self._suspects.items()):
             if now_ns - since_ns >= self._wait_ns:
                 del self._suspects[suspect]
-                self._when_let_go(partial(self._set_aside, suspect))
+                self._when_let_go(partial(self._move, suspect, suspect.topic_id in image.deleted_topics))
         if self._suspects:
             self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
 
@@ -76,11 +76,12 @@ class StrayDirectories:
             logger.warning("%s belongs to no topic and cannot be read: %s", path, unreadable[path])
         self._unreadable = set(unreadable)
 
-    def _set_aside(self, suspect: PartitionDirectory) -> None:
+    def _move(self, suspect: PartitionDirectory, is_deleted: bool) -> None:
         try:
             if not self._is_at(suspect, suspect.path):
                 return
-            aside = rename_aside(self._fs, suspect.path)
+            rename = rename_for_deletion if is_deleted else rename_aside
+            aside = rename(self._fs, suspect.path)
             if aside is None:
                 return
             if not self._is_at(suspect, aside):
@@ -88,6 +89,9 @@ class StrayDirectories:
                 # its own directory.
                 logger.warning("%s is a new topic's: it is given back", suspect.path)
                 self._fs.rename(aside, suspect.path)
+                return
+            if is_deleted:
+                logger.info("%s is left over from a deleted topic and will be removed", aside)
                 return
             record_reason(
                 self._fs, aside, f"no topic has this partition; it has {describe_topic_id(suspect.topic_id)}"

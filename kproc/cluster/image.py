@@ -28,6 +28,8 @@ from kproc.security.sasl.scram import ScramCredential
 # Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
 # sparse rows of 64 bytes), so that no single host needs more.
 SLOT_COUNT: Final = 131_072
+# Deleted topics that an image remembers. What belonged to an older one is kept as if its deletion were not recorded.
+DELETED_TOPICS_MAX: Final = 10_000
 
 
 class PartitionImage(msgspec.Struct, gc=False):
@@ -98,6 +100,7 @@ class ClusterImage:
         "client_quotas",
         "cluster_id",
         "delegation_tokens",
+        "deleted_topics",
         "feature_levels",
         "handler_count",
         "names_by_collision_key",
@@ -120,6 +123,9 @@ class ClusterImage:
         self.next_producer_id = 0
         self.topics_by_name: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
+        # Id to name of the topics that were deleted last, the oldest first: directories and committed offsets of these,
+        # and of no others, are left over from a deletion.
+        self.deleted_topics: dict[bytes, str] = {}
         # By collision key (topic_names.py): a new topic's name must not collide with one of these.
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE (records.py), to its overrides.
@@ -223,6 +229,8 @@ class ClusterImage:
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
+        if self.deleted_topics:
+            yield r.TopicsDeletedBefore(tuple(self.deleted_topics), tuple(self.deleted_topics.values()))
         for topic in self.topics_by_name.values():
             yield from _topic_records(topic)
 
@@ -288,6 +296,8 @@ class ClusterImage:
                 self._start_broker(record, change)
             case r.HandlersCounted():
                 self._count_handlers(record, change)
+            case r.TopicsDeletedBefore():
+                self.deleted_topics.update(zip(record.topic_ids, record.names, strict=True))
             case r.SlotsRetired():
                 self._retire(zip(record.slots, record.slot_generations, strict=True))
             case r.ClusterRegistered():
@@ -328,6 +338,9 @@ class ClusterImage:
         del self.topics_by_name[topic.name]
         del self.names_by_collision_key[collision_key(topic.name)]
         self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
+        self.deleted_topics[topic.topic_id] = topic.name
+        if len(self.deleted_topics) > DELETED_TOPICS_MAX:
+            del self.deleted_topics[next(iter(self.deleted_topics))]
         change.deleted.append(topic)
 
     def _retire(self, places: Iterator[tuple[int, int]]) -> None:

@@ -56,9 +56,7 @@ _TEMPORARY: Final = ".tmp"
 class MetadataLog:
     """The open log. Made by `open`, one per controller, closed when that ends."""
 
-    __slots__ = (
-        "_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "deleted_topic_ids", "version",
-    )  # fmt: skip
+    __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "version")
 
     def __init__(self, directory: Path, clock: Clock, fs: Fs) -> None:
         self._directory = directory
@@ -69,8 +67,6 @@ class MetadataLog:
         self._size = 0
         self._compact_at = COMPACT_BYTES
         self.version = 0
-        # Topics whose deletion the log recorded when it was opened, the oldest first. A snapshot has none.
-        self.deleted_topic_ids: list[bytes] = []
 
     @classmethod
     def open(cls, data_directory: Path, clock: Clock, fs: Fs) -> tuple[MetadataLog, ClusterImage]:
@@ -201,8 +197,7 @@ class MetadataLog:
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
                     f"follows version {image.version}"
                 )
-            change = image.apply_records(_records_of(batch, path), after)
-            self.deleted_topic_ids += [topic.topic_id for topic in change.deleted]
+            image.apply_records(_records_of(batch, path), after)
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
         return position, data[position:end]

@@ -116,6 +116,13 @@ class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
     slot_generations: tuple[int, ...]
 
 
+class TopicsDeletedBefore(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """Only in snapshots: the topics that were deleted last, the oldest first, with the names that they had."""
+
+    topic_ids: tuple[bytes, ...]
+    names: tuple[str, ...]
+
+
 class ResourceConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """One config of a group (resource type 32) or a client-metrics subscription (16); None takes it away.
 
@@ -220,6 +227,7 @@ Record = (
     | ProducerIdsTaken
     | LeaderEpochRaised
     | SlotsRetired
+    | TopicsDeletedBefore
     | ClientQuotaSet
     | ResourceConfigSet
     | FeatureLevelSet

@@ -115,9 +115,7 @@ class Controller(LinkedAgent):
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._next_token_check_ns = 0
-        self._orphaned = OrphanedDirectories(
-            plan.fs, Path(plan.config.log_dirs), deleted_ids=log.deleted_topic_ids
-        )
+        self._orphaned = OrphanedDirectories(plan.fs, Path(plan.config.log_dirs))
         # Acceptors and Processors have no image: the supervisor tells them about changed settings.
         self._settings_in_force = settings_in_force
         self._on_settings = on_settings
@@ -311,7 +309,7 @@ class Controller(LinkedAgent):
         """Write a change to the disk, then apply it to our image, then send it to the others."""
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
-        self._orphaned.deleted(change.deleted)
+        self._orphaned.deleted(topic.name for topic in change.deleted)
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
         if waits_for_handlers:
             self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))

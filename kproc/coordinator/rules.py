@@ -8,20 +8,25 @@ is as durable as acks=all promises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 Code = int
 OnCode = Callable[[Code], None]
-# The id of the topic that has that name now, or None.
-TopicIdOf = Callable[[str], bytes | None]
 KeyAndValue = tuple[bytes, bytes | None]
 
 
 # Changes the state as one record says: (number of the record in its write, its offset in the log).
 ApplyRecord = Callable[[int, int], None]
+
+
+class KnownTopics(NamedTuple):
+    """The topics of the metadata, for a coordinator's state that names topics."""
+
+    id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
+    deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
 
 
 class Producer(NamedTuple):
@@ -78,13 +83,13 @@ class Coordinator(Protocol):
         `offset` is its place in the log, `producer` the one in whose transaction it was written.
         """
 
-    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+    def finish_loading(self, topics: KnownTopics) -> None:
         """The whole log was replayed: prepare to serve requests."""
 
     def tick(self, name: str) -> None:
         """Handle the deadline that was set under that name."""
 
-    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+    def topics_deleted(self, topics: KnownTopics) -> None:
         """Drop the state about deleted topics."""
 
     def begin_sweep(self) -> None:

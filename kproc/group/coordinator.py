@@ -22,10 +22,10 @@ from kproc.coordinator.rules import (
     CoordinatorLog,
     DueOf,
     KeyAndValue,
+    KnownTopics,
     OnCode,
     Producer,
     Timing,
-    TopicIdOf,
     Write,
 )
 from kproc.coordinator.write_errors import write_error
@@ -136,7 +136,7 @@ class GroupCoordinator:
             assert isinstance(content, GroupSnapshot)
             self._replayed[what.group_id] = content
 
-    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+    def finish_loading(self, topics: KnownTopics) -> None:
         """All was replayed: make the groups, each member with a fresh session; forget deleted topics."""
         now_ms = self._timing.now_ms()
         for group_id, snapshot in self._replayed.items():
@@ -145,7 +145,13 @@ class GroupCoordinator:
         self._replayed.clear()
         for group_id in self.offsets.group_ids():
             self._group_of_offsets(group_id)
-        self.topics_deleted(topic_id_of)
+        self.topics_deleted(topics)
+        if count := self.offsets.count_by_name(topics):
+            logger.warning(
+                "%d committed offsets have ids of topics that were never known here, such as files of another broker "
+                "have: they count for the topics of the same names",
+                count,
+            )
 
     def _group_of_offsets(self, group_id: str) -> ClassicGroup:
         """The group; one that only stores offsets is made when it first commits (Kafka's simple group)."""
@@ -281,10 +287,10 @@ class GroupCoordinator:
         doomed = [key for key in keys if key.topic not in subscribed and self.offsets.is_known(key)]
         self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
-    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+    def topics_deleted(self, topics: KnownTopics) -> None:
         """Some topics are no more: their offsets go, too."""
         self._log.flush()
-        doomed = self.offsets.keys_without_topic(topic_id_of)
+        doomed = self.offsets.keys_of_deleted(topics)
         if doomed:
             self._remove(doomed, _log_error)
 

@@ -7,10 +7,10 @@ as in Kafka the one that is later in the log holds, so each is kept with its rec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from kproc.coordinator.rules import Producer
+from kproc.coordinator.rules import KnownTopics, Producer
 from kproc.group.pending_offsets import PendingOffsets
 from kproc.group.records import NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.wire.primitives import ZERO_UUID
@@ -101,24 +101,39 @@ class GroupOffsets:
         known = set(keys)
         return keys + [key for key in self.pending.keys_of(group_id) if key not in known]
 
-    def keys_without_topic(self, topic_id_of: Callable[[str], bytes | None]) -> list[OffsetKey]:
-        """Every offset of a topic that there is not (any more), or that was made anew under its name."""
-        keys: list[OffsetKey] = []
+    def keys_of_deleted(self, topics: KnownTopics) -> list[OffsetKey]:
+        """Every offset of a topic whose deletion is recorded, also if its name is used again.
+
+        A record without a topic id counts by name: it goes if the name was deleted and is not used.
+        """
+        deleted_names = frozenset(topics.deleted.values())
+        keys: dict[OffsetKey, None] = {}
+        for key, value in self._items():
+            if value.topic_id in topics.deleted or (
+                value.topic_id == ZERO_UUID and key.topic in deleted_names and topics.id_of(key.topic) is None
+            ):
+                keys[key] = None
+        return list(keys)
+
+    def count_by_name(self, topics: KnownTopics) -> int:
+        """Drop the topic id of every offset whose topic is unknown by id; return how many there are.
+
+        They are of another broker whose files were put here, or of this one, whose metadata were restored.
+        """
+        count = 0
+        for key, value in self._items():
+            if value.topic_id not in (ZERO_UUID, topics.id_of(key.topic)):
+                value.topic_id = ZERO_UUID
+                count += 1
+        return count
+
+    def _items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
+        """All offsets, also those that are pending."""
         for group_id, topics in self._by_group.items():
             for topic, partitions in topics.items():
-                present = (topic_id_of(topic), ZERO_UUID)
-                keys += [
-                    OffsetKey(group_id, topic, partition)
-                    for partition, value in partitions.items()
-                    if present[0] is None or value.topic_id not in present
-                ]
-        known = set(keys)
-        for key, value in self.pending.items():
-            topic_id = topic_id_of(key.topic)
-            if key not in known and (topic_id is None or value.topic_id not in (topic_id, ZERO_UUID)):
-                known.add(key)
-                keys.append(key)
-        return keys
+                for partition, value in partitions.items():
+                    yield OffsetKey(group_id, topic, partition), value
+        yield from self.pending.items()
 
     def expired_of(
         self, group_id: str, expires_from: ExpiresFrom, *, now_ms: int, retention_ms: int

@@ -25,7 +25,7 @@ from kproc.config import Config
 from kproc.containment import Containment
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
-from kproc.coordinator.rules import Code, Coordinator, DueOf, OnCode
+from kproc.coordinator.rules import Code, Coordinator, DueOf, KnownTopics, OnCode
 from kproc.deadlines import NEVER, Deadlines
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_epochs import CoordinatorEpochs
@@ -174,7 +174,7 @@ class CoordinatorRuntime:
         return shard
 
     def _load_some(self, key: PartitionKey, shard: Shard[Any]) -> None:
-        if not self._containment.run("loading a coordinator", None, shard.load_some, self._topic_id):
+        if not self._containment.run("loading a coordinator", None, shard.load_some, self._known_topics()):
             shard.is_damaged = True  # The next try would end there, too.
         if shard.is_loaded or shard.is_damaged:
             now_ns = self._clock.now_ns()
@@ -183,6 +183,9 @@ class CoordinatorRuntime:
             self._waits.settle(key)
         else:
             self._loading[key] = shard
+
+    def _known_topics(self) -> KnownTopics:
+        return KnownTopics(self._topic_id, self._image().deleted_topics)
 
     def _topic_id(self, name: str) -> bytes | None:
         topic = self._image().topic(name)
@@ -281,8 +284,9 @@ class CoordinatorRuntime:
         for key in list(self._shards):
             if key[0] in names:
                 self.release(key)
+        known = self._known_topics()
         for coordinator in self.loaded():
-            self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, self._topic_id)
+            self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known)
 
     def begin_stop(self) -> None:
         """Answer all waiting requests: the broker stops, so there is no other coordinator."""

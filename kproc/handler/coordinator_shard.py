@@ -21,9 +21,9 @@ from kproc.coordinator.rules import (
     Coordinator,
     CoordinatorLog,
     DueOf,
+    KnownTopics,
     OnCode,
     Producer,
-    TopicIdOf,
     Write,
 )
 from kproc.deadlines import Deadlines
@@ -119,7 +119,7 @@ class Shard(Generic[C]):
 
     # -- loading -----------------------------------------------------------------------------------------------
 
-    def load_some(self, topic_id_of: TopicIdOf) -> None:
+    def load_some(self, topics: KnownTopics) -> None:
         """Replay a chunk of the log; with the last one the coordinator can be asked."""
         log = self.owned.log
         try:
@@ -132,7 +132,7 @@ class Shard(Generic[C]):
             return
         if self._next_offset >= log.end_offset:
             self.is_loaded = True
-            self.coordinator.finish_loading(topic_id_of)
+            self.coordinator.finish_loading(topics)
 
     def _replay(self, data: bytes) -> None:
         """The whole batches of `data`; the last may be cut short."""

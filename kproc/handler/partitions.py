@@ -146,9 +146,12 @@ class Partitions:
             try:
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
-                # Somebody put another broker's files here, or an older copy of the metadata. A deleted namesake's
-                # directory was moved away before the topic was created.
-                set_aside(self.fs, directory, str(problem))
+                # Somebody put another broker's files here, or an older copy of the metadata.
+                if problem.topic_id in self._image().deleted_topics:
+                    logger.warning("removing %s: its topic was deleted", directory)
+                    rename_for_deletion(self.fs, directory)
+                else:
+                    set_aside(self.fs, directory, str(problem))
                 log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
             logger.error("partition %s-%d is offline: %s", key[0], key[1], error)

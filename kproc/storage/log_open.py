@@ -22,6 +22,10 @@ logger = logging.getLogger(__name__)
 class OtherTopic(Corrupt):
     """The directory holds records that are not known to be the topic's: they have another topic id, or none."""
 
+    def __init__(self, message: str, topic_id: bytes | None) -> None:
+        super().__init__(message)
+        self.topic_id = topic_id
+
 
 def check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool) -> None:
     """Raise OtherTopic for files that are not known to be of this topic, by the topic id that was found.
@@ -30,7 +34,8 @@ def check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *
     """
     if found != topic_id and (found is not None or (not is_trusted and holds_records(fs, directory))):
         raise OtherTopic(
-            f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}"
+            f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}",
+            found,
         )
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import CoordinatorLog, DueOf, OnCode, Producer, TopicIdOf, Write
+from kproc.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, OnCode, Producer, Write
 from kproc.coordinator.write_errors import write_error
 from kproc.deadlines import Deadlines
 from kproc.errors import RETRIABLE, ErrorCode, KafkaError
@@ -96,9 +96,9 @@ class TransactionCoordinator:
         if transaction is None:
             del self._entries[name]
 
-    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+    def finish_loading(self, topics: KnownTopics) -> None:
         """All was replayed: markers that may not have been sent are, timeouts run."""
-        del topic_id_of  # A partition that is gone is noticed when its marker is sent.
+        del topics  # A partition that is gone is noticed when its marker is sent.
         decided: list[Entry] = []
         for entry in self._entries.values():
             assert entry.appended is not None
@@ -468,7 +468,7 @@ class TransactionCoordinator:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+    def topics_deleted(self, topics: KnownTopics) -> None:
         """Nothing: a marker for a partition that is gone is answered so, and counts as written."""
 
     def resign(self) -> None:

@@ -540,6 +540,21 @@ def test_directory_of_no_topic_is_set_aside_after_a_while(
     assert "no readable partition.metadata" in strays[3].reason
 
 
+def test_directory_of_a_deleted_topic_id_is_deleted(tmp_path: Path) -> None:
+    """All roles died between the record of the deletion and the rename."""
+    cluster = InMemoryController({"log.dirs": str(tmp_path)})
+    cluster.create(topic("t"))
+    topic_id = cluster.image.topics_by_name["t"].topic_id
+    cluster.do("delete_topics", topics=[{"name": "t", "topic_id": bytes(16)}])
+    (tmp_path / "t-0").mkdir()
+    checkpoints.write_partition_metadata(OsFs(), tmp_path / "t-0", topic_id)
+    strays = StrayDirectories(OsFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then())
+    strays.look(cluster.image, 0)
+    strays.look(cluster.image, 60_000_000_000)
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-delete")
+
+
 def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:

@@ -26,6 +26,19 @@ def test_a_topic_is_found_by_name_by_id_and_by_partition():
     assert image.partition_count == 4
 
 
+def test_deleted_topics_are_bounded_and_in_the_snapshot(monkeypatch):
+    """Leftover directories and offsets of these, and of no others, may be removed."""
+    monkeypatch.setattr(image_module, "DELETED_TOPICS_MAX", 2)
+    image = ClusterImage()
+    for number in range(3):
+        topic_id = number.to_bytes(16, "big")
+        image.apply_records([r.TopicCreated(f"t{number}", topic_id), r.TopicDeleted(topic_id)], 2 * number + 2)
+    expected = {(1).to_bytes(16, "big"): "t1", (2).to_bytes(16, "big"): "t2"}
+    assert image.deleted_topics == expected
+    again = ClusterImage.from_snapshot(image.snapshot())
+    assert list(again.deleted_topics.items()) == list(expected.items())
+
+
 def test_a_delta_out_of_order_is_fatal():
     cluster = InMemoryController()
     cluster.create(topic("a"))

@@ -305,17 +305,6 @@ def test_snapshot_without_its_log_is_refused(tmp_path, monkeypatch):
         open_log(tmp_path)
 
 
-def test_deleted_topic_ids_are_read_from_the_log(tmp_path):
-    log, image = open_log(tmp_path)
-    log.commit(image, new_topic(1, 2))
-    topic = next(iter(image.topics_by_name.values()))
-    log.commit(image, [r.TopicDeleted(topic.topic_id)])
-    log.close()
-    again, _ = open_log(tmp_path)
-    assert again.deleted_topic_ids == [topic.topic_id]
-    again.close()
-
-
 def test_a_damaged_snapshot_is_refused(tmp_path, monkeypatch):
     log, image = grown(tmp_path, monkeypatch)
     fill_up(log, image)

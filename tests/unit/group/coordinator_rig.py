@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kproc.clock import NS_PER_MS, ManualClock
 from kproc.config import Config
-from kproc.coordinator.rules import DueOf, Producer, Timing, Write
+from kproc.coordinator.rules import DueOf, KnownTopics, Producer, Timing, Write
 from kproc.deadlines import Deadlines
 from kproc.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.group.messages import JoinRequest, SyncRequest
@@ -81,6 +81,7 @@ class Rig:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.topics = {"t": TOPIC_ID, "u": bytes(15) + b"u"}
+        self.deleted: dict[bytes, str] = {}
         self.log = MemoryLog()
         self.make()
 
@@ -94,7 +95,16 @@ class Rig:
                 self.coordinator.end_transaction(*entry)
             else:
                 self.coordinator.replay(entry.key, entry.value, offset, entry.producer)
-        self.coordinator.finish_loading(self.topics.get)
+        self.coordinator.finish_loading(self.known_topics())
+
+    def known_topics(self) -> KnownTopics:
+        return KnownTopics(self.topics.get, self.deleted)
+
+    def delete_topic(self, name: str, new_id: bytes | None = None) -> None:
+        """Delete a topic, and create it anew if there is an id. The coordinator is not told."""
+        self.deleted[self.topics.pop(name)] = name
+        if new_id is not None:
+            self.topics[name] = new_id
 
     def _now_ms(self) -> int:
         return self.clock.now_ns() // NS_PER_MS
@@ -109,7 +119,7 @@ class Rig:
         value = CommittedOffset(
             offset=offset,
             commit_timestamp_ms=self.clock.wall_ms(),
-            topic_id=self.topics.get(topic, TOPIC_ID),
+            topic_id=more.pop("topic_id", self.topics.get(topic, TOPIC_ID)),
             expire_timestamp_ms=more.pop("expires", -1),
         )
         fields = {"member_id": "", "group_instance_id": None, "generation": -1, "tells_unknown_group": True}

@@ -11,6 +11,7 @@ from kproc.errors import Corrupt, ErrorCode
 from kproc.group.coordinator import CommitRequest
 from kproc.group.messages import LeavingMember, SyncRequest
 from kproc.group.records import OffsetKey, decode_record, encode_offset_key
+from kproc.wire.primitives import ZERO_UUID
 from tests.unit.group.coordinator_rig import Rig
 
 
@@ -143,9 +144,9 @@ def test_a_deleted_topic_takes_its_offsets_and_a_namesake_inherits_none(rig: Rig
     rig.commit(1)
     rig.commit(2, topic="u")
     rig.log.sync()
-    rig.topics["t"] = b"n" * 16
+    rig.delete_topic("t", b"n" * 16)
     assert rig.coordinator.offsets.get("g", "t", 0, b"n" * 16) is None
-    rig.coordinator.topics_deleted(rig.topics.get)
+    rig.coordinator.topics_deleted(rig.known_topics())
     rig.log.sync()
     assert (rig.offset("t"), rig.offset("u")) == (None, 2)
 
@@ -153,12 +154,58 @@ def test_a_deleted_topic_takes_its_offsets_and_a_namesake_inherits_none(rig: Rig
 def test_a_topic_that_was_deleted_while_nobody_coordinated_is_noticed(rig: Rig) -> None:
     rig.commit(1)
     rig.log.sync()
-    del rig.topics["t"]
+    rig.delete_topic("t")
     rig.make()
     rig.log.sync()
     assert rig.offset() is None
     key, value = rig.log.records[-1]
     assert (decode_record(key, value), value) == ((OffsetKey("g", "t", 0), None), None)
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_load_counts_offsets_with_unknown_topic_id_by_name(
+    rig: Rig, caplog: pytest.LogCaptureFixture, *, present: bool
+) -> None:
+    """The files of __consumer_offsets come from another broker, or the metadata were restored from an older copy."""
+    rig.commit(7)
+    rig.commit(8, topic="u")
+    rig.log.sync()
+    new_id = b"n" * 16
+    del rig.topics["t"]
+    if present:
+        rig.topics["t"] = new_id
+    written = len(rig.log.records)
+    rig.make()
+    rig.log.sync()
+    assert len(rig.log.records) == written, "no tombstone"
+    assert "1 committed offsets have ids of topics that were never known here" in caplog.text
+    rig.topics["t"] = new_id
+    found = rig.coordinator.offsets.get("g", "t", 0, new_id)
+    assert found is not None
+    assert found.offset == 7
+
+
+def test_offsets_that_count_by_name_go_with_their_topic(rig: Rig) -> None:
+    rig.commit(7)
+    rig.log.sync()
+    rig.topics["t"] = b"n" * 16
+    rig.make()
+    rig.delete_topic("t")
+    rig.coordinator.topics_deleted(rig.known_topics())
+    rig.log.sync()
+    assert rig.offset() is None
+
+
+def test_offset_without_topic_id_goes_with_a_deleted_name(rig: Rig) -> None:
+    """Records from before Kafka 4.1, and those of transactions, name the topic alone."""
+    for topic in ("t", "u"):
+        rig.commit(7, topic=topic, topic_id=ZERO_UUID)
+    rig.log.sync()
+    rig.delete_topic("t")
+    del rig.topics["u"]
+    rig.make()
+    rig.log.sync()
+    assert (rig.offset("t"), rig.offset("u")) == (None, 7), "nobody deleted u"
 
 
 HOUR_MS = 3_600_000

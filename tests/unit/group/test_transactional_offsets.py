@@ -136,8 +136,8 @@ def test_a_deleted_topic_takes_pending_offsets_along(rig: Rig, again: Any) -> No
     rig.commit(5, producer=A)
     rig.commit(5, topic="u", producer=A)
     rig.log.flush()
-    del rig.topics["t"]
-    rig.coordinator.topics_deleted(rig.topics.get)
+    rig.delete_topic("t")
+    rig.coordinator.topics_deleted(rig.known_topics())
     rig.log.sync()
     again()
     rig.end(A.producer_id, is_commit=True)

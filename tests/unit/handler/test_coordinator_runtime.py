@@ -15,7 +15,7 @@ from kproc.clock import NS_PER_MS
 from kproc.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.partitioning import partition_for
-from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
+from kproc.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
 from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode, KafkaError
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
@@ -49,7 +49,7 @@ class Counters:
         self.offsets.append(offset)
         self.values[(key or b"").decode()] = int(value or b"0")
 
-    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+    def finish_loading(self, topics: KnownTopics) -> None:
         self.events.append("loaded")
 
     def add(self, name: str, on_outcome: OnOutcome) -> None:
@@ -88,7 +88,7 @@ class Counters:
     def tick(self, name: str) -> None:
         self.events.append(f"tick {name}")
 
-    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+    def topics_deleted(self, topics: KnownTopics) -> None:
         self.events.append("topics deleted")
 
     def begin_sweep(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import CoordinatorLog, DueOf, Producer, TopicIdOf, Write
+from kproc.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
 from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode
 from kproc.handler.coordinator_shard import CoordinatorKind, Shard
@@ -39,13 +39,13 @@ class Notes:
     def end_transaction(self, producer_id: int, is_commit: bool) -> None:
         self.told.append((producer_id, is_commit))
 
-    def finish_loading(self, topic_id_of: TopicIdOf) -> None:
+    def finish_loading(self, topics: KnownTopics) -> None:
         """Nothing is left to do."""
 
     def tick(self, name: str) -> None:
         raise NotImplementedError
 
-    def topics_deleted(self, topic_id_of: TopicIdOf) -> None:
+    def topics_deleted(self, topics: KnownTopics) -> None:
         raise NotImplementedError
 
     def begin_sweep(self) -> None:

@@ -533,21 +533,25 @@ def test_topic_made_anew_begins_empty(start: Start) -> None:
     assert fetch(rig, "t") == (0, [b"new"])
 
 
-def test_directory_of_another_topic_id_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody put files of another topic id there. No deletion of that id is known here: they are kept."""
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_directory_of_another_topic_id_is_set_aside(
+    start: Start, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
+) -> None:
+    """Somebody put files of another topic id there. Only those of a deleted topic go."""
     rig = start()
     rig.create_topic("t")
     produce(rig, "t", b"old", b"older")
     rig.kill(0)
     rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": NO_ID}])
     new_id = bytes(rig.create_topic("t"))
+    if not is_deleted:
+        checkpoints.write_partition_metadata(OsFs(), rig.directory / "t-0", b"f" * 16)
     rig.start_handler(0, is_restart=True)
     assert produce(rig, "t", b"new") == (0, 0)
     assert fetch(rig, "t") == (0, [b"new"])
     assert checkpoints.read_partition_metadata(OsFs(), rig.directory / "t-0") == new_id
-    assert len(list_set_aside(OsFs(), rig.directory)) == 1
-    assert deleted(rig) == []
-    assert "is set aside" in caplog.text
+    assert (len(deleted(rig)), len(list_set_aside(OsFs(), rig.directory))) == ((1, 0) if is_deleted else (0, 1))
+    assert ("is set aside" in caplog.text) is not is_deleted
 
 
 @pytest.mark.parametrize("left", [None, b"", b"version: 7\ntopic_id: AAAAAAAAAAAAAAAAAAAAAAAAAA"])

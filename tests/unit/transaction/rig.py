@@ -8,7 +8,7 @@ from typing import Any
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import DueOf, KeyAndValue, Timing, Write
+from kproc.coordinator.rules import DueOf, KeyAndValue, KnownTopics, Timing, Write
 from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode, KafkaError
 from kproc.transaction.coordinator import TransactionCoordinator
@@ -89,7 +89,7 @@ class CoordinatorRig:
         self.coordinator = TransactionCoordinator(environment, self.log, self.deadlines, epoch)
         for offset, (key, value) in enumerate(records):
             self.coordinator.replay(key, value, offset, None)
-        self.coordinator.finish_loading(lambda _name: b"")
+        self.coordinator.finish_loading(KnownTopics(lambda _name: b"", {}))
 
     def now_ms(self) -> int:
         return self.clock.now_ns() // 1_000_000
