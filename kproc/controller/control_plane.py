@@ -34,11 +34,13 @@ from kproc.storage.log_traffic import LogTraffic
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
     BLOCK,
+    BLOCK_FREE,
     DISCONNECTED,
     FLAG_TIMED,
     HEAD,
     HEAD_BYTES,
     IDENTITY,
+    RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
     SEQUENCE_MASK,
@@ -142,6 +144,8 @@ class ControlPlane:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == DISCONNECTED:
             requests.forget(connection_id)
+        elif kind == RECALL_BLOCK:
+            requests.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, sequence, 0, 0))
         elif kind == REQUEST_BLOCK:
             assert link.arena is not None, "a Processor's link comes with its arena"
             frame = link.arena.view(*BLOCK.unpack_from(view, HEAD_BYTES))

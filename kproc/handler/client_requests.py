@@ -30,6 +30,7 @@ from kproc.role.routing import OWNER, body_key
 from kproc.transport.agent import Link
 from kproc.transport.envelope import (
     BLOCK,
+    BLOCK_FREE,
     DISCONNECTED,
     FLAG_GATED,
     FLAG_MOVED,
@@ -41,6 +42,7 @@ from kproc.transport.envelope import (
     IDENTITY,
     METERED,
     MOVE_OUT,
+    RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
     SEQUENCE_MASK,
@@ -339,6 +341,10 @@ class ClientRequests:
             client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
         elif kind == SOCKET_TIME:
             self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
+        elif kind == RECALL_BLOCK:
+            # Append the gathered requests first: their records lie in blocks.
+            self._produce.flush()
+            client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
         elif kind == MOVE_OUT:
             # Append and answer the gathered requests first, by the old state of the connection.
             self._produce.flush()

@@ -150,7 +150,7 @@ METRICS: Final = (
         "slow_frames_closed",
         Kind.COUNTER,
         "connections",
-        "Closed because their request came too slowly while others waited for the memory that it held.",
+        "Closed because their request arrived too slowly, or held memory that others waited for.",
     ),
     Metric(
         "writes_without_room", Kind.COUNTER, "writes", "Writes that the disk had no room for: it is full."
@@ -216,6 +216,12 @@ METRICS: Final = (
         Kind.COUNTER,
         "connections",
         "SASL: closed for a request after their session's end.",
+    ),
+    Metric(
+        "slow_readers_closed",
+        Kind.COUNTER,
+        "connections",
+        "Closed because their clients did not read answers, which took too much memory.",
     ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}

@@ -1,19 +1,26 @@
-"""LentBlocks: the arena blocks that a Processor lent to Handlers. Each comes back with the answer to its request."""
+"""LentBlocks: the arena blocks that a Processor lent to Handlers.
+
+Each comes back with the answer to its request. A request can wait in its Handler for as long as its client says (a
+Fetch, a JoinGroup), and would occupy the arena meanwhile. So a block that a Handler has for more than a second is
+recalled.
+"""
 
 from __future__ import annotations
 
 from kproc.net.connection import Block, Connection
 from kproc.net.handler_peer import HandlerPeer
 from kproc.transport.agent import BlockOwner
+from kproc.transport.envelope import HEAD, RECALL_BLOCK
 
 
 class LentBlocks:
     """One per Processor. Others only read `by_request`."""
 
-    __slots__ = ("_arena", "by_request")
+    __slots__ = ("_arena", "_seen", "by_request")
 
     def __init__(self, arena: BlockOwner) -> None:
         self._arena = arena
+        self._seen: dict[tuple[int, int], bool] = {}  # At the last look: whether they are recalled.
         # By connection and sequence: the block's offset, and the Handler that has it.
         self.by_request: dict[tuple[int, int], tuple[int, HandlerPeer]] = {}
 
@@ -27,6 +34,18 @@ class LentBlocks:
         lent = self.by_request.pop((connection_id, sequence), None)
         if lent is not None:
             self._arena.free(lent[0])
+
+    def recall(self) -> None:
+        """Recall the blocks that were lent at the last call already. Called once a second."""
+        before = self._seen
+        self._seen = dict.fromkeys(self.by_request, False)
+        for key in self._seen:
+            is_recalled = before.get(key)
+            if is_recalled is False:
+                _, handler = self.by_request[key]
+                handler.notify(RECALL_BLOCK, HEAD.pack(*key, 0, 0))
+            if is_recalled is not None:
+                self._seen[key] = True
 
     def lose(self, handler: HandlerPeer) -> None:
         """Free all blocks of a Handler that died."""

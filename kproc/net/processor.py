@@ -52,6 +52,7 @@ from kproc.net.socket_watch import EpollWatch
 from kproc.net.timed_requests import TimedRequests
 from kproc.net.tls_listeners import TlsListeners, TlsSide
 from kproc.net.transport_layer import PlaintextTransport, Transport
+from kproc.net.unsent_answers import UnsentAnswers
 from kproc.transport.agent import REST_MS, STORE_MS, AgentId, BlockOwner, Doze, Link
 from kproc.transport.envelope import FLAG_PROBE, FLAG_TLS
 
@@ -77,8 +78,8 @@ class Processor:
         "_doze_fd", "_epoll", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
         "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken",
         "_poll", "_probe_books", "_read_ready", "_reporter", "_sleep_ms_max", "_slow_frames", "_state",
-        "_take_responses", "_tls", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration", "reader",
-        "runs", "table", "timed", "tls_listeners", "writer",
+        "_take_responses", "_tls", "_unsent", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration",
+        "reader", "runs", "table", "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -154,6 +155,7 @@ class Processor:
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
         self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
         self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
+        self._unsent = UnsentAnswers(table, state)
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._descriptor_end = descriptor_end()
@@ -507,6 +509,8 @@ class Processor:
             self.writer.files.drop_unlinked()
             self._homes.leave_dead()
             self._slow_frames.work()
+            self._blocks.recall()
+            self._unsent.work()
             if self._tls is not None:
                 self._tls.every_second()
             if self.table.gated:

@@ -23,6 +23,7 @@ from kproc.net.timed_requests import TimedRequests
 from kproc.security.session import Session
 from kproc.transport.envelope import (
     AUTHENTICATED,
+    BLOCK_FREE,
     CLOSE,
     HEAD,
     HEAD_BYTES,
@@ -291,6 +292,8 @@ class ResponseWriter:
                 self._blocks.give_back(connection_id, each)
             if connection is not None:
                 self._steps.on_moved(connection, sequence, sequences)
+        elif kind == BLOCK_FREE:
+            self._blocks.give_back(connection_id, sequence)
         elif kind == TIMES:
             self._timed.answered(connection_id, sequence, view[HEAD_BYTES:])
         elif connection is None:

@@ -13,6 +13,7 @@ MOVE_IN        head, sequences                         THROTTLE     head, millis
                                                        NOTE         head, client software
                                                        TIMES        head, API key, throttle, three times
 SOCKET_TIME    head, ns, client id                     METERED      head (sequence: 1 or 0), client id
+RECALL_BLOCK   head                                    BLOCK_FREE   head
                                                        AUTHENTICATED  head, session
 Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
 CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
@@ -41,6 +42,9 @@ Processor reads nothing more of that connection until the time is over (its own 
 several, of which the longest counts.
 METERED says that the client has a request_percentage (sequence 1), or none any more (0), with its client id. Then the
 time that the Processor spends on its socket comes as SOCKET_TIME, with that client id: see net/metered.py.
+RECALL_BLOCK asks for the block of a request that is not answered yet. The Handler has handled the request when it
+reads this, and no view of a block outlives that, so it answers BLOCK_FREE. A request that waits for minutes then holds
+no part of the arena.
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
 
 FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,
@@ -84,6 +88,8 @@ SENDS: Final = 22
 AUTHENTICATED: Final = 23
 METERED: Final = 24
 SOCKET_TIME: Final = 25
+RECALL_BLOCK: Final = 26
+BLOCK_FREE: Final = 27
 
 HEAD: Final = struct.Struct("=QIHH")
 HEAD_BYTES: Final = HEAD.size

@@ -46,6 +46,7 @@ from kproc.transport.agent import Link
 from kproc.transport.envelope import (
     AUTHENTICATED,
     BLOCK,
+    BLOCK_FREE,
     CALL,
     CLOSE,
     DELTA,
@@ -59,6 +60,7 @@ from kproc.transport.envelope import (
     MOVED,
     NO_OP,
     NOTE,
+    RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
     SEND,
@@ -218,6 +220,12 @@ class ScriptedProcessor:
         self.outbox.push(DISCONNECTED, HEAD.pack(connection, 0, 0, 0))
         self.outbox.flush()
 
+    def recall_blocks(self) -> None:
+        """Ask for the blocks of all requests that are not answered."""
+        for connection, sequence in self._blocks:
+            self.outbox.push(RECALL_BLOCK, HEAD.pack(connection, sequence, 0, 0))
+        self.outbox.flush()
+
     def answers(self, *, settles: bool = True) -> list[Answer]:
         """What has been answered since the last look, after the Handlers have run until nothing moves."""
         if settles:
@@ -250,6 +258,9 @@ class ScriptedProcessor:
                     self.sessions[connection_id] = Session.unpack(bytes(body))
                     continue
                 if kind in (NOTE, MOVED):
+                    continue
+                if kind == BLOCK_FREE:
+                    self._rig.arena.free(self._blocks.pop((connection_id, sequence)))
                     continue
                 block = self._blocks.pop((connection_id, sequence), None)
                 if block is not None:

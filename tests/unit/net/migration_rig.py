@@ -25,6 +25,7 @@ from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
     BLOCK,
+    BLOCK_FREE,
     DISCONNECTED,
     FLAG_MOVED,
     HEAD,
@@ -32,6 +33,7 @@ from kproc.transport.envelope import (
     IDENTITY,
     MOVE_IN,
     MOVE_OUT,
+    RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
     unpack_sequences,
@@ -97,6 +99,8 @@ class ParkingHandler:
             requests.introduce(connection_id, view[HEAD_BYTES:])
         elif kind == MOVE_OUT:
             self.moving.move_out(requests, connection_id, sequence)
+        elif kind == RECALL_BLOCK:
+            requests.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, sequence, 0, 0))
         elif kind == MOVE_IN:
             self.moving.move_in(requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
         elif kind == DISCONNECTED:

@@ -32,6 +32,7 @@ from kproc.transport.agent import AgentId, Link
 from kproc.transport.envelope import (
     AUTHENTICATED,
     BLOCK,
+    BLOCK_FREE,
     CLOSE,
     DISCONNECTED,
     HEAD,
@@ -40,6 +41,7 @@ from kproc.transport.envelope import (
     IDENTITY,
     METERED,
     NO_OP,
+    RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
     SEND,
@@ -96,6 +98,7 @@ class ScriptedHandler:
     events: list[str] = field(default_factory=list)
     addresses: dict[int, bytes] = field(default_factory=dict)  # By connection, as they were told.
     sessions: dict[int, Session] = field(default_factory=dict)  # The same.
+    recalled: list[tuple[int, int]] = field(default_factory=list)  # Connection and sequence.
     socket_times: list[tuple[int, int, bytes]] = field(default_factory=list)  # Connection, ns, client id.
 
     def __post_init__(self) -> None:
@@ -118,6 +121,9 @@ class ScriptedHandler:
             if kind == SOCKET_TIME:
                 (used_ns,) = SOCKET_NS.unpack_from(view, HEAD_BYTES)
                 self.socket_times.append((connection_id, used_ns, bytes(view[HEAD_BYTES + SOCKET_NS.size :])))
+                continue
+            if kind == RECALL_BLOCK:
+                self.recalled.append((connection_id, sequence))
                 continue
             if kind == DISCONNECTED:
                 self.gone.append(connection_id)
@@ -163,6 +169,10 @@ class ScriptedHandler:
 
     def no_op(self, request: Request) -> None:
         self.push(NO_OP, request)
+        self.outbox.flush()
+
+    def free_block(self, request: Request) -> None:
+        self.push(BLOCK_FREE, request)
         self.outbox.flush()
 
     def close(self, request: Request) -> None:

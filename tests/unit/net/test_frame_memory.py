@@ -290,3 +290,43 @@ def test_login_frame_longer_than_ring_record_is_rejected(start: Start) -> None:
 
 def test_first_block_is_small() -> None:
     assert FIRST_BYTES == 64 * 1024
+
+
+# -- while a request is handled ------------------------------------------------------------------------------
+
+
+def test_block_of_waiting_request_is_recalled_once(start: Start) -> None:
+    """A request may wait in its Handler for as long as its client says. The arena does not wait with it."""
+    rig = start()
+    client = rig.connect()
+    client.send_through(framed(bytes(100_000)))
+    (request,) = rig.handler.take()
+    for _ in range(3):
+        rig.advance_ms(1000)
+    rig.step()
+    assert rig.handler.take() == []
+    assert rig.handler.recalled == [(request.connection_id, request.sequence)]
+    assert rig.arena.lent_count() == 1, "the Handler may still read it"
+    rig.handler.free_block(request)
+    rig.step()
+    assert rig.arena.lent_count() == 0
+    for _ in range(3):
+        rig.advance_ms(1000)
+    rig.step()
+    assert rig.handler.take() == []
+    assert len(rig.handler.recalled) == 1
+    rig.handler.answer(request, framed(b"done"))
+    rig.step()
+    assert client.received() == framed(b"done")
+
+
+def test_block_of_fast_request_is_not_recalled(start: Start) -> None:
+    rig = start()
+    client = rig.connect()
+    for _ in range(4):
+        client.send_through(framed(bytes(100_000)))
+        for request in rig.handler.take():
+            rig.handler.answer(request, framed(b""))
+        rig.advance_ms(1000)
+    assert rig.handler.take() == []
+    assert rig.handler.recalled == []

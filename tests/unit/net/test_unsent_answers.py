@@ -1,0 +1,50 @@
+"""Clients that do not read their answers take a bounded part of the Processor's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kproc.net import unsent_answers
+from tests.unit.net.rig import Client, ProcessorRig, framed
+
+Start = Callable[..., ProcessorRig]
+MALLORY, ALICE = "10.0.0.66", "10.0.0.1"
+ANSWER = framed(bytes(60_000))
+
+
+def leave_unread(rig: ProcessorRig, host: str, answers: int) -> Client:
+    """Open a connection whose client sends requests and reads nothing."""
+    client = rig.connect(host=host)
+    client.send(framed(b"r") * answers)
+    for request in rig.handler.take():
+        rig.handler.answer(request, ANSWER)
+        rig.step()
+    return client
+
+
+@pytest.fixture(autouse=True)
+def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unsent_answers, "UNSENT_BYTES_MAX", 1_000_000)
+
+
+def test_unsent_answers_are_bounded_and_shared_by_address(start: Start) -> None:
+    """Mallory holds 2.4 MB over three connections, less what the kernel took; Alice is slow, too, with 0.5 MB."""
+    rig = start()
+    alice = leave_unread(rig, ALICE, 8)
+    for count in (20, 16, 4):
+        leave_unread(rig, MALLORY, count)
+    rig.advance_ms(1000)
+    assert len(rig.processor.table.by_fd) == 2
+    assert rig.metric("slow_readers_closed") == 2
+    assert alice.receive_through(8 * len(ANSWER)) == 8 * ANSWER
+
+
+def test_unsent_answers_below_bound_close_nobody(start: Start) -> None:
+    rig = start()
+    client = leave_unread(rig, MALLORY, 18)
+    for _ in range(5):
+        rig.advance_ms(1000)
+    assert rig.metric("slow_readers_closed") == 0
+    assert client.receive_through(18 * len(ANSWER)) == 18 * ANSWER
