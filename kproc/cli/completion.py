@@ -6,6 +6,7 @@ A broker that is not there, or does not answer, offers nothing, and soon: a pers
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 WAIT_S: Final = 1.5
 """For all of it: a name server, the connection, the answers."""
 _BROKER_LOGGER: Final = 8
+# A leading dash would be an option, a leading `=` is a command's path in zsh.
+_HARMLESS: Final = re.compile(r"[A-Za-z0-9._:@/+][A-Za-z0-9._:@/+=-]{0,254}", re.ASCII)
 
 
 def mend_bash_words() -> None:
@@ -158,4 +161,14 @@ def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list
     thread = threading.Thread(target=run, daemon=True, name="completion")
     thread.start()
     thread.join(WAIT_S)
-    return _beginning(incomplete, found)
+    return _beginning(incomplete, filter(_is_harmless, found))
+
+
+def _is_harmless(name: str) -> bool:
+    """Return True for a name that no shell changes or runs, and that is no option.
+
+    Clients choose these names, and shells evaluate what they are offered: zsh runs `\\$(id)` when TAB is pressed, bash
+    and fish run `$(id)` and `(id)` when the line is entered. Quoting differs by shell and by what stands before the
+    cursor, so other names are not offered at all.
+    """
+    return _HARMLESS.fullmatch(name) is not None
