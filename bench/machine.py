@@ -68,7 +68,7 @@ def _touch_memory(seconds: float) -> None:
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     count = min(int(available * _TOUCHED_SHARE_MAX), int(seconds * _TOUCHED_BYTES_PER_SECOND))
     # In a process of its own, whose end gives everything back: the kernel hands out first what was freed last.
-    subprocess.run([sys.executable, "-c", _TOUCH, str(count)], check=True)
+    subprocess.run([sys.executable, "-I", "-c", _TOUCH, str(count)], check=True)
 
 
 _TOUCH = """

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench import groups, proc
 from bench.cells import GB, Cell
-from bench.peers.base import REPOSITORY, Peer
+from bench.peers.base import REPOSITORY, Peer, python_environment
 from kproc.load.run import LoadFailed, Result, run_load
 from tests.support import kafka_jars
 
@@ -274,7 +274,7 @@ def confluent_produce(peer: Peer, cell: Cell, run: Run) -> Result:
     """confluent-kafka in a process of its own, which counts its delivery reports."""
     options = ["produce", peer.bootstrap, run.topic(cell), str(cell.options["record_bytes"])]
     return _client(
-        peer, cell, run, [sys.executable, "-m", "bench.clients", *options, str(max(1.0, run.seconds))]
+        peer, cell, run, [sys.executable, "-P", "-m", "bench.clients", *options, str(max(1.0, run.seconds))]
     )
 
 
@@ -282,7 +282,7 @@ def confluent_consume(peer: Peer, cell: Cell, run: Run) -> Result:
     """confluent-kafka reads a prepared topic to its end and looks at every value."""
     count = _filled(peer, cell, run)
     options = ["consume", peer.bootstrap, run.topic(cell), str(cell.options["record_bytes"]), str(count)]
-    return _client(peer, cell, run, [sys.executable, "-m", "bench.clients", *options])
+    return _client(peer, cell, run, [sys.executable, "-P", "-m", "bench.clients", *options])
 
 
 def java_produce(peer: Peer, cell: Cell, run: Run) -> Result:
@@ -316,7 +316,7 @@ def _filled(peer: Peer, cell: Cell, run: Run) -> int:
 def _client(peer: Peer, cell: Cell, run: Run, command: list[str]) -> Result:
     pids = peer.pids
     before, own_before = proc.cpu_seconds(pids), os.times()
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+    env = python_environment(REPOSITORY)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=CLIENT_SECONDS_MAX, check=False, env=env
     )

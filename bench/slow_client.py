@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from bench.peers.base import REPOSITORY, python_environment
 from bench.proc import process_tree, pss_bytes
 from kproc import Broker
 from kproc.wire import codec
@@ -125,8 +126,9 @@ def reader_that_stopped(bootstrap: str, requests: int = 20) -> Iterator[None]:
 @contextmanager
 def stopped_process(bootstrap: str) -> Iterator[None]:
     """A client with requests of all kinds under way, stopped in the middle of sending and reading them."""
-    command = [sys.executable, "-m", "bench.slow_client", "--be-stopped", bootstrap]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-P", "-m", "bench.slow_client", "--be-stopped", bootstrap]
+    environment = python_environment(REPOSITORY)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"busy\n"

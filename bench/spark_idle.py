@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bench import proc
 from kproc.clock import SystemClock
+from kproc.embedded import kproc_command
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient, batch
 
@@ -61,7 +62,7 @@ def measure(options: argparse.Namespace, directory: Path) -> str:
         client.produce("in", batch(b"v"))
         path = directory / "idle.toml"
         path.write_text(spec(broker.bootstrap, options.queries, options.trigger))
-        command = [sys.executable, "-m", "kproc", "pipeline", "run", str(path)]
+        command = kproc_command("pipeline", "run", str(path))
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         ) as driver:

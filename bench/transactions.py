@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.peers.base import Peer
+from bench.peers.base import REPOSITORY, Peer, python_environment
 from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import KprocPeer
 
@@ -78,9 +78,13 @@ def work(bootstrap: str, producers: int, seconds: float) -> list[float]:
 
 def measure(peer: Peer, producers: int, seconds: float) -> Measured:
     """One run, in a process of its own: the clients of a run must not outlive it."""
-    command = [sys.executable, "-m", "bench.transactions", "--work", peer.bootstrap]
+    command = [sys.executable, "-P", "-m", "bench.transactions", "--work", peer.bootstrap]
     command += ["--producers", str(producers), "--seconds", str(seconds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds * 2 + 120)
+    environment = python_environment(REPOSITORY)
+    timeout = seconds * 2 + 120
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=timeout, env=environment
+    )
     took: list[float] = sorted(json.loads(done.stdout))
     p99 = took[min(len(took) - 1, int(len(took) * 0.99))]
     return Measured(len(took) / seconds, 1e3 * statistics.median(took), 1e3 * p99)

@@ -1,8 +1,31 @@
-"""`python -m kproc`: the same command line as the `kproc` script."""
+"""`python -m kproc`, or this file by its path: the same command line as the `kproc` script."""
 
 from __future__ import annotations
 
-from kproc.cli.main import main
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def _import_own_package() -> None:
+    """Import kproc from the directory of this file, whatever `sys.path` holds.
+
+    `embedded.kproc_command` starts this file by its path and with -P: the child then runs the same kproc as its
+    parent, and finds no module of the working directory.
+    """
+    directory = Path(__file__).resolve().parent
+    spec = importlib.util.spec_from_file_location(
+        "kproc", directory / "__init__.py", submodule_search_locations=[str(directory)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["kproc"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
 
 if __name__ == "__main__":
+    if not __package__:
+        _import_own_package()
+    from kproc.cli.main import main
+
     main()

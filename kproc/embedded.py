@@ -240,7 +240,6 @@ class Broker:
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
                 start_new_session=True,
-                cwd=_package_root(),
             )
             self._child_pidfd = os.pidfd_open(self._child.pid)
             self.ready = self._wait_ready(ready_file)
@@ -261,7 +260,7 @@ class Broker:
     def _command(self, ready_file: Path) -> list[str]:
         assert self._directory is not None
         data = self._given_data or self._directory / "data"
-        command = [sys.executable, "-m", "kproc", "serve", "--quiet", "--ready-file", str(ready_file)]
+        command = kproc_command("serve", "--quiet", "--ready-file", str(ready_file))
         command += ["--exit-with-parent", str(os.getpid())]
         command += ["--set", f"kproc.temporary.directory={self._directory}"]
         if "log.dirs" not in self.settings:
@@ -404,14 +403,13 @@ class Broker:
         await asyncio.to_thread(self.__exit__, kind, error, stack)
 
 
-def _package_root() -> Path | None:
-    """Where `-m kproc` must run to find the code that runs here; None where it is installed.
+def kproc_command(*arguments: str) -> list[str]:
+    """A command that runs this kproc with this interpreter, whatever lies in the working directory.
 
-    An installed package is found from anywhere, and running inside site-packages would put every module there
-    in front of the standard library.
+    `-m` would put the working directory in front of the standard library: a project's own module `secrets` would be
+    imported instead of the library's, and so would a file that another user has put there. -P leaves it out.
     """
-    root = Path(__file__).resolve().parent.parent
-    return None if root.name in ("site-packages", "dist-packages") else root
+    return [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), *arguments]
 
 
 def _is_readable(descriptor: int, timeout_ms: int) -> bool:

@@ -15,7 +15,6 @@ import asyncio
 import itertools
 import os
 import subprocess
-import sys
 import sysconfig
 import time
 import zlib
@@ -29,6 +28,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import kproc
+from kproc.embedded import kproc_command
 
 TOPIC = "stdlib-lines"
 PARTITIONS = 4
@@ -203,7 +203,7 @@ def main() -> None:
         compare("aiokafka", sent, received)
 
         print("\nevery key, value, header, timestamp and offset came back as sent, twice\n", flush=True)
-        subprocess.run([sys.executable, "-m", "kproc", "status", "--bootstrap", broker.bootstrap], check=True)
+        subprocess.run(kproc_command("status", "--bootstrap", broker.bootstrap), check=True)
         pids, data = [broker.pid, *(row["pid"] for row in broker.processes)], broker.data
     left = [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     if left or data.exists():

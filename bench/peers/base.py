@@ -19,6 +19,14 @@ from typing import Self
 from bench import proc
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def python_environment(*directories: Path) -> dict[str, str]:
+    """The environment of a Python process that imports from these directories, and with -P from no other by chance."""
+    given = [item for item in os.environ.get("PYTHONPATH", "").split(os.pathsep) if item]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, directories), *given])}
+
+
 STOP_SECONDS_MAX = 120.0  # Kafka closes and syncs 10,000 logs one after the other.
 # Between two looks for readiness. Finer than the difference that a start time is quoted with.
 READY_POLL_SECONDS = 0.005

@@ -71,7 +71,7 @@ def _probe(python: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     try:
         answer = subprocess.run(
-            [python, "-c", _PROBE],
+            [python, "-P", "-c", _PROBE],
             env=environment,
             capture_output=True,
             text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import free_threaded
-from bench.peers.base import REPOSITORY, Peer, PeerFailed, has_live_broker
+from bench.peers.base import REPOSITORY, Peer, PeerFailed, has_live_broker, python_environment
 
 # The process design, and what it is compared with over the same code: only how bytes and requests travel differs.
 TRANSPORTS = ("process", "thread", "inline", "connection-threads", "asyncio")
@@ -49,7 +49,7 @@ class KprocPeer(Peer):
 
     def command(self) -> list[str]:
         settings = {"listeners": "PLAINTEXT://127.0.0.1:0", **self._settings}
-        command = [self._python, "-m", "kproc", "serve", "--listeners", settings.pop("listeners")]
+        command = [self._python, "-P", "-m", "kproc", "serve", "--listeners", settings.pop("listeners")]
         command += ["--data", str(self.data), "--ready-file", str(self._ready_file)]
         # A harness that is killed must not leave brokers behind.
         command += ["--transport", self._transport, "--exit-with-parent", str(os.getpid())]
@@ -59,12 +59,11 @@ class KprocPeer(Peer):
 
     def environment(self) -> dict[str, str]:
         # The checkout, whatever is installed; the broker runs in its own directory.
-        paths = [str(self._checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        return python_environment(self._checkout)
 
     def prepare(self) -> None:
         # As pip does when it installs a package; the checkout may never have been run, or not be let write bytecode.
-        compile_dir = [self._python, "-m", "compileall", "-q", str(self._checkout / "kproc")]
+        compile_dir = [self._python, "-P", "-m", "compileall", "-q", str(self._checkout / "kproc")]
         subprocess.run(compile_dir, check=True, stdin=subprocess.DEVNULL)
 
     def is_ready(self) -> bool:

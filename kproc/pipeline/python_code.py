@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def _from_file(path: Path) -> ModuleType:
 
 def _by_name(name: str, directory: Path) -> ModuleType:
     if str(directory) not in sys.path:
-        sys.path.insert(0, str(directory))
+        sys.path.insert(_behind_standard_library(), str(directory))
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -73,6 +74,13 @@ def _by_name(name: str, directory: Path) -> ModuleType:
     if Path(module.__file__ or "").resolve().is_relative_to(directory.resolve()):
         _ship(module)
     return module
+
+
+def _behind_standard_library() -> int:
+    """The place in `sys.path` where a project's own module `queue` does not hide the standard library's."""
+    library = os.path.dirname(os.__file__)
+    parts = (library, os.path.join(library, "lib-dynload"))
+    return max((index for index, path in enumerate(sys.path) if path in parts), default=-1) + 1
 
 
 def _ship(module: ModuleType) -> None:

@@ -245,6 +245,7 @@ def settings(
     else:
         # Executors unpack what the driver ships into their own directory, and start Python there.
         answer["spark.executorEnv.PYTHONPATH"] = PACKAGE_NAME
+        answer["spark.executorEnv.PYTHONSAFEPATH"] = "1"
     if spark.executor_memory is not None:
         answer["spark.executor.memory"] = spark.executor_memory
     jars = _jars(spark.jars)
@@ -312,7 +313,8 @@ def worker_environment(environ: Mapping[str, str], *, is_local: bool = True) -> 
     """
     import kproc
 
-    answer: dict[str, str] = {}
+    # Spark starts workers by `python -m`, which would put the working directory in front of the standard library.
+    answer = {"PYTHONSAFEPATH": "1"}
     if "PYSPARK_PYTHON" not in environ:
         # Of a PySpark that is itself found in a zip there is no other copy.
         found = find_spec("pyspark")

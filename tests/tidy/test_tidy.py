@@ -357,3 +357,10 @@ def test_tests_sleep_only_in_one_place() -> None:
 def test_module_names_are_known_to_the_walker() -> None:
     assert module_name(PACKAGE / "wire" / "__init__.py") == "kproc.wire"
     assert module_name(PACKAGE / "errors.py") == "kproc.errors"
+
+
+def test_python_processes_are_started_in_two_places_only() -> None:
+    """Both leave the working directory out of the module path: `embedded.kproc_command`, and Spark's workers."""
+    allowed = {"kproc/embedded.py", "kproc/pipeline/session.py"}
+    found = {relative(path) for path in package_files() if "sys.executable" in path.read_text()}
+    assert found == allowed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.clock import NS_PER_S, SystemClock
+from kproc.embedded import kproc_command
 from kproc.errors import ErrorCode, KafkaError
 from kproc.pipeline.demo.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
 from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, Sender
@@ -124,7 +124,7 @@ class Demo:
         with open(self._log, "wb") as log:
             pipeline = subprocess.Popen(  # noqa: S603 - this package by this interpreter
                 [
-                    *(sys.executable, "-m", "kproc", "pipeline", "run", str(self._spec)),
+                    *kproc_command("pipeline", "run", str(self._spec)),
                     *("--bootstrap", self._bootstrap, "--json", str(self._lines)),
                     *("--exit-with-parent", str(os.getpid())),
                     *(("--command-config", str(self._client_config)) if self._client_config else ()),
