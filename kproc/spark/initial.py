@@ -11,9 +11,9 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from kproc.spark.offsets import Offsets, from_json, to_json
+from kproc.spark.offsets import from_json
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import SourceOptions
 
@@ -44,8 +44,8 @@ class InitialOffsets:
             )
         return cls(Path(options.checkpoint_state) / f"{name}.initial.json")
 
-    def load(self) -> Offsets | None:
-        """What was saved; None where nothing was."""
+    def load(self) -> dict[str, Any] | None:
+        """Return the document of offsets that was saved; None if there is none."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -53,19 +53,21 @@ class InitialOffsets:
         except OSError as error:
             raise OptionError(f"checkpointState: cannot read {self.path}: {error.strerror}") from error
         try:
-            return from_json(json.loads(text))
+            document: dict[str, Any] = json.loads(text)
+            from_json(document)
+            return document
         except ValueError as error:
             raise OptionError(
                 f"checkpointState: {self.path} is damaged ({error}); remove it to begin by startingOffsets"
             ) from error
 
-    def save(self, offsets: Offsets) -> None:
-        """Write it whole or not at all, and to the disk: a query that has begun must find it again."""
+    def save(self, document: dict[str, Any]) -> None:
+        """Write the document whole or not at all, and sync it: a query that has begun must find it again."""
         beside = self.path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with open(beside, "w", encoding="utf-8") as file:
-                json.dump(to_json(offsets), file)
+                json.dump(document, file)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(self.path)

@@ -41,8 +41,13 @@ class WrongDirectory(Exception):
     """`kproc.data.dir` is not the data directory of that broker."""
 
 
-def local_files(options: SourceOptions, partition: TopicPartition) -> PartitionFiles | None:
-    """The partition's files; None where it is to be fetched."""
+def local_files(
+    options: SourceOptions, partition: TopicPartition, planned_id: bytes | None
+) -> PartitionFiles | None:
+    """Return the partition's files, or None if it is to be fetched.
+
+    `planned_id` is the topic's id when the range was planned; files of a later topic of the same name are not read.
+    """
     if options.data_directory == NONE:
         return None
     cluster = cluster_of(options.bootstrap, options.connecting)
@@ -61,6 +66,8 @@ def local_files(options: SourceOptions, partition: TopicPartition) -> PartitionF
         logger.debug("no files of %s: %s", partition, error)
         return None
     if topic is None or topic_id is None or topic_id != topic.topic_id or topic_id == ZERO_UUID:
+        return None
+    if planned_id is not None and planned_id != topic_id:
         return None
     from kproc.spark.log_files import PartitionFiles
 

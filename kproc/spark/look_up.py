@@ -22,9 +22,10 @@ from kproc.spark.brokers import (
     cluster_of,
     pause,
 )
-from kproc.spark.offsets import Offsets, TopicPartition, losses
+from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import Kind, Position, SourceOptions
+from kproc.wire.primitives import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,14 @@ class LookUp:
         """The next look is a fresh one."""
         self._topics_until_ns = -1
 
+    def ids_seen(self) -> TopicIds:
+        """Return the ids of the subscribed topics at the last look."""
+        return _ids(self._topics)
+
+    def ids(self, topics: Collection[str]) -> TopicIds:
+        """Return the ids that these topics have now; a topic that does not exist is left out."""
+        return _ids(self.cluster.metadata(topics))
+
     # -- offsets
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -115,6 +124,25 @@ class LookUp:
     def log_ends(self, partitions: Collection[TopicPartition]) -> Offsets:
         """Where the logs end for a reader of the chosen isolation."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
+
+    def log_ends_left(self, ranges: Collection[Range]) -> Offsets:
+        """Return where the logs of these ranges end; partitions that do not exist are left out.
+
+        A broker that has just started may know less than it will, so an end below a range's is looked at again.
+        """
+        partitions = [each.partition for each in ranges]
+        give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
+        while True:
+            existing = _existing(partitions, self.cluster.metadata({each.topic for each in partitions}))
+            try:
+                ends = self.log_ends(existing) if existing else {}
+                if all(ends.get(each.partition, each.end) >= each.end for each in ranges):
+                    return ends
+            except UnknownTopic:
+                ends = {}
+            if self._clock.now_ns() >= give_up_ns:
+                return ends
+            pause(SETTLE_PAUSE_MS)
 
     def ends(self, start: Mapping[TopicPartition, int]) -> Offsets:
         """Where all subscribed partitions end now, without those that are not there.
@@ -208,6 +236,10 @@ class LookUp:
         if self._options.fail_on_data_loss:
             raise DataLoss(f"{text}. With failOnDataLoss=false the query goes on without those records")
         logger.warning("records are lost and failOnDataLoss=false: %s", text)
+
+
+def _ids(topics: Mapping[str, Topic]) -> TopicIds:
+    return {name: topic.topic_id for name, topic in topics.items() if topic.topic_id != ZERO_UUID}
 
 
 def _existing(partitions: Iterable[TopicPartition], topics: Mapping[str, Topic]) -> list[TopicPartition]:

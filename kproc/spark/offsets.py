@@ -2,24 +2,33 @@
 
     {"clicks": {"0": 23, "1": 7}, "orders": {"0": 5}}     topics by name, partitions by number, ends exclusive
 
-is what Spark's own connector writes into checkpoints and takes as `startingOffsets`. Spark compares it as
-text: the same offsets in another order would be an endless sequence of empty batches. So it is always sorted.
+is what Spark's own connector writes into checkpoints and takes as `startingOffsets`. Spark compares documents as
+text: the same offsets in another order would be an endless sequence of empty batches. So they are always sorted.
 
-The end of a query's first batch has the batch's start in it as well, under a key that is no topic's name:
+A document also has notes. A note is a key that is no topic's name, with an empty object as its value. Spark's own
+connector reads such a key as a topic without partitions, so a checkpoint can go back to it.
 
-    {"@start": {"clicks": {"0": 20, "1": 7}}, "clicks": {"0": 23, "1": 7}}
+    "@id:orders:5k2P...": {}      The topic's id in base64url. It differs after the topic was deleted and created again.
+    "@start:orders:0:20": {}      Partition 0 of the query's first batch begins at offset 20.
 
-because Spark keeps no start: asked again after a crash for the "initial" offset of a first batch that was
-planned but not finished, `latest` would answer with a later one, and what lies between would be lost.
+The first batch's end carries its start because Spark stores none. After a crash Spark asks for the initial offset
+again. `latest` would then answer with a later one, and the records in between would be lost.
 """
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-START_KEY: Final = "@start"
+NOTE_MARK: Final = "@"
+"""Begins every note; no topic's name has it."""
+_ID_NOTE: Final = "@id"
+_START_NOTE: Final = "@start"
+
+TopicIds = dict[str, bytes]
+"""Topic ids by name; a topic whose broker is older than topic ids (Kafka 2.8) is left out."""
 
 
 class TopicPartition(NamedTuple):
@@ -49,22 +58,35 @@ class Range(NamedTuple):
 
 
 def to_json(
-    offsets: Mapping[TopicPartition, int], *, start: Mapping[TopicPartition, int] | None = None
-) -> Any:
-    """The offsets as Spark wants them, in the one order."""
-    document: dict[str, Any] = {} if start is None else {START_KEY: to_json(start)}
+    offsets: Mapping[TopicPartition, int],
+    *,
+    ids: Mapping[str, bytes] | None = None,
+    start: Mapping[TopicPartition, int] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Return the document for Spark, in the one order.
+
+    `ids`: ids of the topics; those of topics without an offset are left out. `start`: where the batch begins, for a
+    query's first batch.
+    """
+    document: dict[str, dict[str, int]] = {}
+    named = {partition.topic for partition in offsets}
+    for topic, topic_id in sorted((ids or {}).items()):
+        if topic in named:
+            document[f"{_ID_NOTE}:{topic}:{base64.urlsafe_b64encode(topic_id).decode().rstrip('=')}"] = {}
+    for (topic, partition), offset in sorted((start or {}).items()):
+        document[f"{_START_NOTE}:{topic}:{partition}:{offset}"] = {}
     for topic, partition in sorted(offsets):
         document.setdefault(topic, {})[str(partition)] = offsets[TopicPartition(topic, partition)]
     return document
 
 
 def from_json(document: Mapping[str, Any]) -> Offsets:
-    """The offsets of a document; ValueError with what is wrong in it. `@start` is not looked at."""
+    """Return the offsets of a document without its notes. Raise ValueError with the place and the wrong value."""
     if not isinstance(document, Mapping):
         raise ValueError(f'it is not of the form {{"topic": {{"0": 23}}}}: {document!r}')
     found: Offsets = {}
     for topic, rows in document.items():
-        if topic == START_KEY:
+        if topic.startswith(NOTE_MARK):
             continue
         if not isinstance(rows, Mapping):
             raise ValueError(f'"{topic}" is not of the form {{"0": 23, "1": -1}}: {rows!r}')
@@ -77,11 +99,43 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
     return found
 
 
+def ids_of(document: Mapping[str, Any]) -> TopicIds:
+    """Return the topic ids that a document notes; none for documents of earlier versions and of Spark's connector."""
+    found: TopicIds = {}
+    for key in document:
+        word, *parts = key.split(":")
+        if word == _ID_NOTE and len(parts) == 2:
+            padding = "=" * (-len(parts[1]) % 4)
+            found[parts[0]] = base64.urlsafe_b64decode(parts[1] + padding)
+    return found
+
+
 def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
-    """Where the batch with this end begins: what the end says itself, if it is a query's first one."""
-    recorded = end.get(START_KEY)
-    # A later batch starts where the first one ended; its own end has no such key.
-    return from_json(start if recorded is None else recorded)
+    """Return where the batch with this end begins.
+
+    A query's first batch has its start in its end. Every later batch begins where Spark says: at the end before it.
+    """
+    # Earlier versions wrote the start as one object.
+    recorded = end.get(_START_NOTE)
+    if recorded is not None:
+        return from_json(recorded)
+    notes: Offsets = {}
+    for key in end:
+        word, *parts = key.split(":")
+        if word == _START_NOTE and len(parts) == 3:
+            notes[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
+    # A topic with another id in the end was created again, and the offsets of the former one do not count for it.
+    return notes or without_topics(from_json(start), recreated(ids_of(start), ids_of(end)))
+
+
+def without_topics(offsets: Mapping[TopicPartition, int], topics: Collection[str]) -> Offsets:
+    """Return the offsets of the other topics."""
+    return {partition: offset for partition, offset in offsets.items() if partition.topic not in topics}
+
+
+def recreated(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> list[str]:
+    """Return the topics that have another id now: they were deleted and created again."""
+    return sorted(topic for topic in before.keys() & now.keys() if before[topic] != now[topic])
 
 
 # ---- how far the next batch goes -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -41,15 +42,19 @@ from kproc.spark.look_up import LookUp
 from kproc.spark.offsets import (
     Offsets,
     Range,
+    TopicIds,
     TopicPartition,
     from_json,
+    ids_of,
     limited,
     losses,
     ranges_of,
+    recreated,
     split,
     start_of,
     to_json,
     waiting,
+    without_topics,
 )
 from kproc.spark.options import SourceOptions, parse_source
 from kproc.spark.requirements import require_spark
@@ -75,11 +80,12 @@ COMMIT_MS: Final = 2_000
 
 
 class TopicRange(InputPartition):
-    """One task's range of one partition."""
+    """One task's range of one partition, and the id that its topic had when the range was planned."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: Range, topic_id: bytes | None = None) -> None:
         super().__init__(tuple(wanted))
         self.wanted = wanted
+        self.topic_id = topic_id
 
     def __repr__(self) -> str:
         return f"{self.wanted.partition}[{self.wanted.start}..{self.wanted.end})"
@@ -90,7 +96,7 @@ def records_of(
 ) -> Iterator[pa.RecordBatch]:
     """What a task reads. Of an empty list of partitions Spark makes one without a value."""
     if isinstance(partition, TopicRange):
-        return read_range(options, columns, partition.wanted)
+        return read_range(options, columns, partition.wanted, partition.topic_id)
     if partition.value is not None:
         raise TypeError(f"{partition!r} is no range of a topic")
     return iter(())
@@ -121,9 +127,11 @@ class BatchReader(DataSourceReader):
         """A task for each range, by minPartitions and maxRecordsPerPartition."""
         options = self.options
         look_up = LookUp(options)
+        # Ids before offsets: offsets of a topic that is created again in between then belong to no id that is read.
+        ids = look_up.ids({each.topic for each in look_up.partitions()})
         ranges = self._pruned(ranges_of(*look_up.bounds()), look_up)
         pieces = split(ranges, records_max=options.max_records, partitions_min=options.min_partitions)
-        return [TopicRange(each) for each in pieces]
+        return [TopicRange(each, ids.get(each.partition.topic)) for each in pieces]
 
     def _pruned(self, ranges: list[Range], look_up: LookUp) -> list[Range]:
         return ranges
@@ -194,6 +202,22 @@ def _cut_offsets(each: Range, kind: type[Filter], value: Any) -> Range:
     return each._replace(start=low, end=high)
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Where a stream's next batch begins and where it may end."""
+
+    begin: Offsets
+    end: Offsets
+    is_recreated: bool
+    """True if a topic was deleted and created again since the last batch."""
+
+
+def _read_up_to(offsets: Offsets, topic: str) -> str:
+    """Return the part of a sentence that says how far the partitions of a topic were read."""
+    rows = [f"{each.partition} to offset {offsets[each]}" for each in sorted(offsets) if each.topic == topic]
+    return f"and was read before, partition {', '.join(rows)}" if rows else "and was not read before"
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A topic as a stream. One for each query, in a process beside the driver; copied into each task."""
 
@@ -201,11 +225,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.columns = tuple(columns)
         self._look_up = LookUp(options)
-        self._initial: Offsets | None = None
+        self._initial: dict[str, Any] | None = None
         self._has_begun = False
         self._target: Offsets | None = None
         self._ends: Offsets | None = None
         self._ends_ns = 0
+        self._ids: TopicIds = {}
+        # Partitions whose loss was reported; each is waited for and reported once.
+        self._gone: set[TopicPartition] = set()
         # Nothing was read yet, so a first batch does not wait for minOffsetsPerTrigger; as in Spark's connector.
         self._waiting_since_ns: int | None = None
         self._commit_failed = False
@@ -218,19 +245,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new query begins, the same at every call, and with checkpointState over restarts."""
         if self._initial is None:
             state = InitialOffsets.of(self.options)
-            offsets = state.load() if state is not None else None
-            if offsets is None:
+            document = state.load() if state is not None else None
+            if document is None:
                 offsets = self._look_up.starting()
+                document = to_json(offsets, ids=self._look_up.ids({each.topic for each in offsets}))
                 if state is not None:
-                    state.save(offsets)
-            self._initial = offsets
-        document: dict[str, Any] = to_json(self._initial)
-        return document
+                    state.save(document)
+            self._initial = document
+        return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where the query ends: at what is there now. What is gone is for `latestOffset` to say."""
+        """Fix where the query ends: at what is there now. `latestOffset` reports what is gone."""
         self._look_up.forget()
         self._target = self._newest({})
+        self._ids |= self._look_up.ids_seen()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark passes to `latestOffset`, unless its trigger wants everything."""
@@ -245,25 +273,62 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself, to the letter, where there is to be none."""
-        begin = from_json(start)
-        end = dict(self._target) if self._target is not None else self._newest(begin)
-        self._look_up.report_loss(losses(begin, end, {}))
+        look = self._look(start)
+        begin, end = look.begin, look.end
         if not isinstance(limit, ReadAllAvailable):
             begin = self._with_new(begin, end)
-            if self._target is None and self._is_to_wait(begin, end):
+            if self._target is None and not look.is_recreated and self._is_to_wait(begin, end):
                 end = begin = from_json(start)
             if self.options.max_offsets is not None:
                 end = limited(self.options.max_offsets, begin, end)
             if self.options.max_bytes is not None:
                 end = limited_by_bytes(self.options, self._look_up.cluster, begin, end)
-        self._has_begun = self._has_begun or self._initial is None or start != to_json(self._initial)
-        if end == from_json(start) and self._has_begun:
+        first = None if self._initial is None or self._has_begun else from_json(self._initial)
+        if start != self._initial:
+            first = None
+        self._has_begun = first is None
+        if end == from_json(start) and self._has_begun and not look.is_recreated:
             if self._target is None:
                 self._rest()
             return start
         self._idle_ms = 0
-        document: dict[str, Any] = to_json(end, start=None if self._has_begun else self._initial)
-        return document
+        return to_json(end, ids=self._ids, start=first)
+
+    def _look(self, start: dict[str, Any]) -> _Look:
+        """Return where the next batch begins and where it may end; report what was lost.
+
+        With failOnDataLoss=false a topic that was deleted and created again is read from its log's start, because it
+        is another topic. One that is gone keeps its last offset, so that it goes on there if it comes back.
+        """
+        before = from_json(start)
+        here = {partition: offset for partition, offset in before.items() if partition not in self._gone}
+        now = self._newest(here)
+        ids_before, ids_now = {**self._ids, **ids_of(start)}, self._look_up.ids_seen()
+        again = recreated(ids_before, ids_now)
+        target = {} if self._target is None else without_topics(self._target, again)
+        end = dict(now)
+        if self._target is not None:
+            # A topic that was created again has no target: all that it has now is read.
+            end = {
+                partition: min(offset, target.get(partition, offset))
+                for partition, offset in now.items()
+                if partition in target or partition.topic in again
+            }
+        begin = without_topics(before, again)
+        self._look_up.report_loss(
+            [f"topic {topic} was deleted and created again, {_read_up_to(before, topic)}" for topic in again]
+            + losses({each: begin[each] for each in begin if each in here}, end, {})
+            + [
+                f"{each} was to be read up to offset {target[each]} and ends at {now[each]} now: its log was cut"
+                for each in sorted(target)
+                if before.get(each, 0) <= now.get(each, -1) < target[each]
+            ]
+        )
+        self._ids = {**ids_before, **ids_now}
+        if self._target is not None:
+            self._target = {**target, **{each: end[each] for each in end if each.topic in again}}
+        self._gone = {partition for partition in begin if partition not in now}
+        return _Look(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
 
     def _rest(self) -> None:
         """Nothing is new. Without a trigger Spark asks 80 times a second, so it is answered later and later."""
@@ -303,28 +368,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except ClientError as error:
                 logger.warning("no newest offsets to report: %s", str(error))
                 return None
-        document: dict[str, Any] = to_json(self._ends or {})
-        return document
+        return to_json(self._ends or {})
 
     # -- what
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task for each range; DataLoss where the logs have less than was planned."""
-        begin, last = start_of(start, end), from_json(end)
+        begin, last, ids = start_of(start, end), from_json(end), ids_of(end)
         ranges = ranges_of(begin, last)
-        if begin != last:
-            # One whose topic was deleted keeps its range: the tasks of the others stay the same.
-            log_starts = self._look_up.log_starts_left([each.partition for each in ranges])
-            gone = [
-                f"{each.partition} is to be read up to offset {each.end}, and it is gone"
-                for each in ranges
-                if each.partition not in log_starts
-            ]
-            self._look_up.report_loss(gone + losses(begin, last, log_starts))
+        if ranges:
+            self._report_planned(begin, last, ranges, ids)
         pieces = split(
             ranges, records_max=self.options.max_records, partitions_min=self.options.min_partitions
         )
-        return [TopicRange(each) for each in pieces]
+        return [TopicRange(each, ids.get(each.partition.topic)) for each in pieces]
+
+    def _report_planned(self, begin: Offsets, last: Offsets, ranges: list[Range], ids: TopicIds) -> None:
+        """Report what is lost of a planned batch. Its tasks stay the same, so that it can run again."""
+        topics = {each.partition.topic for each in ranges}
+        again = recreated(ids, self._look_up.ids(topics))
+        kept = [each for each in ranges if each.partition.topic not in again]
+        log_ends = self._look_up.log_ends_left(kept)
+        log_starts = self._look_up.log_starts_left([each.partition for each in kept])
+        sentences = [
+            f"topic {topic} was deleted and created again after the batch was planned" for topic in again
+        ]
+        for each in kept:
+            if each.partition not in log_starts or each.partition not in log_ends:
+                sentences.append(f"{each.partition} is to be read up to offset {each.end}, and it is gone")
+            elif log_ends[each.partition] < each.end:
+                sentences.append(
+                    f"{each.partition} is to be read up to offset {each.end}, "
+                    f"and its log ends at {log_ends[each.partition]}"
+                )
+        begin, last = without_topics(begin, again), without_topics(last, again)
+        self._look_up.report_loss(sentences + losses(begin, last, log_starts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kproc.clock import NS_PER_MS, SystemClock
-from kproc.spark.brokers import EARLIEST, Cluster, Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
+from kproc.spark.brokers import EARLIEST, Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
 from kproc.spark.local import local_files
 from kproc.spark.look_up import DataLoss
 from kproc.spark.offsets import Range
@@ -27,27 +27,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def read_range(options: SourceOptions, columns: Sequence[str], wanted: Range) -> Iterator[pa.RecordBatch]:
-    """The records of the range as Arrow batches with these columns."""
-    return _Task(options, columns, wanted, cluster_of(options.bootstrap, options.connecting)).run()
+def read_range(
+    options: SourceOptions, columns: Sequence[str], wanted: Range, topic_id: bytes | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Return the records of the range as Arrow batches with these columns.
+
+    `topic_id` is the topic's id when the range was planned. Records of a later topic of the same name are not read:
+    they count as a loss.
+    """
+    return _Task(options, columns, wanted, topic_id).run()
 
 
 class _Task:
     """One range being read. Lives as long as the task."""
 
     def __init__(
-        self, options: SourceOptions, columns: Sequence[str], wanted: Range, cluster: Cluster
+        self, options: SourceOptions, columns: Sequence[str], wanted: Range, topic_id: bytes | None
     ) -> None:
         self._options = options
         self._columns = columns
         self._wanted = wanted
-        self._cluster = cluster
+        self._topic_id = topic_id
+        self._cluster = cluster_of(options.bootstrap, options.connecting)
         self._clock = SystemClock()
 
     def run(self) -> Iterator[pa.RecordBatch]:
         moved_ns = self._clock.now_ns()
         offset = self._wanted.start
-        files = local_files(self._options, self._wanted.partition)
+        files = local_files(self._options, self._wanted.partition, self._topic_id)
         if files is not None:
             # Files may still hold what was deleted below the log's start; a broker's answer ends there.
             offset = self._from_log_start(offset)
@@ -122,6 +129,7 @@ class _Task:
             isolation=options.isolation,
             min_bytes=options.fetch_min_bytes,
             wait_ms=options.fetch_wait_ms,
+            topic_id=self._topic_id,
         )
 
     def _after_loss(self, offset: int) -> int:

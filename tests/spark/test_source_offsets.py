@@ -14,6 +14,7 @@ from kproc.spark.offsets import (
     Range,
     TopicPartition,
     from_json,
+    ids_of,
     limited,
     losses,
     ranges_of,
@@ -41,6 +42,26 @@ def test_the_first_end_has_its_start_and_beats_what_is_asked_for_again() -> None
     assert start_of(to_json({A0: 1110}), end) == {A0: 1000}
     # Of every later batch Spark's own start counts.
     assert start_of(end, to_json({A0: 1200})) == {A0: 1010}
+    # Checkpoints of earlier versions have the start as one object.
+    assert start_of(to_json({A0: 1110}), {"@start": {"a": {"0": 1000}}, "a": {"0": 1010}}) == {A0: 1000}
+
+
+def test_notes_are_topics_without_partitions_for_other_readers() -> None:
+    """Spark's own connector reads a document as {topic: {partition: offset}}."""
+    ids = {"a": bytes(range(16)), "b": bytes(16), "unread": b"x" * 16}
+    document = to_json({A0: 1010, B0: 4}, ids=ids, start={A0: 1000, A1: 0})
+    assert {topic: rows for topic, rows in document.items() if rows} == {"a": {"0": 1010}, "b": {"0": 4}}
+    assert ids_of(document) == {"a": bytes(range(16)), "b": bytes(16)}
+    assert start_of({}, document) == {A0: 1000, A1: 0}
+    assert from_json(document) == {A0: 1010, B0: 4}
+
+
+def test_start_of_recreated_topic_is_not_the_former_ones_end() -> None:
+    before = to_json({A0: 10, B0: 5}, ids={"a": b"1" * 16, "b": b"3" * 16})
+    end = to_json({A0: 4, B0: 7}, ids={"a": b"2" * 16, "b": b"3" * 16})
+    assert start_of(before, end) == {B0: 5}
+    # Of a broker without ids nothing is known.
+    assert start_of(to_json({A0: 10}), end) == {A0: 10}
 
 
 @pytest.mark.parametrize("bad", [[], {"a": 1}, {"a": {"x": 1}}, {"a": {"0": "1"}}, {"a": {"0": True}}])
