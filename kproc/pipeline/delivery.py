@@ -34,9 +34,8 @@ def with_deliveries(pipeline: Pipeline, note: Callable[[str], None]) -> Pipeline
 
 
 def _is_open(sink: Sink) -> bool:
-    """Whether nothing decides it: rows of an update are written by `foreachBatch`, where a batch is not known."""
-    is_said = sink.delivery is not None or any(name.lower() == "delivery" for name in sink.options)
-    return not is_said and sink.mode in (None, "append")
+    """Return True if the specification does not choose the delivery."""
+    return sink.delivery is None and not any(name.lower() == "delivery" for name in sink.options)
 
 
 def has_transactions(access: Access) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kproc.pipeline.access import security_options
 from kproc.pipeline.model import FILE_FORMATS, Pipeline, Sink
 from kproc.pipeline.python_code import call, resolve
+from kproc.spark.topic_sink import topic_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,9 +32,9 @@ def start_stream(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -
         writer = writer.foreachBatch(lambda rows, batch: _show(sink, rows, show, f"batch {batch}"))
     elif sink.kind == "python":
         writer = writer.foreachBatch(_function(pipeline, sink))
-    elif sink.kind == "topic" and sink.connector == "kproc" and sink.mode in ("update", "complete"):
-        # Spark lets sinks in Python append only, in which case rows of an update are what is appended.
-        writer = writer.foreachBatch(lambda rows, _: write_table(pipeline, sink, rows, show))
+    elif sink.kind == "topic" and sink.connector == "kproc" and sink.mode == "update":
+        # Spark gives this output mode to no sink in Python.
+        writer = writer.foreachBatch(topic_sink(sink.bootstrap, sink.target, options=_topic_options(sink)))
     elif sink.kind == "memory":
         # Spark names the table by the query; the checkpoint says that it may not be continued.
         writer = writer.format("memory").queryName(sink.target)
@@ -67,16 +68,21 @@ def _configured(writer: Any, sink: Sink) -> Any:
     """The options that say where; the specification's own come last."""
     if sink.kind == "topic":
         writer = writer.option("kafka.bootstrap.servers", sink.bootstrap).option("topic", sink.target)
-        writer = writer.options(**security_options(sink))
-        if sink.headers is not None:
-            writer = writer.option("includeHeaders", "true")
-        if sink.delivery is not None and sink.connector == "kproc":
-            writer = writer.option("delivery", sink.delivery)
-    elif sink.kind in FILE_FORMATS:
+        return writer.options(**_topic_options(sink))
+    if sink.kind in FILE_FORMATS:
         writer = writer.option("path", sink.target)
         if sink.partition_by:
             writer = writer.partitionBy(*sink.partition_by)
     return writer.options(**sink.options)
+
+
+def _topic_options(sink: Sink) -> dict[str, str]:
+    options = dict(security_options(sink))
+    if sink.headers is not None:
+        options["includeHeaders"] = "true"
+    if sink.delivery is not None and sink.connector == "kproc":
+        options["delivery"] = sink.delivery
+    return {**options, **sink.options}
 
 
 def _show(sink: Sink, rows: DataFrame, show: Show, what: str) -> None:

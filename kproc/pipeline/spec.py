@@ -232,8 +232,6 @@ def _sink(table: Table, defaults: Defaults) -> Sink:
     )
     if is_files and sink.mode not in (None, "append"):
         raise table.error("mode", f"files are written once: append, not {sink.mode}")
-    if sink.delivery == EXACTLY_ONCE and sink.mode not in (None, "append"):
-        raise table.error("delivery", f"{EXACTLY_ONCE} goes with mode append, not {sink.mode}")
     if sink.delivery == EXACTLY_ONCE and sink.connector != "kproc":
         raise table.error(
             "delivery", f"Spark's own connector writes at least once: {EXACTLY_ONCE} is kproc's"

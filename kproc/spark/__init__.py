@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from kproc.spark.requirements import HINT, require_spark
 from kproc.spark.schema import BASE_COLUMNS, COLUMNS
+from kproc.spark.topic_sink import topic_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark"]
+__all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark", "topic_sink"]
 
 
 def register(spark: SparkSession) -> None:

@@ -33,12 +33,20 @@ def header_array(
     ):
         _read_headers(raw, position, count, end, places[:, row : row + count])
         row += count
-    keys = pc.cast(binary_array(raw, places[0], places[1]), pa.string())
+    keys = _text(binary_array(raw, places[0], places[1]))
     values = binary_array(raw, places[2], places[3])
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     entries = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
     return pa.ListArray.from_arrays(pa.array(offsets), entries, type=arrow_type, mask=pa.array(~has_some))
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Return the keys as strings. Bytes that are not UTF-8 become U+FFFD, as Java's clients show them."""
+    try:
+        return pc.cast(keys, pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
 
 
 def _read_headers(raw: bytes, position: int, count: int, end: int, places: Array) -> None:

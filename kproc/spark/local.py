@@ -42,7 +42,7 @@ class WrongDirectory(Exception):
 
 
 def local_files(
-    options: SourceOptions, partition: TopicPartition, planned_id: bytes | None
+    options: SourceOptions, partition: TopicPartition, planned_id: bytes | None = None
 ) -> PartitionFiles | None:
     """Return the partition's files, or None if it is to be fetched.
 

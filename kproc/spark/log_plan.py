@@ -12,6 +12,7 @@ from kproc.errors import Corrupt
 from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.log_files import PartitionFiles
 from kproc.spark.log_options import LogOptions, Offsets
+from kproc.spark.option_values import OptionError
 from kproc.storage.checkpoints import LOG_START_FILE, read_log_starts
 from kproc.storage.format import LOG_SUFFIX, parse_partition_directory_name
 from kproc.storage.fs import OsFs
@@ -35,7 +36,7 @@ def plan(options: LogOptions) -> list[tuple[PartitionFiles, int, int]]:
 
 
 def find_partitions(options: LogOptions) -> list[PartitionFiles]:
-    """The partitions of the topics that are asked for, in all data directories; ValueError if a topic has none."""
+    """The partitions of the topics that are asked for, in all data directories; OptionError if a topic has none."""
     found: dict[tuple[str, int], PartitionFiles] = {}
     pattern = None if options.pattern is None else re.compile(options.pattern)
     for path in options.paths:
@@ -49,14 +50,14 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
             if topic in options.topics or (pattern is not None and not is_hidden and pattern.search(topic)):
                 files = PartitionFiles(directory / name, *parsed, checkpoint=starts.get(parsed, 0))
                 if parsed in found:
-                    raise ValueError(
+                    raise OptionError(
                         f"partition {name} is in {found[parsed].directory.parent} and in {directory}"
                     )
                 found[parsed] = files
     missing = set(options.topics) - {topic for topic, _ in found}
     if missing or not found:
         what = f"topic {', '.join(sorted(missing))}" if missing else f"topic that {options.pattern!r} matches"
-        raise ValueError(f"there is no {what} in {', '.join(options.paths)}")
+        raise OptionError(f"there is no {what} in {', '.join(options.paths)}")
     return [found[key] for key in sorted(found)]
 
 
@@ -67,21 +68,21 @@ def _log_starts(directory: Path) -> dict[tuple[str, int], int]:
             return {}
         return read_log_starts(OsFs(), directory)
     except Corrupt as error:
-        raise ValueError(str(error)) from None
+        raise OptionError(str(error)) from None
 
 
 def _partition_names(directory: Path) -> list[str]:
     try:
         entries = sorted(os.listdir(directory))
     except OSError as error:
-        raise ValueError(f"path {directory} cannot be read: {error.strerror}") from None
+        raise OptionError(f"path {directory} cannot be read: {error.strerror}") from None
     names = [each for each in entries if parse_partition_directory_name(each) is not None]
     if not names:
         if parse_partition_directory_name(directory.name) and any(
             each.endswith(LOG_SUFFIX) for each in entries
         ):
-            raise ValueError(f"path {directory} is a partition's directory: give the one that it lies in")
-        raise ValueError(
+            raise OptionError(f"path {directory} is a partition's directory: give the one that it lies in")
+        raise OptionError(
             f"path {directory} is no data directory: no <topic>-<partition> directories are in it"
         )
     return [each for each in names if (directory / each).is_dir()]
@@ -95,7 +96,7 @@ def _check_named(found: Iterable[PartitionFiles], offsets: Offsets, name: str) -
     if have != named:
         missing = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(have - named))
         unknown = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(named - have))
-        raise ValueError(
+        raise OptionError(
             f"{name} must name every partition: "
             + "; ".join(
                 filter(None, (missing and f"without {missing}", unknown and f"there is no {unknown}"))
@@ -121,7 +122,7 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
         end = high if found is None else min(found, high)
     for name, offset in (("startingOffsets", start), ("endingOffsets", end)):
         if not low <= offset <= high and options.fail_on_data_loss:
-            raise ValueError(
+            raise OptionError(
                 f"{name}: {files} has no offset {offset}, it has {low} to {high} "
                 "(failOnDataLoss=false reads what there is)"
             )

@@ -184,14 +184,16 @@ _OTHERS: Final = (
 )
 # What Kafka's consumer has and this source has no use for: accepted, so that a job moves over, and said once.
 _WITHOUT_EFFECT: Final = (
-    "kafka.allow.auto.create.topics kafka.client.dns.lookup kafka.client.rack "
-    "kafka.connections.max.idle.ms kafka.enable.metrics.push kafka.exclude.internal.topics "
-    "kafka.group.instance.id kafka.heartbeat.interval.ms kafka.max.poll.interval.ms kafka.max.poll.records "
-    "kafka.metadata.max.age.ms kafka.metadata.recovery.strategy kafka.metric.reporters "
-    "kafka.metrics.num.samples kafka.metrics.recording.level kafka.metrics.sample.window.ms "
-    "kafka.partition.assignment.strategy kafka.receive.buffer.bytes kafka.reconnect.backoff.max.ms "
-    "kafka.reconnect.backoff.ms kafka.send.buffer.bytes kafka.session.timeout.ms "
-    "kafka.socket.connection.setup.timeout.max.ms"
+    "kafka.allow.auto.create.topics kafka.auto.commit.interval.ms kafka.client.dns.lookup "
+    "kafka.client.rack kafka.connections.max.idle.ms kafka.enable.metrics.push "
+    "kafka.exclude.internal.topics kafka.group.instance.id kafka.group.protocol "
+    "kafka.group.remote.assignor kafka.heartbeat.interval.ms kafka.max.poll.interval.ms "
+    "kafka.max.poll.records kafka.metadata.max.age.ms kafka.metadata.recovery.rebootstrap.trigger.ms "
+    "kafka.metadata.recovery.strategy kafka.metric.reporters kafka.metrics.num.samples "
+    "kafka.metrics.recording.level kafka.metrics.sample.window.ms kafka.partition.assignment.strategy "
+    "kafka.receive.buffer.bytes kafka.reconnect.backoff.max.ms kafka.reconnect.backoff.ms "
+    "kafka.send.buffer.bytes kafka.session.timeout.ms kafka.share.acknowledgement.mode "
+    "kafka.share.acquire.mode kafka.socket.connection.setup.timeout.max.ms"
 ).split()
 # Names, or beginnings of names that end with a dot or an asterisk, which are refused, and why.
 _REFUSED: Final = {
@@ -200,6 +202,7 @@ _REFUSED: Final = {
     "kafka.auto.offset.reset": "startingOffsets says where a new query begins",
     "kafka.enable.auto.commit": "Spark's checkpoint has the offsets; commitGroup=<group> commits them as well",
     "kafka.interceptor.classes": "there is no Java consumer; transform the DataFrame instead",
+    "kafka.config.providers": "there is no Java consumer; kproc.client.config names a file with variables",
     "path": "load() takes no path: subscribe=<topic> names what is read",
     "topic": "that is the sink's; a source has subscribe=<topic>",
     "topics": "subscribe=<topic>,<topic> names what is read",

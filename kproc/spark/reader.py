@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -61,6 +61,7 @@ from kproc.spark.requirements import require_spark
 from kproc.spark.schema import columns_of
 from kproc.spark.sizes import limited_by_bytes
 from kproc.spark.task import read_range
+from kproc.spark.told import sentence_first, sentence_first_rows
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class BatchReader(DataSourceReader):
         self.options = options
         self.columns = tuple(columns)
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         """A task for each range, by minPartitions and maxRecordsPerPartition."""
         options = self.options
@@ -138,7 +140,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
-        return records_of(self.options, self.columns, partition)
+        return sentence_first_rows(records_of(self.options, self.columns, partition))
 
 
 class BatchReaderPushdown(BatchReader):
@@ -241,6 +243,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where
 
+    @sentence_first()
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins, the same at every call, and with checkpointState over restarts."""
         if self._initial is None:
@@ -254,6 +257,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = document
         return self._initial
 
+    @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends: at what is there now. `latestOffset` reports what is gone."""
         self._look_up.forget()
@@ -271,6 +275,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(options.min_offsets)
         return ReadAllAvailable()
 
+    @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself, to the letter, where there is to be none."""
         look = self._look(start)
@@ -372,6 +377,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what
 
+    @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task for each range; DataLoss where the logs have less than was planned."""
         begin, last, ids = start_of(start, end), from_json(end), ids_of(end)
@@ -406,7 +412,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
-        return records_of(self.options, self.columns, partition)
+        return sentence_first_rows(records_of(self.options, self.columns, partition))
 
     # -- afterwards
 
@@ -429,6 +435,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Nothing: connections are the process's, and Spark does not always call this."""
+
+
+class RejectedStreamReader(DataSourceStreamReader):
+    """Stands for a reader whose options are wrong, and raises the error when Spark first asks it for something.
+
+    If `streamReader()` itself raised it, Spark would show an UnboundLocalError of its own in its place: its runner
+    stops the reader that it did not get (Spark 4.2 and 4.3, python_streaming_source_runner).
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _raise(self) -> NoReturn:
+        with sentence_first():
+            raise self._error
+
+    def getDefaultReadLimit(self) -> NoReturn:
+        """Raise the error."""
+        self._raise()
+
+    def initialOffset(self) -> NoReturn:
+        """Raise the error."""
+        self._raise()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
+        """Raise the error."""
+        self._raise()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
+        """Raise the error."""
+        self._raise()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        """Raise the error."""
+        self._raise()
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to stop."""
 
 
 def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition, int]) -> None:

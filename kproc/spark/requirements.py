@@ -7,13 +7,17 @@ from typing import Final
 HINT: Final = "pip install '.[spark]' in a checkout of kproc"
 
 
+class MissingRequirement(ImportError):
+    """A package that Spark's side of kproc needs is missing or too old."""
+
+
 def require_spark() -> None:
-    """ImportError in one line that names the way out, where PySpark or what it needs is missing or too old."""
+    """Raise MissingRequirement, in one line with the way out, if PySpark or a package it needs is missing or old."""
     try:
         import numpy  # noqa: F401
         import pyarrow  # noqa: F401
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow  # noqa: F401
     except ImportError as error:
-        raise ImportError(
+        raise MissingRequirement(
             f"Spark's side of kproc needs PySpark 4.2, pyarrow and numpy ({error}): {HINT}"
         ) from None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kproc.spark.schema import columns_of, schema_for
-from kproc.spark.told import sentence_first
+from kproc.spark.told import sentence_first, sentence_first_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +65,7 @@ class LogReader(DataSourceReader):
         self._options = LogOptions.parse(options)
         self._columns = columns_of(schema)
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         """The ranges; Spark makes one without a value of an empty list."""
         from kproc.spark.log_plan import plan
@@ -75,13 +76,17 @@ class LogReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """Return the rows of one range."""
+        return sentence_first_rows(self._read(partition))
+
+    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogRange):
             return
         from pathlib import Path
 
         from kproc.spark.decode import Decoder
         from kproc.spark.log_files import Gone, PartitionFiles
+        from kproc.spark.look_up import DataLoss
 
         files = PartitionFiles(Path(partition.directory), partition.topic, partition.partition)
         decoder = Decoder(
@@ -98,13 +103,13 @@ class LogReader(DataSourceReader):
                 yield from files.read(decoder, isolation=self._options.isolation)
             except Gone as error:
                 if self._options.fail_on_data_loss:
-                    raise ValueError(f"{error} (failOnDataLoss=false goes on there)") from None
+                    raise DataLoss(f"{error} (failOnDataLoss=false goes on there)") from None
                 if error.start <= decoder.next_offset:
                     return
                 decoder.next_offset = error.start
             else:
                 if not decoder.is_done and self._options.fail_on_data_loss:
-                    raise ValueError(
+                    raise DataLoss(
                         f"{files} ends at {decoder.next_offset}, it had records up to {partition.end} when the read "
                         "was planned (failOnDataLoss=false reads what there is)"
                     )

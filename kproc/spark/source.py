@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from kproc.spark.schema import schema_for
-from kproc.spark.told import sentence_first
+from kproc.spark.told import is_for_users, sentence_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -49,10 +49,14 @@ class KprocDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream: `spark.readStream`."""
-        from kproc.spark.reader import stream_reader
+        from kproc.spark.reader import RejectedStreamReader, stream_reader
 
-        with sentence_first():
+        try:
             return stream_reader(dict(self.options), schema)
+        except Exception as error:
+            if is_for_users(error):
+                return RejectedStreamReader(error)
+            raise
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write: `df.write`."""

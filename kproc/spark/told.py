@@ -1,22 +1,45 @@
-"""How a mistake in the options reaches the person who made it: as a sentence, without the stack of Spark's worker."""
+"""Sentence first: errors reach the user as one sentence instead of below the stack of Spark's Python process."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final, TypeVar
+
+_HIDE: Final = "SPARK_HIDE_TRACEBACK"
+_Row = TypeVar("_Row")
 
 
 @contextmanager
 def sentence_first() -> Iterator[None]:
-    """Around what reads options, in the processes that Spark starts for it.
+    """Show an error of kproc without the stack; also a decorator for whatever Spark calls.
 
-    Spark's own switch is taken: such a process ends with the error, so no other error's stack is hidden by it.
+    Exceptions whose class is kproc's own are written for users: wrong options and columns, lost records, a missing
+    topic, a broker that does not answer. All other exceptions are bugs and keep their stack.
     """
-    from kproc.spark.option_values import OptionError
-
     try:
         yield
-    except OptionError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # noqa: TID251 - read there by Spark
+    except Exception as error:
+        if is_for_users(error) and _is_spark_process():
+            # The process ends with this error, so the switch hides no other error's stack.
+            os.environ[_HIDE] = "1"  # noqa: TID251 - Spark reads it there
         raise
+
+
+def is_for_users(error: BaseException) -> bool:
+    """Return True if the error's text says all that its reader needs."""
+    return type(error).__module__.partition(".")[0] == "kproc"
+
+
+def sentence_first_rows(rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Return the rows; an error on the way is shown as by `sentence_first`."""
+    with sentence_first():
+        yield from rows
+
+
+def _is_spark_process() -> bool:
+    """Return True in a process that Spark started to run Python code for it, not in the user's own program."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")

@@ -61,12 +61,15 @@ class TopicLeaders:
         begin_ns = self._clock.now_ns()
         pause_ms = self._settings.backoff_ms
         while True:
+            spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
             try:
-                code = self.ask([topic]).get(topic, 0)
+                code = self.ask([topic], limit_ms=max(0, self._settings.max_block_ms - spent_ms)).get(
+                    topic, 0
+                )
             except Unreachable as error:
-                if self._clock.now_ns() - begin_ns > self._settings.max_block_ms * NS_PER_MS:
-                    raise ProduceFailed(f"topic {topic}: {error}") from None
-                continue
+                raise ProduceFailed(
+                    f"topic {topic}: {error} (kafka.max.block.ms={self._settings.max_block_ms})"
+                ) from None
             if not code:
                 return
             spent_ms = (self._clock.now_ns() - begin_ns) // NS_PER_MS
@@ -82,11 +85,11 @@ class TopicLeaders:
             pause(pause_ms)
             pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
 
-    def ask(self, topics: Iterable[str]) -> dict[str, int]:
-        """Metadata of the topics; error codes by topic."""
+    def ask(self, topics: Iterable[str], *, limit_ms: int | None = None) -> dict[str, int]:
+        """Ask for Metadata of the topics; return error codes by topic. Raise Unreachable after `limit_ms`."""
         rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}
-        answer = self._cluster.call(ApiKey.METADATA, fields)
+        answer = self._cluster.call(ApiKey.METADATA, fields, limit_ms=limit_ms)
         for row in answer["brokers"]:
             self._on_node(row["node_id"], (row["host"], row["port"]))
         codes: dict[str, int] = {}

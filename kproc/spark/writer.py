@@ -41,6 +41,7 @@ from kproc.spark.option_values import OptionError
 from kproc.spark.producer import Producer
 from kproc.spark.sink_options import EXACTLY_ONCE, SinkOptions, parse_sink_options
 from kproc.spark.task_writer import TaskWriter, WriteFailed
+from kproc.spark.told import sentence_first
 from kproc.spark.transactions import OpenTransaction, Transactions
 
 logger = logging.getLogger(__name__)
@@ -120,9 +121,11 @@ def batch_writer(options: Mapping[str, str], schema: types.StructType, overwrite
 
 
 def stream_writer(options: Mapping[str, str], schema: types.StructType, overwrite: bool) -> KprocStreamWriter:
-    """The writer of `df.writeStream`."""
-    if overwrite:
-        raise OptionError("output mode complete is not possible, a topic is only appended to: use update")
+    """Return the writer of `df.writeStream`.
+
+    `overwrite` is the output mode complete. Each batch then appends all rows of the result, as with Spark's own
+    connector: a topic keeps what it has.
+    """
     return KprocStreamWriter(_checked(options, schema))
 
 
@@ -378,18 +381,21 @@ class KprocBatchWriter(DataSourceArrowWriter):
             name = f"{_NAME}-{once.app_id or uuid.uuid4()}"
             self._write = Write(name, once.version, has_marks=once.app_id is not None)
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
         """One task."""
         if self._write is None:
             return write_task(self.options, iterator)
         return write_task_once(self.options, self._write, iterator, is_stream=False)
 
+    @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """At least once every task's records are acknowledged, and there is nothing left to do."""
         if self._write is not None:
             commit_write(self.options, self._write, messages)
         logger.info("wrote %s", summary(messages))
 
+    @sentence_first()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """At least once what was acknowledged stays: a topic is only appended to."""
         if self._write is not None:
@@ -404,18 +410,21 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
         """One task of a micro-batch."""
         if self.options.exactly_once is None:
             return write_task(self.options, iterator)
         return write_task_once(self.options, stream_write(*marker()), iterator, is_stream=True)
 
+    @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """May come again for a batch after a restart. At least once every task's records are acknowledged."""
         if self.options.exactly_once is not None:
             commit_write(self.options, stream_write(_query_id(messages), batchId), messages)
         logger.info("batch %d: wrote %s", batchId, summary(messages))
 
+    @sentence_first()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """At least once what was acknowledged stays, and is written again when Spark runs the batch again."""
         if self.options.exactly_once is None:

@@ -167,7 +167,7 @@ def scan_records(raw: bytes, count: int, expected: Expected) -> int | None:
                 position += 1
             if position != end:
                 return None
-    except (IndexError, ProtocolError, UnicodeDecodeError):
+    except (IndexError, ProtocolError):
         return None
     return largest if position == size else None
 
@@ -182,7 +182,6 @@ def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
         value_at = position + key_bytes
         if key_bytes < 0 or value_at > end:
             raise ProtocolError("a header's key runs past its record")
-        raw[position:value_at].decode()
         value_bytes, position = read_varint(raw, value_at)
         position += max(value_bytes, 0)
         if position > end:

@@ -92,7 +92,8 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
         value_at = position + key_bytes
         if key_bytes < 0 or value_at > end:
             raise _cut_off("header key")
-        key = raw[position:value_at].decode()
+        # Kafka stores any bytes; its clients show those that are not UTF-8 as U+FFFD.
+        key = raw[position:value_at].decode(errors="replace")
         value_bytes, position = read_varint(raw, value_at)
         if value_bytes < 0:
             headers.append((key, None))
@@ -182,8 +183,6 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
             yield record
     except (ProtocolError, IndexError):
         raise _cut_off("last field") from None
-    except UnicodeDecodeError:
-        raise _invalid("record header key is not UTF-8") from None
     if position != len(raw):
         raise _invalid(f"{len(raw) - position} bytes follow the last record")
 

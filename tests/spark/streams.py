@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +26,19 @@ def send(bootstrap: str, topic: str, values: list[str], *, partition: int = 0, *
         producer.produce(topic, value=value.encode(), partition=partition)
     left = producer.flush(30)
     assert left == 0, f"{left} records were not acknowledged"
+
+
+def recreate_topic(bootstrap: str, topic: str) -> None:
+    """Delete the topic and create it again, empty, with one partition."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+
+    def is_created() -> bool:
+        problem = admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(30)
+        assert problem is None, problem
+        return True
+
+    wait_until(is_created, what=f"{topic} is created again")
 
 
 def numbered(first: int, count: int) -> list[str]:

@@ -13,10 +13,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.spark.streams import numbered, send
+from tests.spark.streams import numbered, recreate_topic, send
 from tests.support.broker import BrokerUnderTest, ServedBroker
 from tests.support.topics import TopicFactory, fresh_name
-from tests.support.wait import wait_until
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
 pytest.importorskip("pyarrow", reason="needs the spark extra")
@@ -76,21 +75,6 @@ def trim(bootstrap: str, topic: str, partition: int, before: int) -> None:
     with Client.connect(host, int(port)) as client:
         answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
     assert answer["topics"][0]["partitions"][0]["error_code"] == 0
-
-
-def remake(bootstrap: str, topic: str) -> None:
-    """Delete the topic and make it anew, empty."""
-    from confluent_kafka.admin import NewTopic
-
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
-
-    def made() -> bool:
-        problem = admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(30)
-        assert problem is None, problem
-        return True
-
-    wait_until(made, what=f"{topic} is made anew")
 
 
 @pytest.mark.usefixtures("short_looks")
@@ -377,7 +361,7 @@ def test_a_loss_is_an_error_or_a_warning(
     assert "its log starts at 12" in caplog.text
 
     # The log is shorter than a checkpoint without topic ids says: there is no telling what was missed.
-    remake(broker.bootstrap, name)
+    recreate_topic(broker.bootstrap, name)
     send(broker.bootstrap, name, numbered(100, 4))
     fresh = stream(broker.bootstrap, subscribe=name)
     with pytest.raises(DataLoss, match=rf"{name}-0 was read up to offset 20 and ends at 4 now"):
@@ -410,7 +394,7 @@ def test_latest_offset_of_recreated_topic_reports_loss(
     first = stream(broker.bootstrap, subscribe=name, startingOffsets="earliest")
     end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
     # Fewer partitions and as many records: nothing but the id tells.
-    remake(broker.bootstrap, name)
+    recreate_topic(broker.bootstrap, name)
     send(broker.bootstrap, name, numbered(100, 5))
     # By the process that read the former topic, and by one that has its checkpoint.
     for reader in (first, stream(broker.bootstrap, subscribe=name)):
@@ -441,7 +425,7 @@ def test_available_now_notices_recreated_topic(
         start = reader.initialOffset()
         reader.prepareForTriggerAvailableNow()
         end = reader.latestOffset(start, ReadMaxRows(4))
-    remake(broker.bootstrap, name)
+    recreate_topic(broker.bootstrap, name)
     send(broker.bootstrap, name, numbered(100, count))
     with pytest.raises(DataLoss, match=f"topic {name} was deleted and created again"):
         strict.latestOffset(end, ReadMaxRows(4))
@@ -468,7 +452,7 @@ def test_task_of_recreated_topic_reads_nothing_of_the_new_one(
             start = flow.initialOffset()
             end = flow.latestOffset(start, ReadAllAvailable())
             planned += [(lax, table, table.partitions()), (lax, flow, flow.partitions(start, end))]
-    remake(broker.bootstrap, name)
+    recreate_topic(broker.bootstrap, name)
     send(broker.bootstrap, name, numbered(100, 10))
     for is_strict, reader, tasks in planned:
         if is_strict == "true":

@@ -123,10 +123,12 @@ def test_what_cannot_be_written_is_refused_in_one_line(
         assert "\n" not in str(caught.value)
 
 
-def test_a_topic_is_only_appended_to() -> None:
-    for writer in (batch_writer, stream_writer):
-        with pytest.raises(ValueError, match="a topic is only appended to"):
-            writer(TO, types.StructType([types.StructField("value", STRING)]), True)
+def test_batch_writer_rejects_overwrite_and_stream_writer_appends() -> None:
+    """Overwriting is the save mode of a batch, and the output mode complete of a stream."""
+    schema = types.StructType([types.StructField("value", STRING)])
+    with pytest.raises(ValueError, match="a topic is only appended to"):
+        batch_writer(TO, schema, True)
+    assert stream_writer(TO, schema, True).options == stream_writer(TO, schema, False).options
 
 
 class Done:

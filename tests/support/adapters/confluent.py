@@ -86,6 +86,27 @@ def consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Recei
         consumer.close()
 
 
+def consume_committed(bootstrap: str, topic: str, *, partitions: int = 1) -> list[Received]:
+    """Read the committed records of all partitions up to their last stable offsets."""
+    consumer = _consumer(bootstrap, **{"isolation.level": "read_committed", "enable.partition.eof": True})
+    try:
+        left = set(range(partitions))
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+        received: list[Received] = []
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while left and time.monotonic() < deadline:
+            for message in consumer.consume(500, timeout=0.2):
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    received.append(_received(message))
+        assert not left, f"partitions {left} of {topic} were not read to their ends"
+        return received
+    finally:
+        consumer.close()
+
+
 def _consumer(bootstrap: str, **more: Any) -> Consumer:
     # librdkafka insists on a group.id, though `assign` without commits never joins a group.
     return Consumer(

@@ -39,7 +39,8 @@ def chosen(sink: str, *, is_able: bool, monkeypatch: pytest.MonkeyPatch) -> tupl
         ('topic = "t", delivery = "at-least-once"', True, "at-least-once", None),
         ('topic = "t", delivery = "exactly_once"', False, "exactly-once", None),
         ('topic = "t", options.delivery = "at-least-once"', True, None, None),
-        ('topic = "t", mode = "update"', True, None, None),
+        ('topic = "t", mode = "update"', True, "exactly-once", None),
+        ('topic = "t", mode = "complete"', True, "exactly-once", None),
         ('topic = "t", connector = "kafka"', True, None, None),
         ('parquet = "lake"', True, None, None),
     ],
@@ -56,7 +57,6 @@ def test_a_topic_gets_each_row_exactly_once_where_nothing_speaks_against_it(
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ('delivery = "exactly-once", mode = "update"', "goes with mode append"),
         ('delivery = "exactly-once", connector = "kafka"', "Spark's own connector writes at least once"),
         ('delivery = "at-most-once"', "is none of at-least-once, exactly-once"),
     ],

@@ -19,6 +19,7 @@ from kproc.spark.decode import Decoder
 from kproc.spark.log_files import Gone, HalfReplaced, PartitionFiles
 from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
+from kproc.spark.look_up import DataLoss
 from kproc.storage.log import Log, LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, LogRig, append_one, batch
@@ -257,7 +258,7 @@ def test_a_log_that_has_become_shorter_since_the_plan_is_an_error(rig: LogRig, l
             active.write_bytes(whole)
 
     with pytest.raises(
-        ValueError, match=r"t-0 in .* ends at 295, it had records up to 300 when the read was"
+        DataLoss, match=r"t-0 in .* ends at 295, it had records up to 300 when the read was"
     ):
         rows()
     assert rows(failOnDataLoss="false") == 295
