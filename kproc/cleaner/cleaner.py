@@ -9,7 +9,6 @@ other role does either. It is the last role to stop.
 from __future__ import annotations
 
 import logging
-import select
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -31,20 +30,19 @@ from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.cluster.values_in_force import log_overrides
 from kproc.config import Config
 from kproc.metrics.slab import MetricsRow
-from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.log_dir_usage import log_dir_usage
-from kproc.observe.metrics_http import MetricsResponder
+from kproc.observe.uncleanable_partitions import REPORT_UNCLEANABLE, make_report
 from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.role.partition_table import PartitionRow, PartitionTable
-from kproc.role.roles import HANDLER, handler_id
+from kproc.role.roles import CONTROLLER, HANDLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.catalog import read_topic_id
 from kproc.storage.format import LOG_SUFFIX
 from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.log_config import LogConfig
 from kproc.storage.set_aside import list_deleted
-from kproc.transport.agent import AgentId, Doze
+from kproc.transport.agent import AgentId, Doze, Link
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
 
 logger = logging.getLogger(__name__)
@@ -69,8 +67,6 @@ class Cleaner(LinkedAgent):
         fs: Fs,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
-        self._responder: MetricsResponder | None = None
-        self._figures: BrokerFigures | None = None
         self._config = config
         self._table = table
         self._fs = fs
@@ -99,6 +95,7 @@ class Cleaner(LinkedAgent):
             interval_ms=config.log_retention_check_interval_ms,
             when_let_go=self._when_let_go,
         )
+        self._reported = make_report({})
         self._compactor = Compactor(
             config=config,
             clock=clock,
@@ -109,20 +106,19 @@ class Cleaner(LinkedAgent):
             metrics=metrics,
         )
 
+    def attach(self, link: Link) -> None:
+        super().attach(link)
+        if link.peer == CONTROLLER:  # A new controller has heard of no uncleanable partition.
+            self._reported = make_report({})
+
     def _due_ms(self, now_ns: int) -> int:
         due_ms = super()._due_ms(now_ns)
-        if self._figures is not None:
-            due_ms = min(due_ms, self._figures.due_ms(now_ns))
         return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
 
     def _work(self) -> int:
         work = self._take_records(self._take_record)
         if self._wait_for_checkpoint:
             self._answer_checkpoint()
-        if self._responder is not None:
-            work += self._responder.work()
-        if self._figures is not None:
-            work += self._figures.work()
         if not self._is_stopping:
             work += self._look_at_retention()
             work += self._compactor.work()
@@ -138,26 +134,6 @@ class Cleaner(LinkedAgent):
         else:
             assert kind == REPLY, kind
             self._calls.take_reply(view)
-
-    def answer_scrapes(self, responder: MetricsResponder, figures: BrokerFigures) -> None:
-        """Serve the metrics listener from now on."""
-        self._responder, self._figures = responder, figures
-        self._epoll.register(responder.fileno(), select.EPOLLIN)
-
-    def known_ends(self, topic: str, partition: int) -> tuple[int, int]:
-        """Log start and recovery point from the checkpoints, for a log that is not open; zeros if there are none."""
-        key = (topic, partition)
-        return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)
-
-    def image(self) -> ClusterImage:
-        """The cleaner's copy of the metadata."""
-        return self._image
-
-    def close(self) -> None:
-        if self._responder is not None:
-            self._epoll.unregister(self._responder.fileno())
-            self._responder.close()
-        super().close()
 
     def ask_handler(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
@@ -190,8 +166,16 @@ class Cleaner(LinkedAgent):
         for on_reply in waiting:
             on_reply(reply)
 
+    def _report_uncleanable(self) -> None:
+        report = make_report(self._compactor.uncleanable())
+        outbox = self._outbox(CONTROLLER)
+        if report != self._reported and outbox is not None:
+            self._reported = report
+            self._calls.ask(outbox, CONTROLLER, REPORT_UNCLEANABLE, report, lambda _reply: None)
+
     def _on_tick(self, now_ns: int) -> None:
         run = self.containment.run
+        run("reporting uncleanable partitions", None, self._report_uncleanable)
         if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
             self._next_removal_ns = self._removal_due()
             run("removing deleted directories", None, self._remove_due)

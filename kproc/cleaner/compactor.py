@@ -36,6 +36,8 @@ from kproc.config import Config
 from kproc.errors import Corrupt
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
+from kproc.observe.log_dir_usage import log_bytes
+from kproc.observe.uncleanable_partitions import Uncleanable
 from kproc.role.calls import AskHandler
 from kproc.role.partition_table import PartitionTable
 from kproc.storage.compaction import CompactionPass, PassFacts, SegmentChanged
@@ -96,7 +98,7 @@ class Compactor:
         self._directory = Path(config.log_dirs)
         self._offsets = CleanerOffsets(fs, self._directory)
         # Damaged logs, by topic id and index. They are not compacted before the next start, as in Kafka.
-        self._uncleanable: set[tuple[bytes, int]] = set()
+        self._uncleanable: dict[tuple[bytes, int], Uncleanable] = {}
         self._postponed_ns: dict[tuple[bytes, int], int] = {}
         self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
         self._steps = self._run()
@@ -178,7 +180,30 @@ class Compactor:
                     "%s-%d is not compacted until the next start: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
                 )  # fmt: skip
-                self._uncleanable.add((topic.topic_id, partition.index))
+                self._mark_uncleanable(topic, partition.index, problem)
+
+    def _mark_uncleanable(self, topic: TopicImage, index: int, problem: Exception) -> None:
+        try:
+            size_bytes = log_bytes(self._directory / f"{topic.name}-{index}")
+        except OSError:
+            size_bytes = 0
+        reason = str(problem) or type(problem).__name__
+        self._uncleanable[topic.topic_id, index] = Uncleanable(reason, size_bytes)
+        self._count_uncleanable()
+
+    def _count_uncleanable(self) -> None:
+        found = self._uncleanable.values()
+        self._values[SLOT["compaction_uncleanable_partitions"]] = len(found)
+        self._values[SLOT["compaction_uncleanable_bytes"]] = sum(each.size_bytes for each in found)
+
+    def uncleanable(self) -> dict[tuple[str, int], Uncleanable]:
+        """Return the logs that are not compacted because they are damaged, by topic and index."""
+        found = {}
+        topics = self._image().topics_by_id
+        for (topic_id, index), each in self._uncleanable.items():
+            if topic_id in topics:
+                found[topics[topic_id].name, index] = each
+        return found
 
     def _ask(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
         """Ask the owner; returns its answer, None if the topic is gone."""
@@ -195,6 +220,7 @@ class Compactor:
 
     def _survey(self) -> Steps:
         """The dirtiest log that is due, from rows and files, or None."""
+        self._remove_deleted_topics()
         best: _Candidate | None = None
         largest = 0.0
         looked_at = 0
@@ -214,6 +240,14 @@ class Compactor:
                     best = _Candidate(topic, partition, section.ratio)
         self._values[SLOT["compaction_dirty_percent_max"]] = int(100 * largest)
         return best
+
+    def _remove_deleted_topics(self) -> None:
+        """Remove what is stored of topics that do not exist any more."""
+        topics = self._image().topics_by_id
+        for known in (self._uncleanable, self._postponed_ns):
+            for key in [key for key in known if key[0] not in topics]:
+                del known[key]
+        self._count_uncleanable()
 
     def _look_at(
         self, topic: TopicImage, partition: PartitionImage, config: LogConfig

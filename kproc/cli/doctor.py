@@ -144,10 +144,16 @@ class _Report:
         yield "left_out.txt", "".join(f"{problem}\n" for problem in self.problems) or "nothing\n"
 
     def findings(self) -> list[str]:
-        """A line for each partition that is refused, and for each directory that is not served."""
-        from kproc.cli.status import offline_lines, unserved_lines
+        """Return a line for each partition that is refused or not compacted, and each directory that is not served."""
+        from kproc.cli.status import offline_lines, uncleanable_lines, unserved_lines
 
-        return [] if self._status is None else [*offline_lines(self._status), *unserved_lines(self._status)]
+        if self._status is None:
+            return []
+        return [
+            *offline_lines(self._status),
+            *uncleanable_lines(self._status),
+            *unserved_lines(self._status),
+        ]
 
     def _try(self, name: str, make: Callable[[], str]) -> str | None:
         from kproc.client import ClientError

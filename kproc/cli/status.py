@@ -109,6 +109,8 @@ def _print_status(answer: dict[str, Any]) -> None:
         sys.stdout.write(f"problem: {answer['problem']}\n\n")
     if lines := offline_lines(answer):
         sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
+    if lines := uncleanable_lines(answer):
+        sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
     if lines := unserved_lines(answer):
         sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
     rows = [
@@ -138,6 +140,18 @@ def offline_lines(answer: Mapping[str, Any]) -> list[str]:
     ]
     more = offline["count"] - len(lines)
     return [*lines, f"offline: {more} more"] if more else lines
+
+
+def uncleanable_lines(answer: Mapping[str, Any]) -> list[str]:
+    """Return a line for each partition that is not compacted because a batch of it cannot be read."""
+    uncleanable = answer.get("uncleanable")
+    if not uncleanable or not uncleanable["count"]:
+        return []
+    lines = [
+        f"not compacted: {row['topic']}-{row['partition']}: {row['reason']}" for row in uncleanable["first"]
+    ]
+    more = uncleanable["count"] - len(lines)
+    return [*lines, f"not compacted: {more} more"] if more else lines
 
 
 def unserved_lines(answer: Mapping[str, Any]) -> list[str]:

@@ -102,7 +102,7 @@ class OwnSettings:
     kproc_metrics_listener: str = setting(
         STRING,
         "",
-        "host:port where GET /metrics is answered in Prometheus' text format, by the cleaner. Empty: nowhere.",
+        "host:port where GET /metrics is answered in Prometheus' text format, by the controller. Empty: nowhere.",
         _check_address,
     )
     kproc_allow_unauthenticated_network: tuple[str, ...] = setting(

@@ -9,13 +9,14 @@ the change.
 from __future__ import annotations
 
 import logging
+import select
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.calls import OnResult
+from kproc.api.calls import B, Call, Lost, OnResult, R
 from kproc.api.controller_calls import CHANGE, OWN, SET_LOG_LEVELS, LogLevels, Outcome, OwnAnswer, OwnRequest
 from kproc.clock import NS_PER_MS
 from kproc.cluster.broker_config import is_store
@@ -37,7 +38,9 @@ from kproc.metrics.requests import CONTROLLER_PART
 from kproc.metrics.slab import MetricsRow
 from kproc.net.lookups import Found, Lookups
 from kproc.observe.offline_partitions import TOLD, Noted, Report
+from kproc.observe.scrapes import Scrapes
 from kproc.observe.telemetry_feed import TELEMETRY, TOPIC_WANTED, BatchSent, OnSent
+from kproc.observe.uncleanable_partitions import REPORT_UNCLEANABLE, UncleanableNoted, UncleanableReport
 from kproc.role.asks import OnReply
 from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
@@ -99,6 +102,7 @@ class Controller(LinkedAgent):
         self._operations = operations
         operations.controller = self
         self._control: LinkedPeer | None = None
+        self._scrapes: Scrapes | None = None
         self.counts = metrics.slab.counts(CONTROLLER_PART)
         self._served: ServedCalls = self._make_served(waits_for_handlers=True)
         # For who is asked over the control listener: a Handler that does not answer must not keep an operator waiting.
@@ -121,6 +125,18 @@ class Controller(LinkedAgent):
         self._on_settings = on_settings
         self._settings = settings_in_force()
         on_settings(self._settings)
+
+    def answer_scrapes(self, scrapes: Scrapes) -> None:
+        """Serve the metrics listener from now on."""
+        self._scrapes = scrapes
+        self._epoll.register(scrapes.fileno(), select.EPOLLIN)
+
+    def ask_handler(
+        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
+    ) -> None:
+        """Send a request to a Handler."""
+        owner = handler_id(index)
+        self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
 
     def attach(self, link: Link) -> None:
         """Send a snapshot to a peer that has started; it follows by deltas from then on."""
@@ -155,6 +171,10 @@ class Controller(LinkedAgent):
     def set_linked(self) -> None:
         """Note that every running Handler is attached by now."""
         self._names.all_linked()
+
+    def _due_ms(self, now_ns: int) -> int:
+        due_ms = super()._due_ms(now_ns)
+        return due_ms if self._scrapes is None else min(due_ms, self._scrapes.due_ms(now_ns))
 
     def _rest_ms(self) -> int:
         is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
@@ -199,6 +219,9 @@ class Controller(LinkedAgent):
         self._lookups.close()
         self._listener_lookups.close()
         self._log.close()
+        if self._scrapes is not None:
+            self._epoll.unregister(self._scrapes.fileno())
+            self._scrapes.close()
         super().close()
 
     def _other_outboxes(self) -> list[Outbox]:
@@ -208,7 +231,10 @@ class Controller(LinkedAgent):
         return self._control_plane.has_input() or super()._has_input()
 
     def _work(self) -> int:
-        return self._control_plane.work() + self._take_records(self._take_record)
+        work = self._control_plane.work() + self._take_records(self._take_record)
+        if self._scrapes is not None:
+            work += self._scrapes.work()
+        return work
 
     def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
         if kind == CALL:
@@ -225,6 +251,7 @@ class Controller(LinkedAgent):
         served.add(OWN, self._serve_own)
         served.add(SET_LOG_LEVELS, self._set_log_levels)
         served.add(TOLD, self._note_offline)
+        served.add(REPORT_UNCLEANABLE, self._on_uncleanable)
         return served
 
     def _serve_own(self, body: OwnRequest, on_reply: OnResult[OwnAnswer]) -> None:
@@ -244,6 +271,10 @@ class Controller(LinkedAgent):
     def _note_offline(self, report: Report, on_reply: OnResult[Noted]) -> None:
         self._operations.status.offline.update(report)
         on_reply(Noted())
+
+    def _on_uncleanable(self, report: UncleanableReport, on_reply: OnResult[UncleanableNoted]) -> None:
+        self._operations.status.uncleanable.update(report)
+        on_reply(UncleanableNoted())
 
     def look_up(self, host: str, on_found: Callable[[list[str]], None]) -> None:
         """Resolve a host name for the supervisor, which must not wait for a name server itself."""

@@ -223,6 +223,13 @@ METRICS: Final = (
         "connections",
         "Closed because their clients did not read answers, which took too much memory.",
     ),
+    Metric(
+        "compaction_uncleanable_partitions",
+        Kind.GAUGE,
+        "partitions",
+        "Partitions that are not compacted until the next start: a batch cannot be read.",
+    ),
+    Metric("compaction_uncleanable_bytes", Kind.GAUGE, "bytes", "Bytes of their logs when that was found."),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

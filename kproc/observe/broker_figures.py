@@ -1,9 +1,9 @@
 """BrokerFigures: the figures of topics, logs and consumer groups, gathered from the Handlers for each scrape.
 
-Handlers count in their own memory. The cleaner asks all of them; for one that does not answer in time the last figures
-are shown. Starts and ends of logs are in the shared table. The size of a log that no Handler has opened is read from
-the disk, once. The number of series is bounded: the first topics, partitions and groups get series of their own and
-keep them until they are deleted, the others share one, and `left_out` says how many they are.
+Handlers count in their own memory. The controller asks all of them; for one that does not answer in time the last
+figures are shown. Starts and ends of logs are in the shared table. The size of a log that no Handler has opened is read
+from the disk, once. The number of series is bounded: the first topics, partitions and groups get series of their own
+and keep them until they are deleted, the others share one, and `left_out` says how many they are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from kproc.api.calls import Call, FromImage, Lost, Reply
 from kproc.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.observe.known_ends import KnownEnds
 from kproc.observe.log_dir_usage import log_bytes
 from kproc.role.calls import AskHandler
 from kproc.role.partition_table import PartitionTable
@@ -29,7 +30,6 @@ _LOOKED_UP_AT_ONCE: Final = 64
 _NEVER_MS: Final = 1 << 40
 
 Key = TypeVar("Key")
-KnownEnds = Callable[[str, int], tuple[int, int]]
 Sizes = dict[tuple[str, int], tuple[int, int]]  # Bytes and segments, by topic and partition.
 NO_TRAFFIC: Final = (0, 0, 0, 0)
 
@@ -79,7 +79,7 @@ FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, Han
 
 
 class BrokerFigures:
-    """One per cleaner that answers scrapes."""
+    """One per role that answers scrapes."""
 
     def __init__(
         self,
@@ -96,7 +96,6 @@ class BrokerFigures:
         self._image = image
         self._table = table
         self._ask = ask
-        # Returns log start and recovery point of a log that no Handler has opened.
         self._known_ends = known_ends
         self._replies: dict[int, HandlerFigures] = {}  # The last reply of each Handler.
         self._totals: dict[str, list[int]] = {}
@@ -123,6 +122,7 @@ class BrokerFigures:
             return
         self._until_ns = self._clock.now_ns() + _PATIENCE_NS
         self._looking, self._is_looking = self._look_untouched_up(), True
+        self._known_ends.refresh()
         image = self._image()
         for index in range(image.handler_count):
             if index not in self._asked:  # A Handler that hangs is asked again only after it has answered.
@@ -159,7 +159,7 @@ class BrokerFigures:
         return 0 if self._is_looking else max(0, (self._until_ns - now_ns) // NS_PER_MS + 1)
 
     def work(self) -> int:
-        """Continue a gathering that has begun. Called in every duty cycle of the cleaner."""
+        """Continue a gathering that has begun. Called in every duty cycle."""
         if not self._waiting:
             return 0
         is_late = self._clock.now_ns() >= self._until_ns
@@ -249,7 +249,7 @@ class BrokerFigures:
         ends = self._table.ends(partition)
         if ends is not None:
             return ends
-        start, end = self._known_ends(topic_name, index)
+        start, end = self._known_ends.get(topic_name, index)
         return start, max(start, end)
 
     def untouched_bytes(self, topic_name: str, index: int) -> int:

@@ -1,9 +1,9 @@
 """Health: whether the broker is alive and whether it serves clients, for service managers and load balancers.
 
 `/health/live` fails only if a restart may help: the broker serves nobody, because every Acceptor, every Processor or
-every Handler hangs or is down. `/health/ready` fails before the ports are open, during a stop, and while any role is
-not running, because some partitions or connections wait then. A full disk is shown but fails neither: reads are
-served.
+every Handler hangs or is down. `/health/ready` fails before the ports are open, during a stop, and while any role but
+the cleaner is not running, because some partitions or connections wait then. A cleaner that hangs is shown but fails
+neither, because no client waits for it; nor does a full disk, because reads are served.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from kproc.observe.status import Status
-from kproc.role.roles import ACCEPTOR, HANDLER, PROCESSOR
+from kproc.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR
 
 STARTING, RUNNING, STOPPING = "starting", "running", "stopping"
 _ILL: Final = ("hung", "down", "restarting")
@@ -34,7 +34,7 @@ def unserved_kinds(rows: Sequence[Row]) -> list[str]:
 
 
 def not_ready(rows: Sequence[Row]) -> list[Row]:
-    """The roles that are not running and that clients may wait for; roles that are just being added do not count."""
+    """Return the roles that are not running; roles that are just being added do not count."""
     return [row for row in rows if row["state"] in _ILL or (row["state"] == STARTING and row["restarts"])]
 
 
@@ -46,7 +46,7 @@ def answer(path: str, status: Status) -> tuple[int, bytes] | None:
         is_well = not kinds or status.phase != RUNNING
         reason = "" if is_well else f"every {' and every '.join(kinds)} hangs or is down"
     elif path == "/health/ready":
-        is_well = status.phase == RUNNING and not not_ready(rows)
+        is_well = status.phase == RUNNING and all(row["role"] == CLEANER.role for row in not_ready(rows))
         reason = "" if is_well else status.phase if status.phase != RUNNING else "some roles are not running"
     else:
         return None

@@ -244,6 +244,9 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
          status["shared_memory_unmapped_bytes"]),
         ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),
         ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
+        ("kafka_log_logcleanermanager_uncleanable_partitions_count", "Partitions that are not compacted: a batch "
+         "cannot be read.", status["uncleanable"]["count"]),
+        ("kafka_log_logcleanermanager_uncleanable_bytes", "Bytes of their logs.", status["uncleanable"]["bytes"]),
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
     )  # fmt: skip
 

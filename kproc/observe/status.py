@@ -1,5 +1,5 @@
-"""Status: the running processes, their load and cost, for `kproc status`. It runs in the controller, and in the
-cleaner if that serves a metrics listener.
+"""Status: the running processes, their load and cost, for `kproc status` and the metrics. It runs in
+the controller.
 
 Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
 process has mapped: PSS alone hides pre-allocated, untouched regions.
@@ -19,6 +19,7 @@ from kproc.metrics.spec import SLOT
 from kproc.observe.disk_watch import DiskWatch, Shortages
 from kproc.observe.network_figures import NetworkFigures
 from kproc.observe.offline_partitions import OfflinePartitions
+from kproc.observe.uncleanable_partitions import UncleanablePartitions
 from kproc.observe.unserved_directories import UnservedDirectories
 from kproc.role.plan import Plan
 from kproc.role.roles import HANDLER, slab_row
@@ -47,7 +48,8 @@ class Status:
         self.listener_names: list[str] = [each.name for each in plan.endpoints]
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
-        self.offline = OfflinePartitions()  # Filled in the controller only: Handlers report to it.
+        self.offline = OfflinePartitions()  # Handlers report to it.
+        self.uncleanable = UncleanablePartitions()  # The cleaner reports to it.
         self._unserved = UnservedDirectories(
             plan.fs, Path(plan.config.log_dirs), lambda: None if self.image is None else self.image()
         )
@@ -95,6 +97,7 @@ class Status:
             "topics": len(image.topics_by_name) if image else 0,
             "partitions": image.partition_count if image else 0,
             "offline": self.offline.describe(),
+            "uncleanable": self.uncleanable.describe(),
             "unserved_directories": self._unserved.describe(),
             "transactions": {
                 state.word: sum(row["counters"][f"transactions_{state.name.lower()}"] for row in rows)
@@ -106,9 +109,8 @@ class Status:
     def _problem(self, image: ClusterImage | None) -> str | None:
         """One line about what differs from the wanted state, or None."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
-        return (
-            "; ".join(filter(None, (self.problem, *stored, self.disk.problem, self.offline.problem))) or None
-        )
+        known = (self.disk.problem, self.offline.problem, self.uncleanable.problem)
+        return "; ".join(filter(None, (self.problem, *stored, *known))) or None
 
     def _shortages(self) -> Shortages:
         """For each role: writes that failed for lack of room, and the bytes of the last of them."""

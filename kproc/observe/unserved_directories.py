@@ -2,7 +2,7 @@
 
 They were set aside (storage/set_aside.py), or belong to no topic and will be set aside by the cleaner, or cannot be
 read, or were left by Kafka while it moved a partition between disks. `kproc status` and `kproc doctor` show them, by
-name and with the reason. The controller, and the cleaner where it serves metrics, list them for the status.
+name and with the reason. The controller lists them for the status.
 """
 
 from __future__ import annotations

@@ -40,8 +40,10 @@ from kproc.net.tls_listeners import TlsListeners
 from kproc.observe import health
 from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.figures_text import figures_text
+from kproc.observe.known_ends import KnownEnds
 from kproc.observe.metrics_http import MetricsResponder
 from kproc.observe.prometheus import Exposition
+from kproc.observe.scrapes import Scrapes
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.partition_table import PartitionTable
 from kproc.role.plan import Plan
@@ -278,10 +280,9 @@ def make_cleaner(
     doze: Doze,
     metrics: MetricsRow,
     table: PartitionTable,
-    scraped: tuple[Status, socket.socket] | None = None,
 ) -> Cleaner:
-    """The cleaner. With `scraped` it answers metrics requests at that socket, from the status and its own figures."""
-    cleaner = Cleaner(
+    """Create the cleaner."""
+    return Cleaner(
         CLEANER,
         doze=doze,
         metrics=metrics,
@@ -290,19 +291,21 @@ def make_cleaner(
         table=table,
         fs=counting(plan.fs, metrics.values),
     )
-    if scraped is not None:
-        status, listening = scraped
-        status.image = cleaner.image
-        figures = BrokerFigures(
-            clock=plan.clock,
-            directory=Path(plan.config.log_dirs),
-            image=cleaner.image,
-            table=table,
-            ask=cleaner.ask_handler,
-            known_ends=cleaner.known_ends,
-        )
-        cleaner.answer_scrapes(_make_responder(plan, status, figures, listening), figures)
-    return cleaner
+
+
+def answer_scrapes(
+    plan: Plan, controller: Controller, status: Status, table: PartitionTable, listening: socket.socket
+) -> None:
+    """Let the controller answer metrics requests at that socket, from the status and figures of the Handlers."""
+    figures = BrokerFigures(
+        clock=plan.clock,
+        directory=Path(plan.config.log_dirs),
+        image=lambda: controller.image,
+        table=table,
+        ask=controller.ask_handler,
+        known_ends=KnownEnds(plan.fs, Path(plan.config.log_dirs)),
+    )
+    controller.answer_scrapes(Scrapes(_make_responder(plan, status, figures, listening), figures))
 
 
 def _make_responder(

@@ -8,7 +8,7 @@ peer_eventfd, peer_arena, link (one fd)              ask       a question of the
 handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
 detach       a peer was reaped; `is_final`: for ever
-processes    what runs (controller; cleaner with a metrics listener)
+processes    what runs (controller)
 answer       to what the controller asked
 close        close files and exit
 The other messages to a running role are the same on all transports: role_messages.py.
@@ -341,16 +341,13 @@ class ChildRole:
             is_restart=self._is_restart,
         )
         self._status.image = lambda: agent.image
+        if "listening" in self._fds:
+            listening = socket.socket(fileno=self._fds["listening"])
+            broker.answer_scrapes(self._plan, agent, self._status, self._table(), listening)
         return agent
 
     def _build_cleaner(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
-        scraped = None
-        if "listening" in self._fds:
-            self._status = Status(self._plan, metrics.slab)
-            scraped = self._status, socket.socket(fileno=self._fds["listening"])
-        return broker.make_cleaner(
-            self._plan, doze=doze, metrics=metrics, table=self._table(), scraped=scraped
-        )
+        return broker.make_cleaner(self._plan, doze=doze, metrics=metrics, table=self._table())
 
     def _table(self) -> PartitionTable:
         region = Region.attach(self._fds["table"], kind=RegionKind.TABLE)

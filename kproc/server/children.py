@@ -93,7 +93,7 @@ class Children:
             self._by_fd[fd] = role
             self._epoll.register(fd, select.EPOLLIN)
         listening = self._listening[agent].fileno() if agent.role == ACCEPTOR else -1
-        if agent == CLEANER and self._metrics_listening is not None:
+        if agent == CONTROLLER and self._metrics_listening is not None:
             listening = self._metrics_listening.fileno()
         start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
         try:

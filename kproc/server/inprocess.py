@@ -139,14 +139,10 @@ class BrokerProcess:
         self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.take_clean_stop())
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
-        # The cleaner has a Status of its own, because it may run in another thread.
-        scraped = self._scraped = Status(plan, self._slab)
-        self._cleaner: Cleaner = broker.make_cleaner(
-            plan,
-            **self._own(CLEANER),
-            table=self._table,
-            scraped=(scraped, self._metrics[1]) if self._metrics else None,
-        )
+        self._status = status
+        if self._metrics is not None:
+            broker.answer_scrapes(plan, self._controller, status, self._table, self._metrics[1])
+        self._cleaner: Cleaner = broker.make_cleaner(plan, **self._own(CLEANER), table=self._table)
         self._handlers: list[Handler] = [
             broker.make_handler(
                 plan,
@@ -176,7 +172,7 @@ class BrokerProcess:
             *self._acceptors,
             *self._control_plane,
         ]
-        status.processes = scraped.processes = self._describe()
+        status.processes = self._describe()
 
     def _make_processor(self, agent: AgentId, router: ProduceRouter | None) -> Processor:
         arena = Arena.create(
@@ -332,7 +328,7 @@ class BrokerProcess:
             return 1
         control = [self._control[1]] if self._control is not None else []
         start_listening([*(sock for _, sock in self._listeners), *control], self._config)
-        self._scraped.phase = "running"
+        self._status.phase = "running"
         announcement = ready.describe(self._plan, self._describe())
         if ready_file is not None:
             ready.write(ready_file, announcement)
@@ -383,11 +379,11 @@ class BrokerProcess:
         return self._failure is None and not signs
 
     def _silent(self, limit_ns: int) -> str | None:
-        """A role that has made no duty cycle for that long, or None."""
+        """A role that has made no duty cycle for that long, or None. The cleaner does not count: see Pulse.silent."""
         now_ns = self._plan.clock.now_ns()
         for agent in self.agents:
             beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")
-            if beat_ns and now_ns - beat_ns >= limit_ns:
+            if agent is not self._cleaner and beat_ns and now_ns - beat_ns >= limit_ns:
                 return str(agent.id)
         return None
 
@@ -428,7 +424,7 @@ class BrokerProcess:
 
     def _stop(self) -> int:
         """Drain within kproc.drain.timeout.ms, then close in order; the exit status."""
-        self._scraped.phase = "stopping"
+        self._status.phase = "stopping"
         self._manager.stopping("stopping")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
         draining: list[Agent] = [

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kproc.role.roles import CLEANER
 from kproc.server.children import Children
 from kproc.server.roles_table import Role
 
@@ -48,10 +49,15 @@ class Pulse:
                 self._look_at(role, now_ns)
 
     def silent(self, limit_ns: int) -> str | None:
-        """A role that runs and has made no duty cycle for that long; None if there is none."""
+        """A role that runs and has made no duty cycle for that long; None if there is none.
+
+        The cleaner does not count: no client waits for it, and after a restart it would do the same work again.
+        """
         now_ns = self._clock.now_ns()
         for role in self._children.table:
-            if role.child is not None and role.is_ready and self._silent_ns(role, now_ns) >= limit_ns:
+            if role.agent == CLEANER or role.child is None or not role.is_ready:
+                continue
+            if self._silent_ns(role, now_ns) >= limit_ns:
                 return f"{role.agent} (pid {role.child.pid})"
         return None
 

@@ -97,8 +97,9 @@ class Regions:
             child.send({"do": "listening"}, listening)
         elif agent.role in (HANDLER, CLEANER.role):
             child.send({"do": "table"}, self._table.fd)
-            if agent.role == CLEANER.role and listening >= 0:  # For metrics.
-                child.send({"do": "listening"}, listening)
+        elif listening >= 0:  # The controller's, for metrics: they show where logs start and end.
+            child.send({"do": "table"}, self._table.fd)
+            child.send({"do": "listening"}, listening)
         child.send(start)
 
     def connect(self, one: Child, other: Child) -> bool:

@@ -1,9 +1,10 @@
 """ServiceManager: reports the broker's state to the service manager that started it, by systemd's sd_notify protocol.
 
 READY=1 when clients may connect, RELOADING=1 and READY=1 around a reload of the configuration, STOPPING=1 when a stop
-begins, STATUS=... for people, WATCHDOG=1 while there is progress: the supervisor's loop runs, and no running role has
-been without a duty cycle for the whole watchdog time. Each is a datagram to the socket named by NOTIFY_SOCKET, a path
-or, after an @, an abstract name. Sending never stops or delays the broker; a failure is logged once.
+begins, STATUS=... for people, WATCHDOG=1 while there is progress: the supervisor's loop runs, and no running role but
+the cleaner has been without a duty cycle for the whole watchdog time. Each is a datagram to the socket named by
+NOTIFY_SOCKET, a path or, after an @, an abstract name. Sending never stops or delays the broker; a failure is logged
+once.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ def describe_from_outside(
         for row in silent
     ]
     answer["problem"] = "; ".join(filter(None, (*complaints, answer["problem"]))) or None
-    answer["topics"] = answer["partitions"] = answer["offline"] = None  # Only the controller knows.
+    for name in ("topics", "partitions", "offline", "uncleanable"):  # Only the controller knows them.
+        answer[name] = None
     return answer
 
 

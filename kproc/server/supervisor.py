@@ -460,17 +460,12 @@ class Supervisor:
         }
 
     def _tell_processes(self) -> None:
-        """Send the list of processes to the roles that show it: the controller, and the cleaner with its metrics."""
-        message = self._processes_message()
-        showing = (CONTROLLER,) if self._metrics_listening is None else (CONTROLLER, CLEANER)
-        self._owes_processes = False
-        for agent in showing:
-            role = self._table.get(agent)
-            # A stopped role gets the latest list when it goes on, and not all those in between.
-            if role is not None and not role.is_backed_up:
-                self._children.send(role, message)
-            else:
-                self._owes_processes = True
+        """Send the list of processes to the controller, which shows it."""
+        role = self._table.get(CONTROLLER)
+        # A stopped controller gets the latest list when it goes on, and not all those in between.
+        self._owes_processes = role is None or role.is_backed_up
+        if role is not None and not role.is_backed_up:
+            self._children.send(role, self._processes_message())
 
     # -- stopping ----------------------------------------------------------------------------------------------
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, encode_batch
 from kproc.wire.records import Record
+from tests.support import hostile
 from tests.support.broker import BrokerUnderTest
+from tests.support.command_line import call_kproc
 from tests.support.configs import TOPIC, set_config
 from tests.support.raw import RawClient, split_batches
+from tests.support.status import status
 from tests.support.wait import pause, wait_until
 
 pytestmark = pytest.mark.own_broker
@@ -114,3 +118,31 @@ def test_the_cleaner_can_be_switched_off(start_broker: StartBroker) -> None:
         assert len(contents(client)) == 5
     assert running.data is not None
     assert not (Path(running.data) / "cleaner-offset-checkpoint").exists()
+
+
+def test_log_with_unreadable_batch_is_shown_as_uncleanable(
+    start_broker: StartBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its record has a timestamp varint of 11 bytes. The cleaner skips the log, names it, and goes on with others."""
+    running = start_broker(settings=SETTINGS)
+    with RawClient(running.bootstrap) as client:
+        for name in ("bad", "good"):
+            client.create_topic(name, configs={**CONFIGS, "cleanup.policy": "delete"})
+        poison = hostile.sealed(hostile.long_timestamp(11), now_ms=NOW_MS)
+        assert client.produce("bad", bytes(poison))["error_code"] == 0
+        for name in ("bad", "good"):
+            for number in range(1, 4):
+                put(client, number, ("k", f"v{number}"), topic=name)
+            assert set_config(client, "cleanup.policy", "compact", kind=TOPIC, resource=name)[0] == 0
+        wait_until(lambda: len(contents(client, topic="good")) == 2, what="the other log is compacted")
+
+        def is_shown() -> bool:
+            shown = status(running.bootstrap)["uncleanable"]
+            return [(row["topic"], row["partition"]) for row in shown["first"]] == [("bad", 0)]
+
+        wait_until(is_shown, what="the log is shown")
+        text = call_kproc(capsys, "status", "-b", running.bootstrap).stdout
+        assert "not compacted: bad-0: the records of the batch at offset 0 cannot be read" in text
+        assert "1 partition is not compacted" in text
+        client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": ["bad"], "timeout": 10_000})
+        wait_until(lambda: not status(running.bootstrap)["uncleanable"]["count"], what="it is gone")

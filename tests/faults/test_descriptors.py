@@ -24,6 +24,7 @@ from tests.support.descriptors import (
     PROCESSORS,
     SEGMENT,
     SOCKET,
+    TABLE,
     check_all,
     check_control,
     check_each,
@@ -132,16 +133,16 @@ def test_the_control_plane_holds_what_it_needs(tmp_path: Path, transport: str) -
         wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")
 
 
-def test_the_cleaner_alone_holds_the_metrics_listener(tmp_path: Path, transport: str) -> None:
+def test_controller_alone_holds_the_metrics_listener(tmp_path: Path, transport: str) -> None:
     settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
     with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
         roles = processes(broker.bootstrap)
 
         def is_as_wanted() -> bool:
-            # The listening socket, which the supervisor keeps for a successor, and the responder's own epoll.
-            check_each(
-                roles, extra={"cleaner": Counter({SOCKET: 1, EPOLL: 1}), "supervisor": Counter({SOCKET: 1})}
-            )
+            # The listening socket, which the supervisor keeps for a successor, the responder's own epoll, and the
+            # table, which has the ends of logs.
+            controller = Counter({SOCKET: 1, EPOLL: 1, TABLE: 1})
+            check_each(roles, extra={"controller": controller, "supervisor": Counter({SOCKET: 1})})
             return True
 
         wait_until(is_as_wanted, seconds=5, what="every role holds what it needs")

@@ -159,6 +159,23 @@ def test_health_names_the_role_that_hangs_and_is_well_when_it_goes_on(tmp_path: 
         wait_until(lambda: health(address, "ready")[0] == 200, what="all is well")
 
 
+def test_health_and_metrics_with_stopped_cleaner_are_served(tmp_path: Path, transport: str) -> None:
+    """Health checks must not depend on the role that compacts: Kubernetes would restart a broker that serves."""
+    settings = {**SETTINGS, "kproc.metrics.listener": "127.0.0.1:0"}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        address = broker.metrics
+        wait_until(lambda: health(address, "ready")[0] == 200, what="it is ready")
+        os.kill(processes(broker.bootstrap)["cleaner", 0], signal.SIGSTOP)
+        try:
+            wait_until(lambda: health(address, "ready")[1]["roles_not_running"], what="it is seen")
+            ready, live = health(address, "ready"), health(address, "live")
+            assert (ready[0], live[0]) == (200, 200)
+            assert [row["role"] for row in ready[1]["roles_not_running"]] == ["cleaner"]
+            assert 'kproc_role_running{index="0",role="cleaner"} 0.0' in scraped(address)
+        finally:
+            os.kill(processes(broker.bootstrap)["cleaner", 0], signal.SIGCONT)
+
+
 @pytest.mark.parametrize("role", [("handler", 0), ("controller", 0), ("acceptor", 0)])
 def test_status_at_an_ordinary_listener_names_the_role_that_hangs_and_shows_the_rest(
     tmp_path: Path, transport: str, role: Role, capsys: pytest.CaptureFixture[str]

@@ -89,6 +89,25 @@ def test_watchdog_is_not_fed_while_a_role_hangs(
         assert manager.recv(4096) == b"WATCHDOG=1"
 
 
+@pytest.mark.transports("process")
+def test_watchdog_with_stopped_cleaner_is_fed(
+    tmp_path: Path, transport: str, manager: socket.socket
+) -> None:
+    """A log that the cleaner cannot read must not make systemd kill the broker, and again after each start."""
+    settings = {"kproc.hung.ms": 600}
+    with ServedBroker(tmp_path / "data", transport=transport, settings=settings) as broker:
+        pid = processes(broker.bootstrap)["cleaner", 0]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: f"cleaner-0 (pid {pid}) hangs" in broker.log(), what="it hangs")
+            heard(manager)
+            manager.settimeout(20)
+            for _ in range(4):  # The watchdog's whole time, and a third of it more.
+                assert manager.recv(4096) == b"WATCHDOG=1"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_start_that_fails_says_why(tmp_path: Path, transport: str, manager: socket.socket) -> None:
     with ServedBroker(tmp_path / "data", transport=transport) as first:
         heard(manager)

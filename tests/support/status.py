@@ -30,9 +30,16 @@ def rows(
     bootstrap: str, timeout_ms: int = 2_000, security: ClientSecurity | None = None
 ) -> list[dict[str, Any]]:
     """The rows of `kproc status`."""
+    return list(status(bootstrap, timeout_ms=timeout_ms, security=security)["processes"])
+
+
+def status(
+    bootstrap: str, *, timeout_ms: int = 2_000, security: ClientSecurity | None = None
+) -> dict[str, Any]:
+    """The answer to `kproc status`."""
     host, _, port = bootstrap.rpartition(":")
     with Client.connect(host, int(port), timeout_ms=timeout_ms, security=security) as client:
-        return list(client.operate("status")["processes"])
+        return client.operate("status")
 
 
 def wait_replaced(

@@ -35,7 +35,7 @@ from kproc.storage.log_config import LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import append_one
-from tests.unit.cluster.in_memory import InMemoryController, changes, topic
+from tests.unit.cluster.in_memory import InMemoryController, changes, delete_wish, topic
 from tests.unit.net.rig import new_slab
 
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
@@ -438,3 +438,27 @@ def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
     swaps = [number for number, event in enumerate(events) if event == SWAP]
     assert events.index("unlink") < swaps[-1], "some are unlinked while the pass goes on"
     assert all(events[number + 1] == "sync" for number in swaps)
+
+
+def test_damaged_log_is_uncleanable_until_its_topic_is_deleted(rig: Rig) -> None:
+    """The others are compacted, and the damaged one is not tried again."""
+    for name in ("bad", "good"):
+        rig.create(name)
+        rig.fill(name, "a", "a", "b")
+    rig.fill("bad", "a")
+    path = rig.directory / "bad-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    rig.after(BACKOFF_MS)
+    rig.after(BACKOFF_MS)
+    found = rig.compactor.uncleanable()
+    assert list(found) == [("bad", 0)]
+    assert "CRC-32C" in found["bad", 0].reason
+    assert rig.value("compaction_uncleanable_partitions") == 1
+    assert rig.value("compaction_uncleanable_bytes") == found["bad", 0].size_bytes > 0
+    assert ("good", 0) in rig.offsets()
+    asked = len(rig.asked)
+    rig.after(10 * BACKOFF_MS)
+    assert len(rig.asked) == asked
+    rig.cluster.do("delete_topics", topics=[delete_wish("bad")])
+    rig.after(BACKOFF_MS)
+    assert (rig.compactor.uncleanable(), rig.value("compaction_uncleanable_partitions")) == ({}, 0)

@@ -38,8 +38,15 @@ class Rig:
             image=lambda: self.image,
             table=self.table,
             ask=lambda index, _call, _body, on_reply: self.asked.__setitem__(index, on_reply),
-            known_ends=lambda topic, index: self.ends.get((topic, index), (0, 0)),
+            known_ends=self,
         )
+
+    def refresh(self) -> None:
+        """As KnownEnds."""
+
+    def get(self, topic: str, partition: int) -> tuple[int, int]:
+        """As KnownEnds."""
+        return self.ends.get((topic, partition), (0, 0))
 
     def create(self, name: str, partitions: int = 1) -> None:
         topic_id = name.encode().ljust(16, b".")

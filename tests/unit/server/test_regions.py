@@ -87,8 +87,8 @@ def own_copy(fd: int | None) -> int:
         ("acceptor-0", ["slab", "eventfd", "listening", "start"]),
         ("processor-0", ["slab", "eventfd", "arena", "start"]),
         ("handler-1", ["slab", "eventfd", "table", "start"]),
-        ("controller-0", ["slab", "eventfd", "start"]),
-        ("cleaner-0", ["slab", "eventfd", "table", "listening", "start"]),
+        ("controller-0", ["slab", "eventfd", "table", "listening", "start"]),
+        ("cleaner-0", ["slab", "eventfd", "table", "start"]),
     ],
 )
 def test_role_gets_what_is_its_own(
