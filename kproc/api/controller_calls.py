@@ -48,10 +48,11 @@ class ProducerIds(Outcome):
 
 
 class LeaderEpochsWanted(msgspec.Struct, array_like=True):
-    """A higher leader epoch for each of these partitions."""
+    """A higher leader epoch for each of these partitions; where `at_least` is given, not below that."""
 
     topic_id: bytes
     partitions: list[int]
+    at_least: list[int] = []
 
 
 class LeaderEpochs(Outcome):

@@ -21,7 +21,7 @@ from kproc.cluster.acls import AclChanges
 from kproc.cluster.client_quotas import QuotaChanges
 from kproc.cluster.config_changes import CheckTls, ConfigChanges
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED, TokenChanges
-from kproc.cluster.image import ClusterImage
+from kproc.cluster.image import LEADER_EPOCH_MAX, ClusterImage
 from kproc.cluster.metadata_log import MetadataLog
 from kproc.cluster.scram_users import UserChanges
 from kproc.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
@@ -30,6 +30,8 @@ from kproc.errors import ErrorCode, FatalError, KafkaError
 
 # Kafka's block size: small enough that a crash wastes few of the 2^63 ids, large enough that a Handler seldom asks.
 PRODUCER_ID_BLOCK_COUNT: Final = 1000
+# Ids from here on cannot be those of another broker whose files are put here.
+PRODUCER_ID_MIN: Final = 2**40
 # Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
 _RESERVED_IDS_BELOW: Final = 100
 FAILURE: Final = "failure"
@@ -161,19 +163,31 @@ class ControllerState:
         return self._topic_changes.delete(body)
 
     def _allocate_producer_ids(self, _body: dict[str, Any]) -> Handled:
-        """A block of unused ids. It is recorded before it is used, so a crash only wastes ids."""
+        """A block of unused ids. It is recorded before it is used, so a crash only wastes ids.
+
+        A cluster's first block begins at random. Kafka begins at 0, and partitions remember the producers that wrote
+        into them: in files that come from another broker, a producer with an id of one of those would be taken for it,
+        and its first batches for repetitions, which are answered and not stored.
+        """
         first = self._image.next_producer_id
+        if first < PRODUCER_ID_MIN:
+            # Below 2**53, so that JSON tools which read numbers as doubles show every id exactly.
+            first = PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
         if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
         reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}
         return reply, [r.ProducerIdsTaken(first + PRODUCER_ID_BLOCK_COUNT)]
 
     def _raise_leader_epochs(self, body: dict[str, Any]) -> Handled:
-        """Raise leader epochs: {"topic_id", "partitions"}; replies "leader_epochs" in that order."""
+        """Raise leader epochs: {"topic_id", "partitions", "at_least"}; replies "leader_epochs" in that order."""
         topic = self._image.topic_by_id(body["topic_id"])
         if topic is None or not all(0 <= index < len(topic.partitions) for index in body["partitions"]):
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        epochs = [topic.partitions[index].leader_epoch + 1 for index in body["partitions"]]
+        at_least = body.get("at_least") or [0] * len(body["partitions"])
+        epochs = [
+            min(LEADER_EPOCH_MAX, max(topic.partitions[index].leader_epoch + 1, least))
+            for index, least in zip(body["partitions"], at_least, strict=True)
+        ]
         records = [
             r.LeaderEpochRaised(topic.topic_id, index, epoch)
             for index, epoch in zip(body["partitions"], epochs, strict=True)

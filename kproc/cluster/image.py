@@ -28,6 +28,8 @@ from kproc.security.sasl.scram import ScramCredential
 # Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
 # sparse rows of 64 bytes), so that no single host needs more.
 SLOT_COUNT: Final = 131_072
+# Leader epochs are 32-bit numbers. Files of another broker can bring any of them.
+LEADER_EPOCH_MAX: Final = 2**31 - 1
 # Deleted topics that an image remembers. What belonged to an older one is kept as if its deletion were not recorded.
 DELETED_TOPICS_MAX: Final = 10_000
 
@@ -352,7 +354,7 @@ class ClusterImage:
         self.broker_epoch = record.broker_epoch
         for topic in self.topics_by_name.values():
             for partition in topic.partitions:
-                partition.leader_epoch += 1
+                partition.leader_epoch = min(partition.leader_epoch + 1, LEADER_EPOCH_MAX)
         change.epochs_raised = True
 
     def _count_handlers(self, record: r.HandlersCounted, change: ImageChange) -> None:

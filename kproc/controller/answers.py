@@ -49,7 +49,7 @@ def serve_changes(served: ServedCalls, decide: Decide) -> None:
             failure = _failure(reply)
             on_reply(LeaderEpochs([] if failure else reply["leader_epochs"], failure=failure))
 
-        wanted = {"topic_id": body.topic_id, "partitions": body.partitions}
+        wanted = {"topic_id": body.topic_id, "partitions": body.partitions, "at_least": body.at_least}
         decide(LEADER_EPOCHS.name, wanted, on_decided)
 
     served.add(CHANGE, change)

@@ -39,10 +39,15 @@ class CoordinatorEpochs:
         self._asked: dict[PartitionKey, object] = {}  # With a token of the call.
         self.wanted: dict[PartitionKey, None] = {}
 
-    def take(self, key: PartitionKey) -> int | None:
-        """The epoch for a coordinator that is opened now; None: `on_epoch` tells when it is here, if it comes."""
+    def take(self, key: PartitionKey, *, at_least: int) -> int | None:
+        """The epoch for a coordinator that is opened now; None: `on_epoch` tells when it is here, if it comes.
+
+        `at_least` is the leader epoch of the log. An epoch that was asked for before the log was opened may be below
+        those of markers that another broker wrote into it, and partitions would refuse the coordinator's markers.
+        """
         epoch = self._known.pop(key, None)
-        if epoch is None:
+        if epoch is None or epoch < at_least:
+            epoch = None
             self.want(key)
         return epoch
 

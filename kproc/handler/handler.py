@@ -27,6 +27,7 @@ from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinators import all_kinds
 from kproc.handler.handler_peers import HandlerPeers, UnlinkedCalls
 from kproc.handler.handler_telemetry import HandlerTelemetry
+from kproc.handler.leader_epochs import LeaderEpochRaises
 from kproc.handler.owner_calls import OwnerCalls
 from kproc.handler.partition_transfer import PartitionTransfer, moved_between
 from kproc.handler.partitions import Partitions
@@ -61,6 +62,7 @@ class Handler(LinkedAgent):
         "_compaction",
         "_coordinators",
         "_deadlines",
+        "_epoch_raises",
         "_has_image",
         "_is_leaving",
         "_is_linked",
@@ -131,6 +133,10 @@ class Handler(LinkedAgent):
             now_ns=clock.now_ns,
         )
         self._services.client_rates = self._rates = self._make_rates(config)
+        self._epoch_raises = LeaderEpochRaises(
+            lambda: self._services.image, self._services.peers.ask_controller
+        )
+        self._partitions.raise_epoch = self._epoch_raises.request
         self._coordinators = self._make_coordinators(config)
         self._services.coordinators = self._coordinators.by_topic
         self._requests = ClientRequests(
@@ -466,6 +472,7 @@ class Handler(LinkedAgent):
             self._requests.tell_of_floods(now_ns)
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
             self._offline.tell(self._partitions.offline)
+            self._epoch_raises.tick()
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
             store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
         if self._rates.is_on and (told := self._rates.take_untold()):

@@ -90,6 +90,8 @@ class Partitions:
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
         self.since_ns = clock.now_ns()
         self.syncs = 0
+        # For a log with a higher leader epoch than the metadata have: (partition, topic id, epoch). Set by the Handler.
+        self.raise_epoch: Callable[[PartitionKey, bytes, int], None] = lambda _key, _topic_id, _epoch: None
         # Raises PartitionMoving while another Handler may have the log open. Set by PartitionTransfer.
         self.before_open: Callable[[PartitionKey, PartitionRow | None], None] = lambda _key, _row: None
 
@@ -172,6 +174,8 @@ class Partitions:
         owned.publish()
         logger.debug("opened %s-%d: offsets %d to %d", *key, log.start_offset, log.end_offset)
         self._open[key] = owned
+        if log.leader_epoch > partition.leader_epoch:
+            self.raise_epoch(key, log.topic_id, log.leader_epoch)
         return owned
 
     def _load(

@@ -28,7 +28,7 @@ from kproc.clock import Clock
 from kproc.errors import Corrupt
 from kproc.storage import checkpoints
 from kproc.storage.compaction_files import SegmentIdentity
-from kproc.storage.format import AbortedTransaction
+from kproc.storage.format import INT32_MAX, AbortedTransaction
 from kproc.storage.fs import Fs, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_append import LogAppender
@@ -118,6 +118,7 @@ class Log:
     ) -> Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
 
+        The log's leader epoch is higher than the one given if its records have a higher one.
         Raises Corrupt for damage, OtherTopic for another topic's files, StorageFailure when the disk refuses.
         """
         found = checkpoints.read_partition_metadata(fs, directory)
@@ -136,6 +137,9 @@ class Log:
             loaded = begin(fs, directory, start_offset, now_ms=now_ms)
         start_offset = max(start_offset, loaded.segments[0].base_offset)
         loaded.epochs.truncate_to(start_offset)
+        if loaded.epochs.latest > leader_epoch:
+            # Another broker's files, or metadata from an older copy: an epoch never goes down.
+            leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
         state = LogState(
             directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
             clock=clock, fs=fs, segments=loaded.segments, epochs=loaded.epochs, producers=loaded.producers,

@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from kproc.clock import ManualClock
+from kproc.cluster import records as r
 from kproc.cluster.controller import ControllerState, failure_of, failure_reply, random_topic_id
 from kproc.cluster.image import ClusterImage
 from kproc.config import Config
@@ -30,12 +31,38 @@ def test_an_id_that_is_taken_or_zero_is_not_given_out_again():
         assert reply["topics"][0]["topic_id"] == expected
 
 
+@pytest.mark.parametrize("before", [0, 5000])
+def test_producer_ids_differ_between_clusters(before):
+    """Kafka's begin at 0, as ours once did. Partitions' files that move take their producers' sequences along."""
+    firsts = set()
+    for _ in range(20):
+        cluster = InMemoryController()
+        if before:
+            cluster.image.apply_records([r.ProducerIdsTaken(before)], cluster.image.version)
+        firsts.add(cluster.do("allocate_producer_ids")["first_producer_id"])
+    assert len(firsts) == 20
+    assert min(firsts) >= 2**40
+    assert max(firsts) < 2**53 - 10**6
+
+
+def test_leader_epoch_is_raised_to_at_least_the_one_of_a_log():
+    cluster = InMemoryController()
+    cluster.create(topic("t", 3))
+    topic_id = cluster.image.topics_by_name["t"].topic_id
+    reply = cluster.do("raise_leader_epochs", topic_id=topic_id, partitions=[0, 1, 2], at_least=[7, 0, 2**31 - 1])
+    assert reply == {"leader_epochs": [7, 1, 2**31 - 1]}
+    cluster.do("raise_leader_epochs", topic_id=topic_id, partitions=[2], at_least=[2**31])
+    cluster.do("start_broker")
+    epochs = [partition.leader_epoch for partition in cluster.image.topics_by_name["t"].partitions]
+    assert epochs == [8, 2, 2**31 - 1], "a 32-bit number on the wire"
+
+
 def test_blocks_of_producer_ids_never_overlap():
     cluster = InMemoryController()
     firsts = [cluster.do("allocate_producer_ids")["first_producer_id"] for _ in range(3)]
-    assert firsts == [0, 1000, 2000]
+    assert firsts == [firsts[0], firsts[0] + 1000, firsts[0] + 2000]
     # A block that was written down is gone, even if the Handler died before it used any of it.
-    assert ClusterImage.from_snapshot(cluster.image.snapshot()).next_producer_id == 3000
+    assert ClusterImage.from_snapshot(cluster.image.snapshot()).next_producer_id == firsts[0] + 3000
 
 
 def test_the_leader_epoch_grows_when_a_log_was_truncated():

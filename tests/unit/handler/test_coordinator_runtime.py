@@ -401,6 +401,21 @@ def test_the_epochs_of_one_start_are_asked_for_together(start: Start) -> None:
     assert sum(b"raise_leader_epochs" in call for call in rig.controller_calls) == 1
 
 
+def test_eager_coordinator_has_an_epoch_above_its_logs(start: Start) -> None:
+    """The log's files are another broker's: partitions refuse markers with an epoch below the last one's."""
+    rig = eager(start, handlers=1)
+    rig.kill(0)
+    for index in range(4):
+        path = rig.directory / f"{EAGER_TOPIC}-{index}" / "leader-epoch-checkpoint"
+        path.write_text("0\n1\n7 0\n")
+        rig.table.writer(rig.cluster.image.topics_by_name[EAGER_TOPIC].partitions[index].slot).publish((0,) * 7)
+    rig.start_handler(0, is_restart=True)
+    for _ in range(30):
+        rig.advance_ms(100)
+    assert set(loaded_epochs(rig)) == set(range(4))
+    assert min(loaded_epochs(rig).values()) > 7
+
+
 def test_what_was_never_written_is_not_loaded_eagerly(start: Start) -> None:
     rig = eager(start, handlers=1, written=1)
     rig.kill(0)

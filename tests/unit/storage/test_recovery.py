@@ -669,6 +669,31 @@ def test_a_producer_of_old_records_is_not_forgotten(rig: LogRig, clean: bool) ->
     log.close()
 
 
+def test_open_raises_the_leader_epoch_above_the_records(rig: LogRig) -> None:
+    """Another broker's files, or older metadata: batches and the checkpoint never go back to a lower epoch."""
+    log = rig.open(leader_epoch=9)
+    append_one(log, batch("a"))
+    log.close()
+    for given, expected in ((2, 10), (9, 9), (11, 11)):
+        log = rig.open(leader_epoch=given)
+        assert log.leader_epoch == expected
+        log.close(clean=False)
+    (rig.directory / "leader-epoch-checkpoint").unlink()
+    log = rig.open(leader_epoch=2)
+    append_one(log, batch("b"))
+    assert log.state.epochs.entries() == [(9, 0), (10, 1)]
+    log.close()
+
+
+def test_open_leaves_the_largest_leader_epoch(rig: LogRig) -> None:
+    log = rig.open(leader_epoch=2**31 - 1)
+    append_one(log, batch("a"))
+    log.close()
+    log = rig.open(leader_epoch=2)
+    assert log.leader_epoch == 2**31 - 1
+    log.close()
+
+
 def test_epochs_are_rebuilt_from_the_batches(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     for epoch in range(4):
