@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +20,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics, complete_transactional_ids
+from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
     from kproc.security.acl import AclFilter, Operation, ResourceType
@@ -264,7 +264,7 @@ def check(
         for row in rows:
             may = "may" if row["allowed"] else "may not"
             resource = f"{in_words(row['resource_type'])} {row['resource_name']}"
-            sys.stdout.write(f"{who} {may} {row['operation']} {resource} {at}: {row['why']}\n")
+            print_line(f"{who} {may} {row['operation']} {resource} {at}: {row['why']}")
     if not all(row["allowed"] for row in rows):
         raise typer.Exit(1)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from typing import Annotated
 
 import typer
 
 from kproc.cli.common import Format, OutputFormat, print_json, print_table
+from kproc.cli.lines import print_block, print_line
 
 
 def api(
@@ -38,11 +38,12 @@ def api(
         print_json(rows)
         return
     print_table(("KEY", "API", "VERSIONS"), [(row["key"], row["api"], row["versions"]) for row in rows])
-    sys.stdout.write("\nWhere it differs from Apache Kafka 4.3:\n")
+    print_line()
+    print_line("Where it differs from Apache Kafka 4.3:")
     for row in rows:
         if row["differences"]:
             text = f"{row['api']}: {row['differences']}"
-            sys.stdout.write(textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") + "\n")
+            print_block(textwrap.fill(text, 100, initial_indent="- ", subsequent_indent="  ") + "\n")
 
 
 def _camel(name: str) -> str:

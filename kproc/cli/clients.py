@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from enum import StrEnum
 from typing import Annotated, Any
@@ -20,6 +19,7 @@ from kproc.cli.common import (
     print_json,
     print_table,
 )
+from kproc.cli.lines import print_line
 
 
 class Order(StrEnum):
@@ -75,7 +75,7 @@ def clients(
     if output is Format.JSON:
         print_json(rows)
     elif not rows:
-        sys.stdout.write("nobody is connected\n")
+        print_line("nobody is connected")
     else:
         print_clients(rows)
 

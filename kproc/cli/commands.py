@@ -38,7 +38,8 @@ from kproc.cli import (
 )
 from kproc.cli.common import with_command_config
 from kproc.cli.completion import complete_settings, mend_bash_words
-from kproc.cli.failure import Failure, one_line
+from kproc.cli.failure import Failure, UsageText, one_line
+from kproc.cli.lines import print_line
 
 app = typer.Typer(
     name="kproc",
@@ -144,9 +145,9 @@ def version() -> None:
     from kproc import __version__
     from kproc.spark.chain import IS_COMPILED
 
-    print(f"kproc {__version__} on Python {sys.version.split()[0]}")
+    print_line(f"kproc {__version__} on Python {sys.version.split()[0]}")
     if IS_COMPILED:
-        print("compiled: kproc.spark.chain (scripts/build-compiled)")
+        print_line("compiled: kproc.spark.chain (scripts/build-compiled)")
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -159,7 +160,7 @@ def invoke(arguments: Sequence[str]) -> int:
         command = getattr(getattr(error, "ctx", None), "command_path", "kproc")
         # Bare `kproc` or `kproc topic` asks for help, which the error then is.
         if "Usage:" in message:
-            raise Failure(message, exit_code=2) from None
+            raise UsageText(message, exit_code=2) from None
         raise Failure(f"{one_line(message)} (see {command} --help)", exit_code=2) from None
     except typer.Abort:
         raise KeyboardInterrupt from None

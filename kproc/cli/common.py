@@ -18,6 +18,8 @@ import typer
 from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
 from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
+from kproc.cli.lines import print_block, print_line
+from kproc.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -201,7 +203,7 @@ def print_json(value: Any) -> None:
     """One indented JSON document; keys in the order in which they were built."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    print_block(printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n")
 
 
 def print_done(
@@ -212,15 +214,17 @@ def print_done(
         print_json(rows)
     else:
         for row in rows:
-            print(printable(words.format_map(row)))
+            print_line(words.format_map(row))
     if refusals:
         raise Failure("; ".join(refusals))
 
 
-def facts_in_lines(facts: Sequence[str]) -> str:
-    """Two blanks between; on a terminal as many in a line as it is wide."""
+def print_facts(facts: Iterable[str]) -> None:
+    """Write facts with two blanks between; on a terminal as many in a line as it is wide."""
+    facts = [printable(fact) for fact in facts]
     if not sys.stdout.isatty():
-        return "  ".join(facts)
+        print_line("  ".join(facts))
+        return
     width = shutil.get_terminal_size().columns
     lines = [facts[0]]
     for fact in facts[1:]:
@@ -228,15 +232,17 @@ def facts_in_lines(facts: Sequence[str]) -> str:
             lines[-1] += f"  {fact}"
         else:
             lines.append(fact)
-    return "\n".join(lines)
+    for line in lines:
+        print_line(line)
 
 
 def print_text(text: str, indent: str = "") -> None:
     """A sentence; on a terminal broken between words, its further lines begin with `indent`."""
+    text = printable(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         text = textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
-    sys.stdout.write(f"{text}\n")
+    print_block(f"{text}\n")
 
 
 def print_table(
@@ -264,7 +270,7 @@ def print_table(
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        print_line("  ".join(cells).rstrip())
     if left_out:
         print_text(f"(no room for {', '.join(left_out)})")
 
@@ -272,7 +278,7 @@ def print_table(
 def print_count(count: int, what: str) -> None:
     """How many rows a table has, on a terminal: whoever reads from a pipe counts for itself."""
     if sys.stdout.isatty():
-        sys.stdout.write(f"({count} {what}{'' if count == 1 else 's'})\n")
+        print_line(f"({count} {what}{'' if count == 1 else 's'})")
 
 
 def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> bool:
@@ -351,15 +357,6 @@ def _cell(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return printable(",".join(str(item) for item in value))
     return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """The text with what would move a terminal's cursor, or worse, escaped: clients choose names."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
-    )
 
 
 def pairs(option: str, items: Iterable[str]) -> list[tuple[str, str]]:

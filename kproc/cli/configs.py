@@ -26,6 +26,7 @@ from kproc.cli.completion import (
     complete_settings,
     complete_topics,
 )
+from kproc.cli.lines import print_line
 from kproc.cli.topics import explain
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ def get_configs(
         cut=("NOTE",),
     )
     if len(shown) < len(rows) and sys.stdout.isatty():
-        sys.stdout.write(f"\n{len(rows) - len(shown)} more have their default: --all shows them\n")
+        print_line()
+        print_line(f"{len(rows) - len(shown)} more have their default: --all shows them")
 
 
 @app.command("set")

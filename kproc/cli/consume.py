@@ -17,6 +17,7 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, connect_for_records, usage_error
 from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.formatting import Formatter, compile_format
+from kproc.cli.lines import print_note
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def consume(
 ) -> None:
     """Write records to the standard output: up to the present end, or for ever with --follow."""
     topics = list(dict.fromkeys(topics))
-    formatter = compile_format(template or (r"%s\n" if len(topics) == 1 else r"%t\t%s\n"))
+    formatter = compile_format(
+        template or (r"%s\n" if len(topics) == 1 else r"%t\t%s\n"), for_terminal=sys.stdout.isatty()
+    )
     where = parse_where("--from", start)
     follow = follow or where == "end"
     if group is not None and partition:
@@ -101,7 +104,7 @@ def consume(
     span = _span(bootstrap, topics, where, partition, isolation)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
     if is_watched and follow:
-        sys.stderr.write(f"kproc: following {', '.join(topics)}; Ctrl-C ends\n")
+        print_note(f"kproc: following {', '.join(topics)}; Ctrl-C ends")
     reader = _reader(bootstrap, topics, span, group, isolation, follow=follow, tells=is_watched)
     _copy(reader, formatter, count)
 

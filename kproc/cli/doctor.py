@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Self
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, printable
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap
 from kproc.cli.failure import Failure, one_line
+from kproc.cli.lines import print_line, print_note
+from kproc.printable import printable
 
 if TYPE_CHECKING:
     from kproc.server.broker_process import BrokerProcess
@@ -77,10 +79,10 @@ def doctor(
             entry.size, entry.mtime, entry.mode = len(data), int(now.timestamp()), 0o600
             archive.addfile(entry, io.BytesIO(data))
     for problem in report.problems:
-        sys.stderr.write(f"kproc: left out: {problem}\n")
+        print_note(f"kproc: left out: {problem}")
     for line in report.findings():
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.write(f"{path}: {path.stat().st_size:,} bytes; look into it before you send it\n")
+        print_line(line)
+    print_line(f"{path}: {path.stat().st_size:,} bytes; look into it before you send it")
 
 
 @contextmanager

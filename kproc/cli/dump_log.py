@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kproc.cli.common import Failure, Format, OutputFormat, print_json, print_table, usage_error
+from kproc.cli.lines import print_line, print_note
 
 if TYPE_CHECKING:
     from kproc.storage.log_dump import Batch, Problem
@@ -59,7 +59,9 @@ def dump_log(
         print_json([{"file": file, "entries": entries} for file, entries in dumped])
         return
     for position, (file, entries) in enumerate(dumped):
-        sys.stdout.write("\n" * bool(position) + f"{file}\n")
+        if position:
+            print_line()
+        print_line(str(file))
         _print_entries(entries)
 
 
@@ -131,7 +133,7 @@ def _batches(path: Path) -> Iterator[Batch]:
     try:
         yield from read_batches(OsFs(), path)
     except BadBatch as error:
-        sys.stderr.write(f"kproc: {path}: {error}\n")  # What came before it is worth seeing.
+        print_note(f"kproc: {path}: {error}")  # What came before it is worth seeing.
 
 
 def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
@@ -146,7 +148,7 @@ def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
     try:
         decoded = decode_records(batch.content)
     except KafkaError as error:
-        sys.stderr.write(f"kproc: {path}: batch at position {batch.position}: {error}\n")
+        print_note(f"kproc: {path}: batch at position {batch.position}: {error}")
         return []
     return [
         {
@@ -164,7 +166,7 @@ def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
 
 def _print_entries(entries: list[dict[str, Any]]) -> None:
     if not entries:
-        sys.stdout.write("(empty)\n")
+        print_line("(empty)")
         return
     if "is_valid" not in entries[0]:
         header = [key.upper().replace("_", "-") for key in entries[0]]
@@ -182,10 +184,9 @@ def _print_entries(entries: list[dict[str, Any]]) -> None:
         print_table(header, [row])
         for record in entry["records"]:
             headers = " ".join(f"{name}={value}" for name, value in record["headers"])
-            sys.stdout.write(
+            print_line(
                 f"  {record['offset']}  {record['timestamp']}  key={record['key']}  "
                 f"value={record['value']}  {headers}".rstrip()
-                + "\n"
             )
 
 
@@ -234,8 +235,8 @@ def _print_verified(results: list[dict[str, Any]]) -> None:
     )
     empty = sum(not each["batches"] and not each["problems"] for each in results)
     if empty:
-        sys.stdout.write(f"{empty} more are empty\n")
+        print_line(f"{empty} more are empty")
     for each in results:
         for row in each["problems"]:
             kind = "torn tail: a crash, or a broker that is writing" if row["is_torn_tail"] else "damaged"
-            sys.stdout.write(f"{each['partition']}/{row['file']}: {row['problem']} ({kind})\n")
+            print_line(f"{each['partition']}/{row['file']}: {row['problem']} ({kind})")

@@ -3,6 +3,8 @@ r"""Format strings of `kproc consume`, as kcat's: one record in, bytes out.
 %t topic  %p partition  %o offset  %k key  %s payload  %h headers  %T timestamp (ms)
 %K length of the key  %S length of the payload  (both -1 for null)  %% a percent sign
 \n \t \r \0 \\ \xHH
+
+On a terminal, control characters of a record are shown as escapes. Any other reader gets the record's bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Final
 
 from kproc.cli.common import usage_error
 from kproc.cli.record_json import Consumed, write_line
+from kproc.printable import printable_lines
 
 Formatter = Callable[[Consumed], bytes]
 
@@ -41,15 +44,19 @@ ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 
 
-def compile_format(text: str) -> Formatter:
-    """The function that a format string, or the word `json`, stands for; a wrong one is a usage error."""
+def compile_format(text: str, *, for_terminal: bool = False) -> Formatter:
+    """The function that a format string, or the word `json`, stands for; a wrong one is a usage error.
+
+    `for_terminal`: escape what a terminal would act on in the record's parts. The format's own bytes stay.
+    """
     if text == "json":
         return write_line
     parts: list[Formatter | bytes] = []
     position = 0
     for match in _TOKEN.finditer(text):
         parts.append(text[position : match.start()].encode())
-        parts.append(_token(match))
+        part = _token(match)
+        parts.append(_escaped(part) if for_terminal and callable(part) else part)
         position = match.end()
     parts.append(text[position:].encode())
     merged = _merge(parts)
@@ -58,6 +65,10 @@ def compile_format(text: str) -> Formatter:
         first, end = merged[0], merged[1]
         return lambda record: first(record) + end
     return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in merged])
+
+
+def _escaped(part: Formatter) -> Formatter:
+    return lambda record: printable_lines(part(record).decode("utf-8", "backslashreplace")).encode()
 
 
 def _token(match: re.Match[str]) -> Formatter | bytes:

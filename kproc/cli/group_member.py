@@ -6,11 +6,11 @@ is killed leaves at most what it printed in that second to be shown again.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kproc.cli.common import Failure
+from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
 from kproc.cli.record_reader import Partition, Progress, Span
 
@@ -89,8 +89,8 @@ class GroupMember:
 
         self._is_ending = True
         if is_away:
-            sys.stderr.write(
-                f"kproc: group {self._group}: the broker is away, the last second's records may not be committed\n"
+            print_note(
+                f"kproc: group {self._group}: the broker is away, the last second's records may not be committed"
             )
             return
         try:
@@ -141,7 +141,7 @@ class GroupMember:
         )
         refusal = next((describe_error(each) for each in wrong if each.code() not in usual), None)
         if refusal is not None and refusal != self._refusal:
-            sys.stderr.write(f"kproc: group {self._group}: not committed yet: {refusal}\n")
+            print_note(f"kproc: group {self._group}: not committed yet: {refusal}")
         self._refusal = refusal
 
     def _tell_of(self, partitions: list[Any]) -> None:
@@ -159,7 +159,7 @@ class GroupMember:
     def _tell(self, words: str) -> None:
         """A line for a person who looks on."""
         if self._tells:
-            sys.stderr.write(f"kproc: group {self._group} {words}\n")
+            print_note(f"kproc: group {self._group} {words}")
 
 
 def _pairs(partitions: list[Any]) -> list[Partition]:

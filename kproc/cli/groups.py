@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,14 +15,15 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
-    facts_in_lines,
     print_done,
+    print_facts,
     print_json,
     print_table,
     print_text,
     usage_error,
 )
 from kproc.cli.completion import complete_groups, complete_topics
+from kproc.cli.lines import print_line
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import LATEST, checked_topics, explain, known_offsets
 
@@ -94,7 +94,8 @@ def describe(
         print_json(described)
         return
     for position, group in enumerate(described):
-        sys.stdout.write("\n" * bool(position))
+        if position:
+            print_line()
         facts = [
             f"group {group['group']}",
             f"state {group['state']}",
@@ -102,7 +103,7 @@ def describe(
             f"members {len(group['members'])}",
             f"lag {group['lag']}",
         ]
-        sys.stdout.write(f"{facts_in_lines(facts)}\n")
+        print_facts(facts)
         rows = group["partitions"]
         has_pending = any(row["in_transaction"] for row in rows)
         print_table(
@@ -338,12 +339,13 @@ def seek(
     header = ("TOPIC", "PARTITION", "COMMITTED", "NEW")
     print_table(header, [list(row.values()) for row in rows], cut=("TOPIC",))
     if members:
-        sys.stdout.write("\n")
+        print_line()
         print_text(
             f"nothing was changed: {group} has members ({members}), stop them first, then add --execute"
         )
     elif not execute:
-        sys.stdout.write("\nnothing was changed: add --execute to do it\n")
+        print_line()
+        print_line("nothing was changed: add --execute to do it")
 
 
 def _member_count(client: Client, group: str) -> int:

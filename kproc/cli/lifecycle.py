@@ -6,7 +6,6 @@ import errno
 import os
 import signal
 import stat
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ import typer
 
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Format, OutputFormat, connect, print_json
 from kproc.cli.failure import Failure
+from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
     from kproc.server.broker_process import BrokerProcess
@@ -44,8 +44,8 @@ def ping(
         if output is Format.JSON:
             print_json({"address": client.address, **times})
         else:
-            sys.stdout.write(
-                f"{client.address} answers in {times['answer_ms']} ms, connected in {times['connect_ms']} ms\n"
+            print_line(
+                f"{client.address} answers in {times['answer_ms']} ms, connected in {times['connect_ms']} ms"
             )
 
 
@@ -83,7 +83,7 @@ def stop(
                 )
     except NotABroker as error:
         raise Failure(str(error)) from None
-    sys.stdout.write(f"stopped: pid {process.pid}\n")
+    print_line(f"stopped: pid {process.pid}")
 
 
 def _process_in(ready_file: Path) -> BrokerProcess:

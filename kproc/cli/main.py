@@ -6,17 +6,22 @@ The library behind most commands takes longer to load than the broker: `serve` a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from types import TracebackType
 
 from kproc.cli import serve
-from kproc.cli.failure import Failure, one_line
+from kproc.cli.failure import Failure, UsageText, one_line
+from kproc.cli.lines import print_notes
+from kproc.printable import printable
 
 
 def main() -> None:
     """The entry point of the `kproc` script."""
+    sys.excepthook = _show_exception
     sys.exit(run(sys.argv[1:]))
 
 
@@ -26,12 +31,12 @@ def run(arguments: Sequence[str]) -> int:
         code = _invoke(arguments)
         sys.stdout.flush()
     except Failure as failure:
-        return _complain(str(failure), failure.exit_code)
+        return _complain(failure)
     except BrokenPipeError:
         _abandon_stdout()
         return 128 + signal.SIGPIPE  # As of any program whose reader has seen enough: without a word.
     except KeyboardInterrupt:
-        return _complain("interrupted", 128 + signal.SIGINT)
+        return _complain(Failure("interrupted", 128 + signal.SIGINT))
     return code
 
 
@@ -61,7 +66,7 @@ def _expected(error: Exception) -> Failure | None:
         lines = [one_line(line) for line in str(error).splitlines()]
         if len(lines) == 1:
             return Failure(lines[0], exit_code=2)
-        return Failure("\n  ".join([f"{len(lines)} settings cannot be used:", *lines]), exit_code=2)
+        return Failure(f"{len(lines)} settings cannot be used:", exit_code=2, details=lines)
     if isinstance(error, (Corrupt, FatalError, KafkaError)):
         return Failure(one_line(str(error)))
     client = sys.modules.get("kproc.client")  # What has not been imported cannot have raised.
@@ -73,13 +78,22 @@ def _expected(error: Exception) -> Failure | None:
     return None
 
 
-def _complain(message: str, exit_code: int) -> int:
-    try:
-        sys.stderr.write(f"kproc: {message}\n" if "Usage:" not in message else f"{message}\n")
-        sys.stderr.flush()
-    except OSError:
-        return exit_code  # Nobody reads stderr either; the exit code still tells.
-    return exit_code
+def _complain(failure: Failure) -> int:
+    # Nobody may read stderr either; the exit code still tells.
+    with contextlib.suppress(OSError):
+        if isinstance(failure, UsageText):
+            print_notes(f"{failure}\n")
+        else:
+            lines = (f"kproc: {failure}", *(f"  {detail}" for detail in failure.details))
+            print_notes("".join(f"{printable(line)}\n" for line in lines))
+    return failure.exit_code
+
+
+def _show_exception(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
+    """Write a traceback as the interpreter does, but with control characters escaped."""
+    import traceback
+
+    print_notes("".join(traceback.format_exception(kind, error, stack)))
 
 
 def _abandon_stdout() -> None:

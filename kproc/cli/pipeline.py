@@ -25,6 +25,8 @@ from kproc.cli.common import (
     print_json,
     print_table,
 )
+from kproc.cli.lines import print_block, print_line, print_note, print_notes
+from kproc.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from kproc.pipeline.model import Pipeline
@@ -100,17 +102,17 @@ def check(
     with _one_line(verbose):
         pipeline = _load(spec, bootstrap)
         for warning in check_offline(pipeline):
-            _note(f"warning: {warning}")
+            print_note(f"warning: {warning}")
         if spark:
             from kproc.pipeline.session import worker_environment
 
             os.environ.update(worker_environment(os.environ, is_local=pipeline.spark.is_local))
-            _note("starting Spark (8-15 s); --no-spark goes without")
+            print_note("starting Spark (8-15 s); --no-spark goes without")
             for line in check_with_spark(pipeline, os.environ, verbose=verbose):
-                print(line)
+                print_line(line)
     parts = (("source", pipeline.sources), ("transform", pipeline.transforms), ("sink", pipeline.sinks))
     counts = ", ".join(f"{len(found)} {word}{'' if len(found) == 1 else 's'}" for word, found in parts)
-    print(f"{spec}: {counts}, nothing wrong")
+    print_line(f"{spec}: {counts}, nothing wrong")
 
 
 @app.command("status")
@@ -124,9 +126,9 @@ def status(spec: Spec, bootstrap: SpecBootstrap = None, output: OutputFormat = F
         print_json(answer)
         return
     for warning in answer["warnings"]:
-        _note(f"warning: {warning}")
+        print_note(f"warning: {warning}")
     pid = answer["pid"]
-    print(f"{answer['pipeline']}: {'not running' if pid is None else f'running, process {pid}'}")
+    print_line(f"{answer['pipeline']}: {'not running' if pid is None else f'running, process {pid}'}")
     rows = [
         (
             row["query"],
@@ -161,23 +163,23 @@ def reset(
         with CheckpointLock(checkpoint, create=False):
             plan = plan_reset(pipeline, checkpoint, sinks)
             if not plan:
-                print("nothing to reset")
+                print_line("nothing to reset")
                 return
             for each in sinks:
                 state = query_state(checkpoint, each)
                 if state.planned is not None:
                     committed = "none" if state.committed is None else state.committed
-                    print(f"{each.name}: last batch {committed}")
+                    print_line(f"{each.name}: last batch {committed}")
             for path in plan.removed:
-                print(f"remove {path}")
+                print_line(f"remove {path}")
             for path in plan.file_logs:
-                print(
+                print_line(
                     f"set aside {path}: the files stay, but Spark's readers will see only those of the next run"
                 )
             if not yes and not typer.confirm("go on?"):
                 raise Failure("nothing was changed")
             plan.carry_out()
-    print("reset")
+    print_line("reset")
 
 
 def _die_with(pid: int) -> None:
@@ -234,11 +236,11 @@ def _one_line(verbose: bool) -> Iterator[None]:
         yield
     except SpecError as error:
         if verbose and error.__cause__ is not None:
-            _note(str(error.__cause__))
+            print_notes(f"{error.__cause__}\n")
         raise Failure(str(error)) from error
     except PipelineError as error:
         if verbose and error.detail:
-            _note(error.detail)
+            print_notes(f"{error.detail}\n")
         raise Failure(str(error)) from error
 
 
@@ -246,14 +248,12 @@ def _quiet_py4j() -> None:
     """Keep a stack of py4j for each call to a JVM that has gone off the screen; its end is said in a line."""
     import logging
 
+    from kproc.server.logs import TextFormatter
+
     handler = logging.StreamHandler()
+    handler.setFormatter(TextFormatter("%(message)s"))
     handler.addFilter(lambda record: "py4j" not in record.pathname)
     logging.getLogger().addHandler(handler)
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 class _Screen:
@@ -291,25 +291,27 @@ class _Screen:
     def note(self, text: str) -> None:
         with self._lock:
             if self._live is not None:
-                self._live.console.print(text, markup=False)
+                self._live.console.print(printable(text), markup=False)
             else:
-                _note(text)
+                print_note(text)
 
     def show(self, text: str) -> None:
         with self._lock:
             if self._live is not None:
-                self._live.console.print(text, markup=False, end="", soft_wrap=True)
+                self._live.console.print(printable_lines(text), markup=False, end="", soft_wrap=True)
             else:
-                out = sys.stderr if self._json_path == "-" else sys.stdout
-                out.write(text)
-                out.flush()
+                if self._json_path == "-":
+                    print_notes(text)
+                else:
+                    print_block(text)
+                    sys.stdout.flush()
 
     def report(self, report: dict[str, Any]) -> None:
         if self._lines is None:
             return
         import orjson
 
-        self._lines.write(orjson.dumps(report) + b"\n")
+        self._lines.write(printable_json(orjson.dumps(report)) + b"\n")
         self._lines.flush()
 
     def refresh(self, figures: Sequence[QueryFigures]) -> None:
@@ -341,12 +343,13 @@ class _Screen:
             return
         self._shown_s, self._shown = time.monotonic(), lines
         for line in lines:
-            _note(line)
+            print_note(line)
 
 
 def _table(figures: Sequence[QueryFigures]) -> Any:
     """The live table; columns without a figure in any row are left out."""
     from rich.table import Table
+    from rich.text import Text
 
     from kproc.pipeline.progress import TABLE_HEADER, table_rows
 
@@ -361,5 +364,6 @@ def _table(figures: Sequence[QueryFigures]) -> Any:
     for place in shown:
         table.add_column(TABLE_HEADER[place], justify="left" if place in (0, 1) else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(row[place] for place in shown))
+        # As Text: rich would take a name in brackets for markup.
+        table.add_row(*(Text(printable(row[place])) for place in shown))
     return table

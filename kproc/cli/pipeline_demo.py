@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from kproc.cli.common import COMMAND_CONFIG_VARIABLE, Failure, command_config_in_force, print_table
+from kproc.cli.lines import print_block, print_line, print_note
 
 if TYPE_CHECKING:
     from kproc.pipeline.demo.run import Result
@@ -61,7 +61,7 @@ def demo(
     from kproc.pipeline.toml_table import SpecError
 
     if print_spec:
-        sys.stdout.write(spec_text())
+        print_block(spec_text())
         return
     try:
         check_packages()
@@ -86,11 +86,11 @@ def demo(
         raise Failure("terminated", exit_code=128 + signal.SIGTERM) from None
     if has_matplotlib:
         _draw(result, picture or Path(PICTURE))
-        print(f"picture: {picture or PICTURE}")
+        print_line(f"picture: {picture or PICTURE}")
     else:
-        print("no picture: matplotlib is not installed")
+        print_line("no picture: matplotlib is not installed")
     if keep is not None:
-        print(f"specification, files and logs: {keep}")
+        print_line(f"specification, files and logs: {keep}")
     _tell(result, seconds)
 
 
@@ -126,14 +126,14 @@ def _run(
     prefix = PREFIX
     config = None
     if bootstrap is None:
-        _note("starting a broker")
+        print_note("starting a broker")
         environ = {name: value for name, value in environ.items() if name != COMMAND_CONFIG_VARIABLE}
         bootstrap = stack.enter_context(Broker(data=directory / "broker")).bootstrap
     else:
         prefix = f"{PREFIX}{os.getpid()}."
         config = command_config_in_force()
     demo = Demo(
-        bootstrap, directory, records, prefix=prefix, environ=environ, note=_note, client_config=config
+        bootstrap, directory, records, prefix=prefix, environ=environ, note=print_note, client_config=config
     )
     try:
         result = demo.run()
@@ -163,7 +163,9 @@ def _tell(result: Result, seconds: float) -> None:
         most = max(behind for _at, behind in result.behind(name))
         rows.append((name, len(batches), count, round(count / busy) if busy else None, most))
     sent_s, sent = result.sent[-1]
-    print(f"{sent:,} events sent in {sent_s:.1f} s ({sent / sent_s:,.0f}/s); all done after {seconds:.1f} s")
+    print_line(
+        f"{sent:,} events sent in {sent_s:.1f} s ({sent / sent_s:,.0f}/s); all done after {seconds:.1f} s"
+    )
     print_table(("QUERY", "BATCHES", "ROWS", "ROWS/S", "BEHIND AT MOST"), rows)
     print_table(
         ("CHECK", "FOUND", "EXPECTED", ""),
@@ -175,9 +177,4 @@ def _tell(result: Result, seconds: float) -> None:
     mistakes = wrong(result.checks)
     if mistakes or result.late_rows:
         raise Failure(f"{len(mistakes)} figures are wrong, {result.late_rows} rows came too late")
-    print("every figure is what numpy counts")
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    print_line("every figure is what numpy counts")

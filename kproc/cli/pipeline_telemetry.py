@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from kproc.cli.common import (
     print_json,
     print_table,
 )
+from kproc.cli.lines import print_block, print_line, print_note, print_notes
 
 
 def telemetry(
@@ -54,7 +54,7 @@ def telemetry(
         since = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat(timespec="milliseconds")
     text = spec_text(topic=topic, since=since)
     if print_spec:
-        sys.stdout.write(text)
+        print_block(text)
         return
     _check_topic(bootstrap)
     with ExitStack() as stack:
@@ -71,18 +71,18 @@ def telemetry(
         shown = [{**vars(each), "reason": each.reason} for each in proposals]
         print_json({**tables, "proposal": shown, "remarks": notes})
         return
-    print(summary(broker))
+    print_line(summary(broker))
     _print_apis(tables)
     _print_partitions(tables["partitions"], top)
     if proposals:
-        print()
+        print_line()
         rows = [(x.role, x.count, x.count_wanted, x.reason) for x in proposals]
         print_table(("ROLE", "NOW", "WANTED", "WHY"), rows)
     for note in notes:
-        print(note)
+        print_line(note)
     if any(each.count != each.count_wanted for each in proposals):
         counts = " ".join(f"--{x.role}s {x.count_wanted}" for x in proposals)
-        print(f"to change it: kproc scale {counts}")
+        print_line(f"to change it: kproc scale {counts}")
 
 
 def _check_topic(bootstrap: str) -> None:
@@ -106,11 +106,10 @@ class _Screen:
     """Says what Spark does."""
 
     def note(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        print_note(text)
 
     def show(self, text: str) -> None:
-        sys.stderr.write(text)
+        print_notes(text)
 
     def report(self, report: dict[str, Any]) -> None: ...
 
@@ -158,7 +157,7 @@ def _print_apis(tables: dict[str, list[dict[str, Any]]]) -> None:
                 slowest["stage"].removesuffix("Ms") if slowest is not None else None,
             )
         )
-    print()
+    print_line()
     print_table(
         (
             "API",
@@ -185,7 +184,7 @@ def _print_partitions(rows: list[dict[str, Any]], top: int) -> None:
     busiest = sorted(rows, key=lambda row: -(row["bytes_in"] + row["bytes_out"]))[:top]
     if not busiest:
         return
-    print()
+    print_line()
     print_table(
         ("PARTITION", "RECORDS IN", "MB IN", "MB OUT", "FETCHES", "SHARE %", "X TOPIC'S MEAN"),
         [

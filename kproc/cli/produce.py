@@ -22,6 +22,7 @@ from kproc.cli.common import (
     usage_error,
 )
 from kproc.cli.completion import complete_topics
+from kproc.cli.lines import print_note
 from kproc.cli.record_json import BadLine, Headers, Outgoing, read_line
 from kproc.cli.refusals import DEBUG, Refusals
 
@@ -115,11 +116,11 @@ def produce(
     # A refused connection is told by the system at once; librdkafka would only say that all brokers are down.
     connect_for_records(bootstrap).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
-        sys.stderr.write(f"kproc: each line goes to {topic}; Ctrl-D ends\n")
+        print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
     sender = _Sender(bootstrap, topic, partition, settings)
     count = _send_all(sender, _lines(sys.stdin.buffer), read, skips_blanks=json)
     if verbose:
-        sys.stderr.write(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}\n")
+        print_note(f"kproc: sent {count} record{'s' * (count != 1)} to {topic}")
 
 
 def _settings(

@@ -11,6 +11,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from kproc.printable import printable_json
+
 Bytes = bytes | None
 Headers = Sequence[tuple[str, Bytes]]
 
@@ -60,7 +62,7 @@ def write_line(record: Consumed) -> bytes:
         "value": json_text(record.value),
         "headers": [[name, json_text(value)] for name, value in record.headers],
     }
-    return orjson.dumps(fields) + b"\n"
+    return printable_json(orjson.dumps(fields)) + b"\n"
 
 
 def json_text(value: bytes | None) -> str | dict[str, str] | None:

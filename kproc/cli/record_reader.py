@@ -6,12 +6,12 @@ the coordinator of a group gives this member (`group_member.py`).
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from kproc.cli.common import Failure, connect, librdkafka_security
+from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
 
 Partition = tuple[str, int]
@@ -239,11 +239,11 @@ class Reader:
             if not self._progress.is_endless:
                 raise
             if not self._is_away:
-                sys.stderr.write(f"kproc: {error}; trying again until it is back\n")
+                print_note(f"kproc: {error}; trying again until it is back")
             self._is_away = True
         else:
             if self._is_away:
-                sys.stderr.write(f"kproc: {self._bootstrap} is back\n")
+                print_note(f"kproc: {self._bootstrap} is back")
             self._is_away = False
 
     def _on_message_error(self, message: Any, error: Any) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 import time
 from typing import Final
 
+from kproc.cli.lines import print_note
 from kproc.errors import ErrorCode
 
 DEBUG: Final = "msg"
@@ -51,10 +51,7 @@ class Refusals(logging.Handler):
         now_s = time.monotonic()
         if self._since_s is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + _REPEAT_S
-            sys.stderr.write(
-                f"kproc: {self._topic}: refused with {self.last}; trying again, Ctrl-C ends it\n"
-            )
-            sys.stderr.flush()
+            print_note(f"kproc: {self._topic}: refused with {self.last}; trying again, Ctrl-C ends it")
 
 
 def named(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -17,6 +16,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
+from kproc.cli.lines import print_line
 
 
 def scale(
@@ -39,9 +39,9 @@ def scale(
         print_json(answer)
         return
     for step in answer["steps"]:
-        sys.stdout.write(f"{step['what']}: {step['from']} -> {step['to']} in {step['took_ms']} ms\n")
+        print_line(f"{step['what']}: {step['from']} -> {step['to']} in {step['took_ms']} ms")
     counts = answer["counts"]
-    sys.stdout.write(f"processors={counts['processors']} handlers={counts['handlers']}\n")
+    print_line(f"processors={counts['processors']} handlers={counts['handlers']}")
 
 
 def rebalance(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE) -> None:
@@ -51,7 +51,7 @@ def rebalance(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = F
     if output is Format.JSON:
         print_json(answer)
     elif not answer["moves"]:
-        sys.stdout.write("nothing to move\n")
+        print_line("nothing to move")
     else:
         print_table(
             ["FROM", "TO", "CONNECTIONS"],

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kproc.cli.failure import DEFAULT_PORT, usage_error
+from kproc.cli.lines import print_block, print_note, print_notes
+from kproc.printable import printable
 
 if TYPE_CHECKING:
     from kproc.client_security.throwaway import Throwaway
@@ -318,9 +320,9 @@ def _build(
                 f"{file} holds {', '.join(secrets)}, and everybody on this host may read it: chmod o= it"
             )
     if len(warnings) == 1:
-        sys.stderr.write(f"kproc: warning: {warnings[0]}\n")
+        print_note(f"kproc: warning: {warnings[0]}")
     elif warnings:
-        sys.stderr.write("\n  ".join([f"kproc: {len(warnings)} warnings:", *warnings]) + "\n")
+        print_notes("\n  ".join([f"kproc: {len(warnings)} warnings:", *map(printable, warnings)]) + "\n")
     return config
 
 
@@ -372,7 +374,7 @@ def _announce(config: Config, ready: dict[str, Any], throwaway: Throwaway | None
 
         line += client_lines(throwaway, ready["bootstrap"])
     try:
-        sys.stdout.write(line)
+        print_block(line)
         sys.stdout.flush()
     except OSError:
         # Whoever started us has closed its end; the broker serves on, and the ready file tells the same.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -13,10 +12,11 @@ from kproc.cli.common import (
     Bootstrap,
     Format,
     OutputFormat,
-    facts_in_lines,
+    print_facts,
     print_json,
     print_table,
 )
+from kproc.cli.lines import print_line, print_note
 from kproc.cli.status_source import StatusSource
 from kproc.storage.set_aside import WAY_OUT
 
@@ -53,13 +53,13 @@ def status(
     with StatusSource(bootstrap) as source:
         answer = source.ask()
         if source.notice is not None:
-            sys.stderr.write(f"kproc: {source.notice}\n")
+            print_note(f"kproc: {source.notice}")
     if as_json or output is Format.JSON:
         print_json(answer)
     else:
         _print_status(answer)
         if apis:
-            sys.stdout.write("\n")
+            print_line()
             _print_apis(answer["apis"])
 
 
@@ -82,7 +82,7 @@ def _print_apis(apis: list[dict[str, Any]]) -> None:
             [api["request"], versions, api["requests_total"], api["errors_total"], api["timed"], *times]
         )
     header = ["API", "VERSIONS", "REQUESTS", "ERRORS", "TIMED", "P50", "P99", *parts]
-    sys.stdout.write("times in ms; P50 and P99 of the whole, QUEUE to SEND are means of its parts\n")
+    print_line("times in ms; P50 and P99 of the whole, QUEUE to SEND are means of its parts")
     print_table(header, rows, drop=("VERSIONS", "TIMED", "SEND", "ANSWER", "QUEUE", "ERRORS"))
 
 
@@ -104,15 +104,21 @@ def _print_status(answer: dict[str, Any]) -> None:
     states = [f"{count} {state}" for state, count in (answer.get("transactions") or {}).items() if count]
     if states:
         what.append("transactional ids " + ", ".join(states))
-    sys.stdout.write(f"{facts_in_lines(list(filter(None, where)))}\n{facts_in_lines(what)}\n\n")
+    print_facts(filter(None, where))
+    print_facts(what)
+    print_line()
     if answer.get("problem"):
-        sys.stdout.write(f"problem: {answer['problem']}\n\n")
+        print_line(f"problem: {answer['problem']}")
+        print_line()
     if lines := offline_lines(answer):
-        sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
+        for line in (*lines, ""):
+            print_line(line)
     if lines := uncleanable_lines(answer):
-        sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
+        for line in (*lines, ""):
+            print_line(line)
     if lines := unserved_lines(answer):
-        sys.stdout.write("".join(f"{line}\n" for line in lines) + "\n")
+        for line in (*lines, ""):
+            print_line(line)
     rows = [
         [
             make(row[key]) if make is not None and row.get(key) is not None else row.get(key)
@@ -123,9 +129,10 @@ def _print_status(answer: dict[str, Any]) -> None:
     print_table([name for name, _, _ in COLUMNS], rows, drop=DROPPED)
     pss_bytes = sum(row.get("pss_bytes") or 0 for row in answer["processes"])
     unmapped_bytes = answer["shared_memory_unmapped_bytes"]
-    sys.stdout.write(
-        f"\nmemory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
-        f"shared and not mapped {unmapped_bytes / 1e6:.1f}\n"
+    print_line()
+    print_line(
+        f"memory {(pss_bytes + unmapped_bytes) / 1e6:.1f} MB: PSS {pss_bytes / 1e6:.1f}, "
+        f"shared and not mapped {unmapped_bytes / 1e6:.1f}"
     )
 
 

@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +19,7 @@ from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure
 from kproc.cli.status import offline_lines
 from kproc.cli.status_source import StatusSource
 from kproc.metrics.histogram import Histogram
+from kproc.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -75,14 +76,13 @@ class View:
         from rich.text import Text
 
         stage, reason = self.bottleneck()
-        lines = [Text(self._head(), no_wrap=True, overflow="ellipsis")]
+        lines = [Text(printable(self._head()), no_wrap=True, overflow="ellipsis")]
+        color = "bold" if stage == "none" else "bold red"
         lines.append(
-            Text.assemble(
-                ("bottleneck ", "bold"), (stage, "bold" if stage == "none" else "bold red"), f": {reason}"
-            )
+            Text.assemble(("bottleneck ", "bold"), (printable(stage), color), printable(f": {reason}"))
         )
         if self.status.get("problem"):
-            lines.append(Text.assemble(("problem ", "bold red"), self.status["problem"]))
+            lines.append(Text.assemble(("problem ", "bold red"), printable(self.status["problem"])))
         lines += self._offline_lines(width)
         used = 1 + sum(-(-len(line) // max(1, width)) for line in lines[1:])
         rows = self.status["processes"]
@@ -102,7 +102,7 @@ class View:
         if len(lines) > _OFFLINE_MAX:
             more = self.status["offline"]["count"] - _OFFLINE_MAX
             shown.append(f"offline: {more} more: kproc status")
-        texts = [Text(line, style="red", no_wrap=True) for line in shown]
+        texts = [Text(printable(line), style="red", no_wrap=True) for line in shown]
         for text in texts:
             text.truncate(width, overflow="ellipsis")
         return texts
@@ -151,7 +151,7 @@ class View:
                 str(row["restarts"]),
             ]
             is_late = row["state"] != "running" or (busy is not None and busy > 0.9)
-            table.add_row(*cells[: len(table.columns)], style="red" if is_late else "")
+            table.add_row(*_as_texts(cells, table), style="red" if is_late else "")
         return table
 
     def _api_table(self, room: int, width: int) -> Table:
@@ -176,7 +176,7 @@ class View:
                     for name in ("RequestQueueTimeMs", "LocalTimeMs", "RemoteTimeMs")
                 ),
             ]
-            table.add_row(*cells[: len(table.columns)])
+            table.add_row(*_as_texts(cells, table))
         return table
 
     def _api_rate(self, api: Mapping[str, Any]) -> float:
@@ -202,6 +202,13 @@ def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     _add_columns(table, *columns)
     return table
+
+
+def _as_texts(cells: Sequence[str], table: Table) -> list[Text]:
+    """A row's cells as Text: rich would take a string in brackets for markup."""
+    from rich.text import Text
+
+    return [Text(printable(cell)) for cell in cells[: len(table.columns)]]
 
 
 def _add_columns(table: Table, *columns: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,14 +13,15 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
-    facts_in_lines,
     pairs,
     print_done,
+    print_facts,
     print_json,
     print_table,
     topic_metadata,
 )
 from kproc.cli.completion import complete_topic_settings, complete_topics
+from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -114,7 +114,8 @@ def describe(
         return
     for position, topic in enumerate(described):
         settings = " ".join(f"{name}={value}" for name, value in topic["configs"].items()) or "-"
-        sys.stdout.write("\n" * bool(position))
+        if position:
+            print_line()
         facts = [
             f"topic {topic['name']}",
             f"id {topic['id'] or '-'}",
@@ -122,7 +123,7 @@ def describe(
             f"records {topic['records']}",
             f"settings {settings}",
         ]
-        sys.stdout.write(f"{facts_in_lines(facts)}\n")
+        print_facts(facts)
         keys = ("partition", "leader", "leader_epoch", "start_offset", "end_offset", "last_stable_offset")
         header = [*(key.upper().replace("_", "-") for key in keys), "OPEN-TRANSACTIONS"]
         print_table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -17,14 +16,15 @@ from kproc.cli.common import (
     Format,
     OutputFormat,
     connect,
-    facts_in_lines,
     print_done,
+    print_facts,
     print_json,
     print_table,
     topic_metadata,
     usage_error,
 )
 from kproc.cli.completion import complete_topics, complete_transactional_ids
+from kproc.cli.lines import print_line
 from kproc.cli.topics import checked_topics, explain
 from kproc.clock import SystemClock
 
@@ -93,7 +93,8 @@ def list_transactions(
         print_table(header, [list(row.values()) for row in rows], cut=("TRANSACTIONAL-ID",))
         counts = Counter(str(row["state"]) for row in rows)
         if rows:
-            sys.stdout.write(f"\n{', '.join(f'{counts[name]} {name}' for name in STATES if counts[name])}\n")
+            print_line()
+            print_line(f"{', '.join(f'{counts[name]} {name}' for name in STATES if counts[name])}")
 
 
 Ids = Annotated[
@@ -111,7 +112,8 @@ def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputF
         print_json(described)
         return
     for position, row in enumerate(described):
-        sys.stdout.write("\n" * bool(position))
+        if position:
+            print_line()
         age_s = row["age_s"]
         facts = [
             f"transactional id {row['transactional_id']}",
@@ -120,7 +122,7 @@ def describe(ids: Ids, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputF
             f"timeout {row['timeout_ms'] / 1000:g} s",
             f"open for {age_s:.1f} s" if age_s is not None else "not open",
         ]
-        sys.stdout.write(f"{facts_in_lines(facts)}\n")
+        print_facts(facts)
         if row["partitions"]:
             cells = [[each["topic"], each["partition"]] for each in row["partitions"]]
             print_table(("TOPIC", "PARTITION"), cells, cut=("TOPIC",))
@@ -192,7 +194,7 @@ def find_hanging(
         header = [name.upper().replace("_", "-") for name in found[0]]
         print_table(header, [list(row.values()) for row in found], cut=("TOPIC",))
     else:
-        print("no hanging transaction")
+        print_line("no hanging transaction")
     if found:
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from kproc.cli.common import (
     print_text,
     usage_error,
 )
+from kproc.cli.lines import print_block, print_line, print_notes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -176,16 +177,16 @@ def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
             for each in proposal.standings
         ],
     )
-    write = sys.stdout.write
-    write(
-        "\nLayouts are processors x handlers; = marks what noise cannot tell from the best (less than"
-        f" {100 * proposal.margin:.0f} % apart).\n"
+    print_line()
+    print_line(
+        "Layouts are processors x handlers; = marks what noise cannot tell from the best (less than"
+        f" {100 * proposal.margin:.0f} % apart)."
     )
     for remark in proposal.remarks:
-        write(f"- {remark}\n")
+        print_line(f"- {remark}")
     layout = proposal.layout
-    write(
-        f"proposed: processors={layout.processors} handlers={layout.handlers} transport={layout.transport}\n"
+    print_line(
+        f"proposed: processors={layout.processors} handlers={layout.handlers} transport={layout.transport}"
     )
 
 
@@ -240,9 +241,10 @@ def _show_live(live: LiveProposal, output: Format) -> None:
             for use in live.uses
         ],
     )
-    sys.stdout.write("\nWANTED keeps each role below 70 % of its time at this load.\n")
+    print_line()
+    print_line("WANTED keeps each role below 70 % of its time at this load.")
     for remark in live.remarks:
-        sys.stdout.write(f"- {remark}\n")
+        print_line(f"- {remark}")
 
 
 def _check_writable(config: Path, *, dry_run: bool, yes: bool) -> None:
@@ -262,7 +264,7 @@ def _keep(
     config: Path | None, settings: Mapping[str, str], *, dry_run: bool, yes: bool, output: Format
 ) -> None:
     """Show what would change in the file, ask, write. Messages go to stderr where stdout is JSON."""
-    say: Any = sys.stderr.write if output is Format.JSON else sys.stdout.write
+    say = print_notes if output is Format.JSON else print_block
     if config is None:
         if output is Format.TABLE:
             say("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -323,7 +325,7 @@ def list_settings(
             cut=("VALUE",),
         )
         for row in wrong:
-            sys.stdout.write("\n")
+            print_line()
             print_text(f"{row.name} is {row.value}, wanted {row.wanted}")
             print_text(f"  why: {row.why}", indent="       ")
             print_text(f"  how: {row.change}", indent="       ")

@@ -27,6 +27,7 @@ from kproc.cluster.topic_config import TOPIC_CONFIGS
 from kproc.config import SETTINGS, Config
 from kproc.config.dynamic import split_listener_key
 from kproc.errors import ProtocolError
+from kproc.printable import printable_json
 from kproc.role.dispatch import after_header_tags
 from kproc.role.request import HandlerRequest
 from kproc.wire import codec
@@ -96,7 +97,7 @@ class RequestLog:
             "principal": str(request.principal),
             "listener": request.endpoint.name,
         }
-        self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._lines.append(printable_json(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))
 
     def flush(self) -> None:
         """Write the added lines."""

@@ -12,6 +12,7 @@ import select
 from collections.abc import Callable
 from typing import Final
 
+from kproc.printable import printable
 from kproc.security.acl import Operation, ResourceType
 
 LOGGER_NAME: Final = "kafka.authorizer.logger"
@@ -50,7 +51,7 @@ def message(
         f"Principal = {shown(principal)} is {'Allowed' if is_allowed else 'Denied'} "
         f"operation = {operation.name} from host = {host} "
         f"on resource = {pascal_case(resource_type.name)}:LITERAL:{shown(name)} for request = {request} "
-        f"with resourceRefCount = {count} based on rule {_in_one_line(rule)}"
+        f"with resourceRefCount = {count} based on rule {printable(rule)}"
     )
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > _MESSAGE_BYTES_MAX:
@@ -65,12 +66,7 @@ def pascal_case(name: str) -> str:
 
 def shown(name: str) -> str:
     """What a client called something, cut if it is long."""
-    return _in_one_line(name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 3]}...")
-
-
-def _in_one_line(text: str) -> str:
-    """A line end in a name would forge the next line."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+    return printable(name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 3]}...")
 
 
 class WithoutWaiting(logging.Filter):

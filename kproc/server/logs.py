@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime
 import logging
 import sys
+import textwrap
+from types import TracebackType
 from typing import Final
 
 from kproc import log_levels
+from kproc.printable import printable, printable_json, printable_lines
 from kproc.security.audit import LOGGER_NAME, WithoutWaiting
 
 logger = logging.getLogger(__name__)
+_ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 _FORMAT: Final = "%(asctime)s level=%(levelname)s role={role} %(name)s: %(message)s"
 
@@ -24,11 +28,25 @@ def _time_of(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-class _TextFormatter(logging.Formatter):
-    """Lines with the time above."""
+class TextFormatter(logging.Formatter):
+    """One line a record, with the time above; a traceback follows in indented lines.
+
+    Clients choose names that a message repeats. Their newlines are escaped, and no line of a traceback can look like a
+    record's first line.
+    """
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return _time_of(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: _ExceptionInfo) -> str:
+        return textwrap.indent(printable_lines(super().formatException(ei)), "  ")
+
+    def formatStack(self, stack_info: str) -> str:
+        return textwrap.indent(printable_lines(super().formatStack(stack_info)), "  ")
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,7 +69,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=str).decode()
+        return printable_json(orjson.dumps(line, default=str)).decode()
 
 
 def use_json() -> None:
@@ -61,7 +79,7 @@ def use_json() -> None:
 
 
 def _formatter(role: str) -> logging.Formatter:
-    return JsonFormatter(role) if _is_json else _TextFormatter(_FORMAT.format(role=role))
+    return JsonFormatter(role) if _is_json else TextFormatter(_FORMAT.format(role=role))
 
 
 def configure(level: int) -> None:

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import textwrap
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ import msgspec
 
 from kproc.errors import FatalError, KafkaError
 from kproc.ipc.fdpass import make_socket_pair, recv_fd, send_fd
+from kproc.printable import printable_lines
 from kproc.transport.agent import AgentId
 
 logger = logging.getLogger(__name__)
@@ -196,7 +198,7 @@ def _run_child(
         if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
             logger.error("%s cannot go on: %s", agent, error)  # The host's failure: no stack explains it.
         else:
-            traceback.print_exc()
+            sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))
     finally:
         _leave(status)
 

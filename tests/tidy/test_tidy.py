@@ -5,6 +5,7 @@ An exception that is no longer needed fails too, so the lists only shrink by the
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.tidy.sources import (
     text_of,
 )
 
-GROUND = {"errors", "clock", "config", "containment", "deadlines", "log_levels", "log_rate"}
+GROUND = {"errors", "clock", "config", "containment", "deadlines", "log_levels", "log_rate", "printable"}
 BELOW_ROLES = GROUND | {
     "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
     "transport", "net", "security",
@@ -29,6 +30,7 @@ BELOW_ROLES = GROUND | {
 # Package or top-level module -> what it may import besides itself. Imports point down only.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "printable": set(),
     "clock": set(),
     "containment": {"errors"},
     "deadlines": set(),
@@ -364,3 +366,16 @@ def test_python_processes_are_started_in_two_places_only() -> None:
     allowed = {"kproc/embedded.py", "kproc/pipeline/session.py"}
     found = {relative(path) for path in package_files() if "sys.executable" in path.read_text()}
     assert found == allowed
+
+
+def test_commands_write_text_in_one_place_only() -> None:
+    """`cli/lines.py` escapes what others chose. Records go to `sys.stdout.buffer` by a format of their own."""
+    calls = {"print", "sys.stdout.write", "sys.stderr.write", "typer.echo", "typer.secho"}
+    problems = [
+        f"{relative(path)}:{node.lineno}: {ast.unparse(node.func)}"
+        for path in package_files()
+        if relative(path).startswith("kproc/cli/") and relative(path) != "kproc/cli/lines.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in calls
+    ]
+    assert not problems, "\n".join(problems)

@@ -13,8 +13,8 @@ from kproc.cli.common import (
     Format,
     _cut,
     _narrowed,
-    facts_in_lines,
     print_done,
+    print_facts,
     print_table,
     print_text,
 )
@@ -220,11 +220,11 @@ def test_rules_of_long_names_stay_readable_on_a_terminal(capsys, monkeypatch, co
 
 def test_what_stands_above_a_table_is_broken_between_words_on_a_terminal_alone(capsys, monkeypatch) -> None:
     facts, sentence = ["topic a", "settings b=c d=e"], "not a word is cut in two"
-    assert facts_in_lines(facts) == "topic a  settings b=c d=e"
+    print_facts(facts)
     print_text(sentence)
-    assert capsys.readouterr().out == f"{sentence}\n"
+    assert capsys.readouterr().out == f"topic a  settings b=c d=e\n{sentence}\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "18")
-    assert facts_in_lines(facts) == "topic a\nsettings b=c d=e"
+    print_facts(facts)
     print_text(sentence, indent="  ")
-    assert capsys.readouterr().out == "not a word is cut\n  in two\n"
+    assert capsys.readouterr().out == "topic a\nsettings b=c d=e\nnot a word is cut\n  in two\n"
