@@ -21,6 +21,7 @@ version 3. Key types above 2 belong to other protocols (KIP-848, 932, 1071) and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final
@@ -60,6 +61,8 @@ _OFFSET_AND_EPOCH: Final = Struct(">hqi")
 # Type 1, one tagged field, tag 0, 16 bytes.
 _TOPIC_ID_HEAD: Final = bytes((1, _TOPIC_ID_TAG, len(ZERO_UUID)))
 _NO_TAGS: Final = b"\0"
+# A value of version 4 with a topic id and without metadata, which nearly all are.
+_USUAL_OFFSET_VALUE: Final = Struct(">hqiBq3s16s")
 
 ReadString = Callable[[bytes, int], tuple[str | None, int]]
 
@@ -181,12 +184,28 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
 
 
 def _read_offset_key(key: bytes) -> OffsetKey:
-    group_id, position = _string(read_string, key, INT16.size)
-    topic, position = _string(read_string, key, position)
-    return OffsetKey(group_id, topic, INT32.unpack_from(key, position)[0])
+    group_id, topic = _read_names(key[: -INT32.size])
+    return OffsetKey(group_id, topic, INT32.unpack_from(key, len(key) - INT32.size)[0])
+
+
+# The keys of a group's partitions follow one another. Few are kept, because a name can be 32 kB long.
+@lru_cache(maxsize=16)
+def _read_names(names: bytes) -> tuple[str, str]:
+    """Return group and topic of an offset's key without its partition."""
+    group_id, position = _string(read_string, names, INT16.size)
+    topic, position = _string(read_string, names, position)
+    if position != len(names):
+        raise ProtocolError(f"{len(names) - position} bytes between topic and partition")
+    return group_id, topic
 
 
 def _read_offset_value(value: bytes) -> CommittedOffset:
+    if len(value) == _USUAL_OFFSET_VALUE.size:
+        version, offset, epoch, metadata_length, committed, tags, topic_id = _USUAL_OFFSET_VALUE.unpack(value)
+        if version == _OFFSET_VALUE and metadata_length == 1 and tags == _TOPIC_ID_HEAD:
+            return CommittedOffset(
+                offset=offset, leader_epoch=epoch, commit_timestamp_ms=committed, topic_id=topic_id
+            )
     version = _value_version(value)
     (offset,) = INT64.unpack_from(value, INT16.size)
     position = INT16.size + INT64.size

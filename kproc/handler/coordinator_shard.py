@@ -1,6 +1,7 @@
 """Shard: one coordinator and its log: the log is replayed into the coordinator, which then writes to it.
 
-The replay runs in chunks, one in each duty cycle. Writes are gathered until the end of a drain: the commits of many
+The replay runs in chunks, one in each duty cycle: first the log is read, then the records that count are replayed
+(coordinator_replay.py). Writes are gathered until the end of a drain: the commits of many
 consumers become one batch, one pwritev and one fdatasync. A batch is of one transaction or of none, so the writes of
 another producer begin another one. A marker is appended after all that was asked for before it, and acts at once.
 """
@@ -8,7 +9,8 @@ another producer begin another one. A marker is appended after all that was aske
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kproc.api.context import OwnedPartition
@@ -28,23 +30,17 @@ from kproc.coordinator.rules import (
 )
 from kproc.deadlines import Deadlines
 from kproc.errors import Corrupt, ErrorCode, KafkaError
+from kproc.handler.coordinator_replay import CoordinatorReplay, ReplayedRecord
 from kproc.storage.results import AppendResult
-from kproc.storage.validate import COORDINATOR, read_marker
-from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.record_batch import (
-    TRANSACTIONAL,
-    BatchHeader,
-    crc_of,
-    decode_records,
-    encode_batch,
-    parse_header,
-)
+from kproc.storage.validate import COORDINATOR
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-# One chunk of the replay: a few hundred records, a few ms.
-LOAD_CHUNK_BYTES: Final = 64 << 10
+# One chunk of the log, and of the records that count: 2 to 5 ms (batches of one record each take longest).
+LOAD_CHUNK_BYTES: Final = 128 << 10
+LOAD_CHUNK_RECORDS: Final = 1_000
 # What a record takes in its batch besides key and value, at most: lengths, deltas, attributes, header count.
 _RECORD_OVERHEAD_BYTES: Final = 32
 _BATCH_OVERHEAD_BYTES: Final = 128
@@ -115,55 +111,40 @@ class Shard(Generic[C]):
         self._waits_for_sync = config.kproc_flush == "group"
         self._dirty = dirty
         self._writes: list[Write] = []
-        self._next_offset = owned.log.start_offset
+        self._replay = CoordinatorReplay(
+            owned.log.start_offset, has_transactions=kind.end_transaction is not None
+        )
+        self._survivors: Iterator[ReplayedRecord] | None = None
 
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load_some(self, topics: KnownTopics) -> None:
-        """Replay a chunk of the log; with the last one the coordinator can be asked."""
-        log = self.owned.log
+        """Read a chunk of the log or replay some of its records; with the last ones the coordinator is loaded."""
         try:
-            if self._next_offset < log.end_offset:
-                self._replay(log.read_bytes(self._next_offset, LOAD_CHUNK_BYTES))
+            is_done = self._load_chunk()
         except (Corrupt, KafkaError, OSError, ValueError) as error:
             # As in Kafka, such a partition is not coordinated: to lose a part of its state would be worse.
             self.is_damaged = True
             logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
             return
-        if self._next_offset >= log.end_offset:
+        if is_done:
             self.is_loaded = True
+            del self._replay, self._survivors
             self.coordinator.finish_loading(topics)
 
-    def _replay(self, data: bytes) -> None:
-        """The whole batches of `data`; the last may be cut short."""
-        view = memoryview(data)
-        position = 0
-        while position + HEADER_BYTES <= len(data):
-            header = parse_header(view, position)
-            end = position + header.total_bytes
-            if end > len(data):
-                break
-            batch = view[position:end]
-            if crc_of(batch) != header.crc:
-                raise Corrupt(f"the batch at offset {header.base_offset} is damaged")
-            if header.is_control:
-                self._replay_marker(batch, header)
-            else:
-                self._replay_records(batch, header)
-            self._next_offset = header.last_offset + 1
-            position = end
-        if not position:
-            raise Corrupt(f"no batch at offset {self._next_offset}")
-
-    def _replay_records(self, batch: memoryview, header: BatchHeader) -> None:
-        producer = Producer(header.producer_id, header.producer_epoch) if header.is_transactional else None
-        for record in decode_records(batch):
-            self.coordinator.replay(record.key, record.value, record.offset, producer)
-
-    def _replay_marker(self, batch: memoryview, header: BatchHeader) -> None:
-        marker = read_marker(batch, header.attributes)
-        if marker is not None and self._end_transaction is not None:
-            self._end_transaction(self.coordinator, header.producer_id, not marker[0])
+    def _load_chunk(self) -> bool:
+        """Return True if nothing is left."""
+        log, replay = self.owned.log, self._replay
+        if replay.next_offset < log.end_offset:
+            replay.add(log.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
+            if replay.next_offset < log.end_offset:
+                return False
+        if self._survivors is None:
+            self._survivors = replay.survivors()
+        records = list(islice(self._survivors, LOAD_CHUNK_RECORDS))
+        for record in records:
+            self.coordinator.replay(*record)
+        return len(records) < LOAD_CHUNK_RECORDS
 
     # -- writing -----------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from kproc.clock import NS_PER_MS, ManualClock
 from kproc.config import Config
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import DueOf, Producer, Timing
+from kproc.coordinator.rules import DueOf, KnownTopics, Producer, Timing
 from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode
 from kproc.group.coordinator import CommitRequest, GroupCoordinator
@@ -85,7 +85,7 @@ class Scene(Generic[C]):
         self.deadlines_of_load: Deadlines[DueOf] = Deadlines()
         shard = Shard(self.kind(), self.owned, CONFIG, self.clock, self.deadlines_of_load, {}, 1, UNGUARDED)
         while not shard.is_loaded:
-            shard.load_some(lambda name: TOPIC_ID)
+            shard.load_some(KnownTopics(lambda _name: TOPIC_ID, {}))
             assert not shard.is_damaged
         return shard
 

@@ -491,7 +491,7 @@ def test_a_marker_ends_a_transaction_at_its_partitions_owner(start: Start) -> No
     assert raised.value.code == ErrorCode.NOT_COORDINATOR
     rig.kill(1)
     rig.start_handler(1, is_restart=True)
-    assert coordinator(rig, 1).events[-2:] == ["7 commits", "loaded"]
+    assert coordinator(rig, 1).events == ["loaded"]
 
 
 def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(

@@ -1,0 +1,178 @@
+"""LatestRecords: finds the last record of each key in batches, without the cost of a Python loop over all records.
+
+Most batches of a coordinator's log are runs of records that differ in their values only: a consumer commits the same
+partitions again and again. Records of one shape (the same widths and lengths of all fields) lie at a fixed distance: a
+regular expression finds how long such a run is, and one `struct` call reads it.
+
+record   length varint | attributes | timestamp delta varlong | offset delta varint | key length varint | key
+         | value length varint | value | header count varint | header*
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.wire.primitives import read_unsigned_varint, read_unsigned_varlong, read_varint
+from kproc.wire.records import RECORD_BYTES_MIN
+
+# Offset delta (zig-zag coded, or its bytes as they are), key, value.
+Row = tuple[int | bytes, bytes | None, bytes | None]
+
+_key_of = itemgetter(1)
+# A shape is compiled, which takes as long as some 200 records, when so many records of its length were read one by one.
+_COMPILED_AFTER: Final = 200
+# No more shapes are compiled than this.
+_SHAPES_MAX: Final = 256
+
+
+class _Shape(NamedTuple):
+    """Records with the same widths and lengths of all fields."""
+
+    match: Callable[[bytes, int], re.Match[bytes] | None]  # As many of them as there are, possibly none.
+    unpack: Callable[[bytes], Iterator[Row]]
+
+
+class LatestRecords:
+    """Reads the batches of one log. It learns which shapes are frequent there."""
+
+    def __init__(self) -> None:
+        # By the length varint, or its first byte: shapes, and how many records were read one by one.
+        self._shapes: dict[int, _Shape] = {}
+        self._counts: dict[int, int] = {}
+        self._compiled = 0
+
+    def of(self, raw: bytes, count: int) -> dict[bytes | None, Row]:
+        """Return the last of the `count` records of each key; they must fill `raw` exactly, else INVALID_RECORD.
+
+        Headers and timestamps are not looked at.
+        """
+        if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
+            raise _invalid(f"{count} records in {len(raw)} bytes")
+        rows: dict[bytes | None, Row] = {}
+        shapes = self._shapes
+        position, left, size = 0, count, len(raw)
+        while left:
+            start = position
+            if start >= size:
+                raise _cut_off()
+            kind = raw[start]
+            if kind > 127 and start + 1 < size:
+                kind |= raw[start + 1] << 8
+            shape = shapes.get(kind)
+            if shape is not None:
+                found = shape.match(raw, start)
+                assert found is not None
+                position = found.end()
+                if position > start:
+                    run = list(shape.unpack(raw[start:position]))
+                    rows.update(zip(map(_key_of, run), run, strict=True))
+                    left -= len(run)
+                    if left < 0:
+                        raise _invalid(f"more than {count} records")
+                    continue
+            position, row = read_row(raw, start)
+            rows[row[1]] = row
+            left -= 1
+            seen = self._counts[kind] = self._counts.get(kind, 0) + 1
+            if seen >= _COMPILED_AFTER and self._compiled < _SHAPES_MAX:
+                self._counts[kind] = 0
+                self._compile(raw[start:position], kind)
+        if position != size:
+            raise _invalid(f"{size - position} bytes follow the last record")
+        return rows
+
+    def _compile(self, record: bytes, kind: int) -> None:
+        """Learn the shape of a record; it replaces another one of this length."""
+        shape = _shape_of(record)
+        if shape is not None:
+            self._shapes[kind] = shape
+            self._compiled += 1
+
+
+def offset_delta_of(row: Row) -> int:
+    """Return the offset delta of a row."""
+    delta = row[0]
+    if isinstance(delta, bytes):
+        delta, _ = read_unsigned_varint(delta, 0)
+    return delta >> 1 ^ -(delta & 1)
+
+
+def read_row(raw: bytes, start: int) -> tuple[int, Row]:
+    """Return the end of the record at `start`, and its row. INVALID_RECORD if it is cut off.
+
+    Each varint of one byte is written out, as in records.py.
+    """
+    try:
+        position = start + 1
+        length = raw[start]
+        if length > 127:
+            length, position = read_unsigned_varint(raw, start)
+        end = position + (length >> 1)
+        if length & 1 or end > len(raw):
+            raise _cut_off()
+        position += 1
+        while raw[position] > 127:
+            position += 1
+        delta = raw[position + 1]
+        position += 2
+        if delta > 127:
+            delta, position = read_unsigned_varint(raw, position - 1)
+        key = value = None
+        length = raw[position]
+        position += 1
+        if length > 127:
+            length, position = read_unsigned_varint(raw, position - 1)
+        if not length & 1:
+            key = raw[position : position + (length >> 1)]
+            position += length >> 1
+        length = raw[position]
+        position += 1
+        if length > 127:
+            length, position = read_unsigned_varint(raw, position - 1)
+        if not length & 1:
+            value = raw[position : position + (length >> 1)]
+            position += length >> 1
+    except (ProtocolError, IndexError):
+        raise _cut_off() from None
+    if position >= end:
+        raise _cut_off()
+    return end, (delta, key, value)
+
+
+def _shape_of(record: bytes) -> _Shape | None:
+    """Return the shape of one whole record; None if it has headers, no key or no value."""
+    _, at = read_unsigned_varint(record, 0)
+    _, delta_at = read_unsigned_varlong(record, at + 1)
+    _, key_length_at = read_unsigned_varint(record, delta_at)
+    key, key_at = read_varint(record, key_length_at)
+    value_length_at = key_at + key
+    if key < 0:
+        return None
+    value, value_at = read_varint(record, value_length_at)
+    if value < 0 or value_at + value + 1 != len(record) or record[-1]:
+        return None
+    delta = key_length_at - delta_at
+    pattern = b"(?s)(?:%b[\x80-\xff]{%d}[\x00-\x7f]%b.{%d}%b.{%d}\x00)*+" % (
+        re.escape(record[:delta_at]),
+        delta - 1,
+        re.escape(record[key_length_at:key_at]),
+        key,
+        re.escape(record[value_length_at:value_at]),
+        value,
+    )
+    key_length, value_length = key_at - key_length_at, value_at - value_length_at
+    layout = Struct(f"{delta_at}x{delta}s{key_length}x{key}s{value_length}x{value}sx")
+    return _Shape(re.compile(pattern).match, layout.iter_unpack)
+
+
+def _cut_off() -> KafkaError:
+    return _invalid("a field runs past the end of its record")
+
+
+def _invalid(why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, why)
