@@ -29,7 +29,7 @@ from kproc.spark.walk import PADDING, Fields, Wanted, find_fields
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
 from kproc.wire.checksum import crc32c
-from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
+from kproc.wire.compression import decompress
 from kproc.wire.record_batch import (
     CODEC_MASK,
     CONTROL,
@@ -186,7 +186,7 @@ class Decoder:
             return total
         if self._check_crcs and crc32c(view[position + CRC_FROM : position + total]) != crc:
             raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
-        if last_delta < 0 or count < 0:
+        if not 0 <= count <= last_delta + 1:
             raise self._bad(base_offset, f"{count} records with a last offset delta of {last_delta}")
         if base_offset >= self.end:
             self.next_offset = base_offset
@@ -202,6 +202,8 @@ class Decoder:
         ):
             codec = attributes & CODEC_MASK
             raw = self._decompress(codec, payload, base_offset) if codec else payload
+            if count > len(raw) // record_format.RECORD_BYTES_MIN:
+                raise self._bad(base_offset, f"{count} records in {len(raw)} bytes")
             append_time = max_ts if attributes & LOG_APPEND_TIME else None
             self._waiting.append(
                 _Batch(raw, position + HEADER_BYTES, count, base_offset, last_offset, base_ts, append_time)
@@ -213,14 +215,14 @@ class Decoder:
 
     def _decompress(self, codec: int, payload: Bytes, base_offset: int) -> bytes:
         try:
-            return decompress(codec, payload, DECOMPRESSED_BYTES_MAX)
+            return decompress(codec, payload)
         except KafkaError as error:
             raise self._bad(base_offset, error.message or str(error)) from None
 
     def _control_type(self, payload: Bytes, base_offset: int, attributes: int) -> int:
         try:
             codec = attributes & CODEC_MASK
-            raw = decompress(codec, payload) if codec != Compression.NONE else bytes(payload)
+            raw = decompress(codec, payload)
             key = record_format.decode_records(raw, 1, 0, 0)[0].key
         except KafkaError as error:
             raise self._bad(base_offset, error.message or str(error)) from None
@@ -300,7 +302,11 @@ class Decoder:
         """Raise what the reference parser says of the records that could not be walked."""
         for batch in waiting:
             try:
-                record_format.decode_records(bytes(batch.payload), batch.records, 0, batch.base_offset)
+                # One by one: a list of all records of a hostile batch takes gigabytes.
+                for _ in record_format.walk_records(
+                    bytes(batch.payload), batch.records, 0, batch.base_offset
+                ):
+                    pass
             except KafkaError as error:
                 raise self._bad(batch.base_offset, error.message or str(error)) from None
         raise self._bad(waiting[0].base_offset, "its records cannot be read")

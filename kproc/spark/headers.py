@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow.compute as pc
 
 from kproc.errors import ProtocolError
 from kproc.spark.binary import binary_array
-from kproc.wire.primitives import read_varint
+from kproc.wire.primitives import read_unsigned_varint
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,14 +27,13 @@ def header_array(
     has_some = counts > 0
     if not has_some.any():
         return pa.nulls(rows, arrow_type)
-    total = int(counts.sum())
-    places = np.empty((4, total), np.int64)
-    row = 0
+    # Flat: key position, key bytes, value position, value bytes of each header.
+    flat = array("q")
     for position, count, end in zip(
         at[has_some].tolist(), counts[has_some].tolist(), ends[has_some].tolist(), strict=True
     ):
-        _read_headers(raw, position, count, end, places[:, row : row + count])
-        row += count
+        _read_headers(raw, position, count, end, flat.append)
+    places = np.frombuffer(flat, np.int64).reshape(-1, 4).T.copy()
     keys = _text(binary_array(raw, places[0], places[1]))
     values = binary_array(raw, places[2], places[3])
     offsets = np.zeros(rows + 1, np.int32)
@@ -49,15 +50,31 @@ def _text(keys: pa.Array) -> pa.Array:
         return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())
 
 
-def _read_headers(raw: bytes, position: int, count: int, end: int, places: Array) -> None:
+def _read_headers(raw: bytes, position: int, count: int, end: int, append: Callable[[int], None]) -> None:
+    """Append the places of a record's headers. Nearly every varint is one byte, so that case is written out."""
     try:
-        for number in range(count):
-            key_bytes, key_at = read_varint(raw, position)
-            value_bytes, value_at = read_varint(raw, key_at + key_bytes)
-            position = value_at + max(value_bytes, 0)
-            if key_bytes < 0 or position > end:
+        for _ in range(count):
+            size = raw[position]
+            position += 1
+            if size > 127:
+                size, position = read_unsigned_varint(raw, position - 1)
+            if size & 1:
+                raise ValueError("a record's header has no key")
+            append(position)
+            append(size >> 1)
+            position += size >> 1
+            size = raw[position]
+            position += 1
+            if size > 127:
+                size, position = read_unsigned_varint(raw, position - 1)
+            append(position)
+            if size & 1:
+                append(-1)
+            else:
+                append(size >> 1)
+                position += size >> 1
+            if position > end:
                 raise ValueError("a record's header runs past the end of its record")
-            places[:, number] = key_at, key_bytes, value_at, value_bytes
     except (IndexError, ProtocolError):
         raise ValueError("a record's header runs past the end of its record") from None
     if position != end:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from kproc.spark import chain
+from kproc.wire.records import HEADER_COUNT_MAX, RECORD_BYTES_MIN
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,6 +60,8 @@ class Fields(NamedTuple):
 
 def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
     """The fields of all records of batches that lie at begins..ends of `raw`; None if they are damaged."""
+    if (counts > (ends - begins) // RECORD_BYTES_MIN).any():  # Do not allocate by a claimed count.
+        return None
     try:
         starts = _record_starts(raw, begins, ends, counts)
         if starts is None:
@@ -145,21 +148,21 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
     record_end = np.empty_like(starts)
     record_end[:-1] = starts[1:]
     record_end[np.cumsum(counts)[counts > 0] - 1] = ends[counts > 0]
-    position = _skip(data, starts)
+    position = _skip(data, starts, _VARINT_BYTES_MAX)
     position += 1  # attributes
     timestamp_delta = offset_delta = None
     if wanted.timestamp:
         timestamp_delta, position = _varints(data, position, _VARLONG_BYTES_MAX)
         timestamp_delta = _signed(timestamp_delta)
     else:
-        position = _skip(data, position)
+        position = _skip(data, position, _VARLONG_BYTES_MAX)
     if wanted.offset:
         offset_delta, position = _varints(data, position)
         offset_delta = _signed(offset_delta)
         if not _rises(offset_delta, counts):
             return None
     else:
-        position = _skip(data, position)
+        position = _skip(data, position, _VARINT_BYTES_MAX)
     key_bytes, key_at = _varints(data, position)
     key_bytes = _signed(key_bytes)
     position = key_at + np.maximum(key_bytes, 0)
@@ -176,6 +179,8 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
     if (header_count < 0).any() or (headers_at + 2 * header_count > record_end).any():
         return None
     if (headers_at[header_count == 0] != record_end[header_count == 0]).any():
+        return None
+    if _has_too_many_headers(header_count, counts):
         return None
     return Fields(
         record_end,
@@ -197,6 +202,15 @@ def _rises(offset_delta: Array, counts: Array) -> bool:
     firsts = np.cumsum(counts) - counts
     rises[firsts] = offset_delta[firsts] >= 0
     return bool(rises.all())
+
+
+def _has_too_many_headers(header_count: Array, counts: Array) -> bool:
+    """Return True if the records of one batch have more headers together than the broker and the commands read."""
+    if header_count.max(initial=0) == 0:
+        return False
+    totals = np.concatenate(([0], np.cumsum(header_count)))
+    lasts = np.cumsum(counts)
+    return bool((totals[lasts] - totals[lasts - counts] > HEADER_COUNT_MAX).any())
 
 
 def _signed(values: Array) -> Array:
@@ -224,13 +238,17 @@ def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -
     return values, position
 
 
-def _skip(data: Array, position: Array) -> Array:
-    """The positions behind the varints at the positions."""
+def _skip(data: Array, position: Array, bytes_max: int) -> Array:
+    """Return the positions behind the varints at the positions. IndexError: one has more than `bytes_max` bytes."""
     more = data[position] > 127
     position = position + 1
     rows = np.flatnonzero(more)
-    while len(rows):
+    for _ in range(1, bytes_max):
+        if not len(rows):
+            return position
         byte = data[position[rows]]
         position[rows] += 1
         rows = rows[byte > 127]
+    if len(rows):
+        raise IndexError("a varint of too many bytes")
     return position
