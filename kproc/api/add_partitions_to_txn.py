@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.api.coordinator_call import Fields, Item, Outcome
+from kproc.api.division import rows_at
 from kproc.api.owners import Join
 from kproc.api.registry import api
 from kproc.api.rights import check_needs, denied_topics, on_cluster
@@ -29,7 +30,16 @@ _FENCED_SINCE: Final = 2
 _OF_BROKERS_SINCE: Final = 4
 
 
-@api(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5))
+@api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 5),
+    rows=(
+        rows_at(
+            "transactions.topics.partitions", "results_by_transaction.topic_results.results_by_partition"
+        ),
+        rows_at("v3_and_below_topics.partitions", "results_by_topic_v3_and_below.results_by_partition"),
+    ),
+)
 def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _OF_BROKERS_SINCE:
         check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)

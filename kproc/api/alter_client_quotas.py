@@ -6,9 +6,11 @@ Versions: v1 flexible.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply
+from kproc.api.controller_call import answer_with_reply, check_size
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.security.acl import Operation
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.ALTER_CLIENT_QUOTAS, versions=(0, 1), needs=(on_cluster(Operation.ALTER_CONFIGS),))
+@api(
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    versions=(0, 1),
+    needs=(on_cluster(Operation.ALTER_CONFIGS),),
+    rows=(rows_at("entries", "entries", validate=partial(check_size, "alter_client_quotas")),),
+)
 def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
     answer_with_reply(context, "alter_client_quotas", request, request=request, error_response=error_response)
 

@@ -6,9 +6,11 @@ IncrementalAlterConfigs, which clients should prefer.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply
+from kproc.api.controller_call import answer_with_reply, check_size
+from kproc.api.division import rows_at
 from kproc.api.incremental_alter_configs import error_response, without_refused
 from kproc.api.registry import api
 from kproc.wire.header import ApiKey
@@ -19,7 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["error_response", "handle_alter_configs"]
 
 
-@api(ApiKey.ALTER_CONFIGS, versions=(0, 2))
+@api(
+    ApiKey.ALTER_CONFIGS,
+    versions=(0, 2),
+    rows=(
+        rows_at(
+            "resources",
+            "responses",
+            unique=("resource_type", "resource_name"),
+            validate=partial(check_size, "alter_configs"),
+        ),
+    ),
+)
 def handle_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
     asked, complete = without_refused(context, request)
     answer_with_reply(

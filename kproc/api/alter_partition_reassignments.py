@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.cluster.replication import complaint_about_assignment
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-@api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), needs=(on_cluster(Operation.ALTER),))
+@api(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("topics.partitions", "responses.partitions"),),
+)
 def handle_alter_partition_reassignments(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     responses = [
         {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 _NAME_CHARACTERS_MAX = 255 - len(".-future") - 32
 
 
-@api(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), needs=(on_cluster(Operation.ALTER),))
+@api(
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("dirs.topics.partitions", "results.partitions"),),
+)
 def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     image = context.services.image
     ours = str(Path(context.services.config.log_dirs).absolute())

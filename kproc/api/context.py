@@ -112,6 +112,12 @@ class ClientRates(Protocol):
 class Meter(Protocol):
     """The Handler's time for a request of a client that has a request_percentage."""
 
+    def stop(self) -> None:
+        """Stop measuring: the Handler does something else."""
+
+    def resume(self) -> None:
+        """Measure again after `stop`."""
+
     def settle(self) -> int:
         """Charge the client; how long it is throttled, in ms."""
 
@@ -253,6 +259,13 @@ class Samples(Protocol):
     def drop(self, request: Any) -> None: ...
 
 
+class DividedRequests(Protocol):
+    """The role's requests with many rows, which it handles in steps: role/divided_requests.py."""
+
+    def add(self, request: Any, api: Any, decoded: Any, size_bytes: int) -> None:
+        """Handle a request in later duty cycles."""
+
+
 _NO_RATES: Final = _NoRates()
 
 
@@ -267,6 +280,7 @@ class Services:
         "containment",
         "coordinators",
         "counts",
+        "divided",
         "endpoints",
         "forwarded",
         "handler_index",
@@ -315,6 +329,7 @@ class Services:
         self.served: frozenset[int] | None = None
         self.authorizer: Authorizer | None = None  # None: everybody may do everything.
         self.logins: Logins | None = None  # None: where nobody logs in.
+        self.divided: DividedRequests
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache
         self.transfers: PartitionTransfer

@@ -72,9 +72,9 @@ def check_size(op: str, request: Mapping[str, Any]) -> None:
 def _room_left(fields: Mapping[str, Any], room: int) -> int:
     """`room` less the rows in these fields and in their rows; below 0 as soon as there are more."""
     for value in fields.values():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list) and value and isinstance(value[0], (dict, str)):
             room -= len(value)
-            for row in value:
+            for row in value if isinstance(value[0], dict) else ():
                 if room < 0:
                     return room
                 room = _room_left(row, room)

@@ -6,9 +6,11 @@ Versions: v2 flexible; v3 refuses what is above the client's controller_mutation
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply, with_client
+from kproc.api.controller_call import answer_with_reply, check_size, with_client
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import denied_topics
 from kproc.errors import ErrorCode
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
 _REFUSED_SINCE = 3  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
 
 
-@api(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
+@api(
+    ApiKey.CREATE_PARTITIONS,
+    versions=(0, 3),
+    rows=(rows_at("topics", "results", unique=("name",), validate=partial(check_size, "create_partitions")),),
+)
 def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -> None:
     refused = denied_topics(context, Operation.ALTER, (topic["name"] for topic in request["topics"]))
     asked = {

@@ -13,7 +13,8 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply, with_client
+from kproc.api.controller_call import answer_with_reply, check_size, with_client
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.topic_changes import creation_error
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
 _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
 
 
-@api(ApiKey.CREATE_TOPICS, versions=(2, 7))
+@api(
+    ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    # The answer tells the configs of each topic, which makes a row as dear as many of other APIs.
+    rows=(
+        rows_at("topics", "topics", size=20, unique=("name",), validate=partial(check_size, "create_topics")),
+    ),
+)
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
     names = [topic["name"] for topic in request["topics"]]
     refused: Collection[str] = ()

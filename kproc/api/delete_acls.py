@@ -5,9 +5,11 @@ SECURITY_DISABLED for each filter without an authorizer. Versions: v2 flexible; 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply
+from kproc.api.controller_call import answer_with_reply, check_size
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.errors import ErrorCode, KafkaError
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DELETE_ACLS, versions=(1, 3), needs=(on_cluster(Operation.ALTER),))
+@api(
+    ApiKey.DELETE_ACLS,
+    versions=(1, 3),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("filters", "filter_results", validate=partial(check_size, "delete_acls")),),
+)
 def handle_delete_acls(context: RequestContext, request: dict[str, Any]) -> None:
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")

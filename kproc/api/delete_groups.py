@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.api.rights import denied
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _NAME: Final = "delete_groups"
 
 
-@api(ApiKey.DELETE_GROUPS, versions=(0, 2))
+@api(ApiKey.DELETE_GROUPS, versions=(0, 2), rows=(rows_at("groups_names", "results"),))
 def handle_delete_groups(context: RequestContext, request: Fields) -> None:
     group_ids = list(dict.fromkeys(request["groups_names"]))
     refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)

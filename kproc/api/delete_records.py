@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.calls import FromImage, Lost
 from kproc.api.cleaner_calls import WRITE_CHECKPOINTS, Done
+from kproc.api.division import rows_at
 from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
@@ -27,7 +28,7 @@ _HIGH_WATERMARK: Final = -1
 _UNKNOWN: Final = -1
 
 
-@api(ApiKey.DELETE_RECORDS, versions=(0, 2))
+@api(ApiKey.DELETE_RECORDS, versions=(0, 2), rows=(rows_at("topics.partitions", "topics.partitions"),))
 def handle_delete_records(context: RequestContext, request: dict[str, Any]) -> None:
     topics = [
         (topic["name"], [(row["partition_index"], row["offset"]) for row in topic["partitions"]])

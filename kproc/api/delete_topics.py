@@ -8,9 +8,11 @@ controller_mutation_rate; v6 topics by id (KIP-516).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.api.controller_call import answer_with_reply, with_client
+from kproc.api.controller_call import answer_with_reply, check_size, with_client
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import REFUSALS, denied, denied_topics, has_on_cluster
 from kproc.cluster.topic_changes import NO_TOPIC_ID
@@ -26,7 +28,16 @@ _DELETION_DISABLED_SINCE = 3
 _REFUSED_SINCE = 5  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
 
 
-@api(ApiKey.DELETE_TOPICS, versions=(1, 6))
+@api(
+    ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    rows=(
+        rows_at(
+            "topics", "responses", unique=("name", "topic_id"), validate=partial(check_size, "delete_topics")
+        ),
+        rows_at("topic_names", "responses", unique=("name",), validate=partial(check_size, "delete_topics")),
+    ),
+)
 def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
     if not context.services.config.delete_topic_enable:
         known = context.api_version >= _DELETION_DISABLED_SINCE

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kproc import log_levels
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import refused_resources
 from kproc.cluster.config_changes import (
@@ -46,7 +47,7 @@ _KINDS = {RESOURCE_TOPIC, RESOURCE_BROKER, *_NAMELESS}
 Rows = list[dict[str, Any]]
 
 
-@api(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4))
+@api(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), rows=(rows_at("resources", "results", size=1),))
 def handle_describe_configs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     if any(resource["resource_type"] not in _KINDS for resource in request["resources"]):
         return error_response(request, ErrorCode.INVALID_REQUEST, "Unexpected resource type")

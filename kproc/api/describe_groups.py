@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.authorized_operations import NOT_TOLD, operations_on
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.api.rights import denied
@@ -26,7 +27,7 @@ _NOT_FOUND_SINCE: Final = 6
 _DEAD: Final = "Dead"
 
 
-@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6))
+@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), rows=(rows_at("groups", "groups"),))
 def handle_describe_groups(context: RequestContext, request: Fields) -> None:
     group_ids = request["groups"]
     refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.api.calls import Lost
 from kproc.api.cleaner_calls import DESCRIBE_LOG_DIR, LogDirAsked, LogDirUsage
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 Wanted = list[tuple[str, list[int]]]
 
 
-@api(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), needs=(on_cluster(Operation.DESCRIBE),))
+@api(
+    ApiKey.DESCRIBE_LOG_DIRS,
+    versions=(1, 5),
+    needs=(on_cluster(Operation.DESCRIBE),),
+    rows=(rows_at("topics.partitions", "results.topics.partitions"),),
+)
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
     wanted = _wanted(context.services.image, request["topics"])
 

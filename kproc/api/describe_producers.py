@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.division import rows_at
 from kproc.api.forwarding import Answer, OnAnswer, gather_allowed, operation
 from kproc.api.registry import api
 from kproc.cluster.image import PartitionImage
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 _OPERATION: Final = "describe_producers"
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
+@api(
+    ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    rows=(rows_at("topics.partition_indexes", "topics.partitions"),),
+)
 def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:
     topics = [(topic["name"], topic["partition_indexes"]) for topic in request["topics"]]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DESCRIBE_QUORUM, versions=(0, 2), needs=(on_cluster(Operation.DESCRIBE),))
+@api(
+    ApiKey.DESCRIBE_QUORUM,
+    versions=(0, 2),
+    needs=(on_cluster(Operation.DESCRIBE),),
+    rows=(rows_at("topics.partitions", "topics.partitions"),),
+)
 def handle_describe_quorum(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     topics = request["topics"]
     if not _is_metadata_partition(topics):

@@ -2,6 +2,8 @@
 
 Topics come in the order of their names. At most `response_partition_limit` partitions fit in an answer (and
 max.request.partition.size.limit); the cursor says where the next page begins.
+Differs from Kafka: a page also has at most max.request.partition.size.limit topics, because those without partitions
+take no room otherwise. Topics that the client may not describe stand in the page where their names belong, not in each.
 """
 
 from __future__ import annotations
@@ -25,22 +27,26 @@ if TYPE_CHECKING:
 Cursor = dict[str, Any]
 
 
-@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
+@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), rows_max=20_000)
 def handle_describe_topic_partitions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     services, cursor = context.services, request["cursor"]
     asks_for_all = not request["topics"]
     names = _names(services.image, request["topics"], cursor)
-    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=asks_for_all)
-    room = max(1, min(services.config.max_request_partition_size_limit, request["response_partition_limit"]))
+    page_max = services.config.max_request_partition_size_limit
+    room = max(1, min(page_max, request["response_partition_limit"]))
     rows: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
     following: Cursor | None = None
     for name in names:
-        if name in hidden:
-            continue
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
-        if not room:  # As in Kafka also before a topic that is not there.
+        # As in Kafka also before a topic that is not there.
+        if not room or len(rows) + len(refused) >= page_max:
             following = {"topic_name": name, "partition_index": 0}
             break
+        if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, (name,), is_question=asks_for_all):
+            if not asks_for_all:
+                refused.append(_refused(name))
+            continue
         topic = services.image.topic(name)
         node_id = services.config.node_id
         row = _missing(name) if topic is None else _topic_row(topic, node_id, first, room)
@@ -52,9 +58,7 @@ def handle_describe_topic_partitions(context: RequestContext, request: dict[str,
             following = {"topic_name": name, "partition_index": first + room}
             break
         room -= max(0, len(topic.partitions) - first)
-    if not asks_for_all:  # Kafka names them in each page.
-        rows += [_refused(name) for name in names if name in hidden]
-    return {"topics": rows, "next_cursor": following}
+    return {"topics": [*rows, *refused], "next_cursor": following}
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

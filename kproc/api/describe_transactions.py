@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Item, OnOutcome, Outcome
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import denied
 from kproc.api.transaction_call import TRANSACTIONS
@@ -21,7 +22,9 @@ _NAME: Final = "describe"
 _REFUSED: Final[Outcome] = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-@api(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
+@api(
+    ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), rows=(rows_at("transactional_ids", "transaction_states"),)
+)
 def handle_describe_transactions(context: RequestContext, request: dict[str, Any]) -> None:
     names: list[str] = request["transactional_ids"]
     # Before the first transaction there is nowhere to look.

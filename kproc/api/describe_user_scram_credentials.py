@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.errors import ErrorCode
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), needs=(on_cluster(Operation.DESCRIBE),))
+@api(
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    needs=(on_cluster(Operation.DESCRIBE),),
+    rows=(rows_at("users", "results", unique=("name",)),),
+)
 def handle_describe_user_scram_credentials(
     context: RequestContext, request: dict[str, Any]
 ) -> dict[str, Any]:

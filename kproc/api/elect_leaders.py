@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.cluster.image import ClusterImage
@@ -22,7 +23,12 @@ _PREFERRED, _UNCLEAN = 0, 1
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 
 
-@api(ApiKey.ELECT_LEADERS, versions=(0, 2), needs=(on_cluster(Operation.ALTER),))
+@api(
+    ApiKey.ELECT_LEADERS,
+    versions=(0, 2),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("topic_partitions.partitions", "replica_election_results.partition_result"),),
+)
 def handle_elect_leaders(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     election_type = request.get("election_type", _PREFERRED)
     if election_type not in (_PREFERRED, _UNCLEAN):

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_topic import when_made
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import REFUSALS, denied
 from kproc.cluster.internal_topics import INTERNAL_TOPICS
@@ -33,7 +34,7 @@ _KINDS: Final = {
 Fields = dict[str, Any]
 
 
-@api(ApiKey.FIND_COORDINATOR, versions=(0, 6))
+@api(ApiKey.FIND_COORDINATOR, versions=(0, 6), rows=(rows_at("coordinator_keys", "coordinators"),))
 def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
     key_type = request.get("key_type", _GROUP)
     if key_type not in _KINDS:

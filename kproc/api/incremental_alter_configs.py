@@ -8,6 +8,7 @@ a broker setting that this broker does not act on at run time, or does not know,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc import log_levels
@@ -22,6 +23,7 @@ from kproc.api.controller_calls import (
     failure_of,
     fields_of,
 )
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import refused_resources
 from kproc.cluster.config_changes import RESOURCE_BROKER_LOGGER
@@ -37,7 +39,18 @@ _OPERATION: Final = "incremental_alter_configs"
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
+@api(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    rows=(
+        rows_at(
+            "resources",
+            "responses",
+            unique=("resource_type", "resource_name"),
+            validate=partial(check_size, _OPERATION),
+        ),
+    ),
+)
 def handle_incremental_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
     check_size(_OPERATION, request)
     asked, complete = without_refused(context, request)

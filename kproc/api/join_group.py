@@ -29,7 +29,7 @@ _NULL_PROTOCOL_SINCE: Final = 7
 _SKIP_ASSIGNMENT_SINCE: Final = 9
 
 
-@api(ApiKey.JOIN_GROUP, versions=(0, 9))
+@api(ApiKey.JOIN_GROUP, versions=(0, 9), rows_max=10_000)
 def handle_join_group(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         if isinstance(outcome, int):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.api.rights import on_group
@@ -24,7 +25,12 @@ _NAME: Final = "leave_group"
 _MANY_SINCE: Final = 3
 
 
-@api(ApiKey.LEAVE_GROUP, versions=(0, 5), needs=(on_group(Operation.READ),))
+@api(
+    ApiKey.LEAVE_GROUP,
+    versions=(0, 5),
+    needs=(on_group(Operation.READ),),
+    rows=(rows_at("members", "members"),),
+)
 def handle_leave_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _MANY_SINCE:
         members = [[each["member_id"], each["group_instance_id"]] for each in request["members"]]

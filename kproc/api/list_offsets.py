@@ -14,6 +14,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kproc.api.division import rows_at
 from kproc.api.forwarding import Answer, Later, OnAnswer, gather, operation
 from kproc.api.registry import api
 from kproc.api.rights import denied_topics
@@ -55,7 +56,7 @@ class Search(NamedTuple):
     progress: TimestampSearch
 
 
-@api(ApiKey.LIST_OFFSETS, versions=(1, 11))
+@api(ApiKey.LIST_OFFSETS, versions=(1, 11), rows=(rows_at("topics.partitions", "topics.partitions"),))
 def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
     """Look up our partitions, ask the owners of the others, answer when all are there."""
     topics = request["topics"]

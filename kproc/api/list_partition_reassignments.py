@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import on_cluster
 from kproc.errors import ErrorCode
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
     from kproc.api.context import RequestContext
 
 
-@api(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0), needs=(on_cluster(Operation.DESCRIBE),))
+@api(
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    versions=(0, 0),
+    needs=(on_cluster(Operation.DESCRIBE),),
+    rows=(rows_at("topics.partition_indexes", "topics.partitions"),),
+)
 def handle_list_partition_reassignments(_context: RequestContext, _request: dict[str, Any]) -> dict[str, Any]:
     return {"error_code": int(ErrorCode.NONE), "error_message": None, "topics": []}
 

@@ -19,6 +19,7 @@ from kproc.api.authorized_operations import NOT_TOLD, operations_on, operations_
 from kproc.api.calls import Lost
 from kproc.api.controller_call import RECORDS_MAX, with_client
 from kproc.api.controller_calls import CHANGE, Change, Changed
+from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.image import ClusterImage, TopicImage
@@ -40,7 +41,7 @@ _LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 Fields = dict[str, Any]
 
 
-@api(ApiKey.METADATA, versions=(0, 13))
+@api(ApiKey.METADATA, versions=(0, 13), rows=(rows_at("topics", "topics"),))
 def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     wanted: list[Fields] | None = request["topics"]
     topics = context.services.image.topics_by_name

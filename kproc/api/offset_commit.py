@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
 from kproc.api.registry import api
@@ -34,7 +35,12 @@ _IDS_SINCE: Final = 10
 _DEFAULT_RETENTION: Final = -1
 
 
-@api(ApiKey.OFFSET_COMMIT, versions=(2, 10), needs=(on_group(Operation.READ),))
+@api(
+    ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    needs=(on_group(Operation.READ),),
+    rows=(rows_at("topics.partitions", "topics.partitions"),),
+)
 def handle_offset_commit(context: RequestContext, request: Fields) -> None:
     has_ids = context.api_version >= _IDS_SINCE
     commit = OffsetsToCommit(

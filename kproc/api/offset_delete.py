@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, OnOutcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.api.rights import denied_topics, on_group
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 _NAME: Final = "offset_delete"
 
 
-@api(ApiKey.OFFSET_DELETE, versions=(0, 0), needs=(on_group(Operation.DELETE),))
+@api(
+    ApiKey.OFFSET_DELETE,
+    versions=(0, 0),
+    needs=(on_group(Operation.DELETE),),
+    rows=(rows_at("topics.partitions", "topics.partitions"),),
+)
 def handle_offset_delete(context: RequestContext, request: Fields) -> None:
     image = context.services.image
     hidden = denied_topics(context, Operation.READ, (topic["name"] for topic in request["topics"]))

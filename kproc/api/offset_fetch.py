@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics
@@ -36,7 +37,14 @@ _NO_OFFSET: Final = -1
 Row = list[Any]
 
 
-@api(ApiKey.OFFSET_FETCH, versions=(1, 10))
+@api(
+    ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    rows=(
+        rows_at("groups.topics.partition_indexes", "groups.topics.partitions"),
+        rows_at("topics.partition_indexes", "topics.partitions"),
+    ),
+)
 def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     groups = _groups_of(context.api_version, request)
     image = context.services.image

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.division import rows_at
 from kproc.api.forwarding import Answer, OnAnswer, answer_by_topic, operation
 from kproc.api.registry import api
 from kproc.api.rights import has_on_cluster
@@ -23,7 +24,9 @@ _OPERATION: Final = "leader_epoch_end"
 _UNKNOWN: Final = -1
 
 
-@api(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
+@api(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4), rows=(rows_at("topics.partitions", "topics.partitions"),)
+)
 def handle_offset_for_leader_epoch(context: RequestContext, request: dict[str, Any]) -> None:
     topics = [
         (

@@ -7,9 +7,10 @@ both read from it, so the broker cannot advertise what it has no code for. `kpro
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from kproc.api.division import SLICE_ROWS, Rows
 from kproc.api.rights import Need
 from kproc.wire.header import ApiKey
 
@@ -18,13 +19,27 @@ from kproc.wire.header import ApiKey
 HandlerFunction = Callable[[Any, Any], dict[str, Any] | None]
 # (request, error code, message) -> response fields that carry the code wherever this API has room for it.
 ErrorResponse = Callable[[Any, int, str | None], dict[str, Any]]
+# Most rows of a request that is handled in one step. The dearest of them, changes of users, take 10 ms.
+ROWS_MAX: Final = 2_000
+# Most bytes of a request that is decoded in one step. Of the smallest rows, partition numbers, it holds 256.
+DIRECT_BYTES_MAX: Final = 1024
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Api:
     """One served API. Made by the decorator at import, never changed."""
 
-    __slots__ = ("advertised_lo", "handler", "hi", "key", "lo", "needs")
+    __slots__ = (
+        "advertised_lo",
+        "direct_bytes_max",
+        "handler",
+        "hi",
+        "key",
+        "lo",
+        "needs",
+        "rows",
+        "rows_max",
+    )
 
     def __init__(
         self,
@@ -34,6 +49,8 @@ class Api:
         hi: int,
         advertised_lo: int,
         needs: tuple[Need, ...],
+        rows: tuple[Rows, ...],
+        rows_max: int,
     ) -> None:
         self.key = key
         self.handler = handler
@@ -41,6 +58,14 @@ class Api:
         self.hi = hi
         self.advertised_lo = advertised_lo
         self.needs = needs  # The rights without which a request is refused as a whole.
+        self.rows = rows  # By which a large request is divided; versions differ in their fields.
+        self.rows_max = rows_max  # Of a request that is not divided.
+        # Larger requests are decoded by steps. Where a few rows are dear, all of them are.
+        self.direct_bytes_max = DIRECT_BYTES_MAX if all(each.size >= SLICE_ROWS for each in rows) else 0
+
+    def rows_in(self, request: Mapping[str, Any]) -> Rows | None:
+        """The rows by which a request of this API can be divided; None if it is handled as a whole."""
+        return next((each for each in self.rows if request.get(each.request[0])), None)
 
     def serves(self, version: int) -> bool:
         """Whether a request of `version` reaches the handler."""
@@ -74,8 +99,13 @@ def api(
     *,
     advertised_from: int | None = None,
     needs: tuple[Need, ...] = (),
+    rows: tuple[Rows, ...] = (),
+    rows_max: int = ROWS_MAX,
 ) -> Callable[[_F], _F]:
     """Serve `key` in `versions` (both ends included) with the decorated function, to who has the rights `needs`.
+
+    A request with many `rows` is divided by the first of them that it has; see division.py. Without them it is handled
+    in one step, and has at most `rows_max` rows in all its arrays.
 
     `advertised_from` shows clients a lower minimum than is served. Only Produce needs it: librdkafka takes
     compression away from a broker that does not show version 0 (KAFKA-18659).
@@ -87,7 +117,7 @@ def api(
 
     def register(handler: _F) -> _F:
         assert key not in APIS or APIS[key].handler.__module__ == handler.__module__, f"{key.name} twice"
-        APIS[key] = Api(key, handler, lo, hi, shown, needs)
+        APIS[key] = Api(key, handler, lo, hi, shown, needs, rows, rows_max)
         return handler
 
     return register

@@ -26,7 +26,7 @@ _NAME: Final = "sync_group"
 _PROTOCOL_SINCE: Final = 5
 
 
-@api(ApiKey.SYNC_GROUP, versions=(0, 5))
+@api(ApiKey.SYNC_GROUP, versions=(0, 5), rows_max=10_000)
 def handle_sync_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _PROTOCOL_SINCE and None in (
         request["protocol_type"],

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.api.coordinator_call import Caller, Fields, Item, OnOutcome
+from kproc.api.division import rows_at
 from kproc.api.group_call import GROUPS
 from kproc.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
 from kproc.api.registry import api
@@ -50,6 +51,7 @@ _TOLD: Final[dict[int, ErrorCode]] = {
     ApiKey.TXN_OFFSET_COMMIT,
     versions=(0, 5),
     needs=(on_transactional_id(Operation.WRITE), on_group(Operation.READ)),
+    rows=(rows_at("topics.partitions", "topics.partitions"),),
 )
 def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
     commit = OffsetsToCommit(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kproc.api.division import rows_at
 from kproc.api.markers import send_markers
 from kproc.api.registry import api
 from kproc.api.rights import check_needs, has_on_cluster, on_cluster
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 _OLDEST_TRANSACTION_VERSION: Final = 0  # What v1 stands for.
 
 
-@api(ApiKey.WRITE_TXN_MARKERS, versions=(1, 2))
+@api(
+    ApiKey.WRITE_TXN_MARKERS,
+    versions=(1, 2),
+    rows=(rows_at("markers.topics.partition_indexes", "markers.topics.partitions"),),
+)
 def handle_write_txn_markers(context: RequestContext, request: dict[str, Any]) -> None:
     if not has_on_cluster(context, Operation.ALTER):
         check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)

@@ -26,6 +26,7 @@ from kproc.metrics.requests import Counts
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import ServedCalls
 from kproc.role.dispatch import PRIVATE_API_KEY, dispatch
+from kproc.role.divided_requests import DividedRequests
 from kproc.role.linked_agent import LinkedPeer
 from kproc.role.plan import Plan
 from kproc.role.request import ClientPeer, HandlerRequest
@@ -98,6 +99,8 @@ class ControlPlane:
         )
         self._services.served = SERVED
         self._services.authorizer = make_authorizer(plan.config, lambda: controller.image.acls, kafka_name)
+        # While one is in work no other request is read: this keeps the order on each connection.
+        self._divided = self._services.divided = DividedRequests(controller.containment, self._refuse)
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None
         self.in_work = 0
@@ -115,14 +118,15 @@ class ControlPlane:
     def detach(self) -> None:
         """Forget the Processor and its requests: it has died."""
         self._peer = self._requests = None
+        self._divided.clear()
 
     def work(self) -> int:
         """Read requests while the queue has room."""
         peer = self._peer
         if peer is None:
             return 0
-        taken = 0
-        while self.in_work < QUEUE_MAX:
+        taken = self._divided.work()
+        while self.in_work < QUEUE_MAX and not self._divided:
             batch = peer.inbox.poll(1)
             if not batch:
                 break
@@ -134,6 +138,8 @@ class ControlPlane:
 
     def has_input(self) -> bool:
         """Whether there are requests that `work` would read."""
+        if self._divided:
+            return self._divided.is_ready()
         return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()
 
     def _take(self, kind: int, view: memoryview, link: Link) -> None:
@@ -186,17 +192,24 @@ class ControlPlane:
             if request.is_timed:
                 request.done_ns = self._services.clock.now_ns()
         except ProtocolError as error:
-            if self._services.refusals.has_room(self._services.clock.now_ns()):
-                logger.warning(
-                    "closing connection %d: %s (API key %d, version %d)", head[0], error, api_key, version
-                )
-            request.leave_untimed()
-            request.close()
+            self._refuse(request, str(error))
         except Exception as error:  # noqa: BLE001 - contained
             self._services.containment.caught(f"API key {api_key} version {version}", error, request)
         finally:
             self._services.containment.owner = None
         return not request.is_closed
+
+    def _refuse(self, request: HandlerRequest, reason: str) -> None:
+        if self._services.refusals.has_room(self._services.clock.now_ns()):
+            logger.warning(
+                "closing connection %d: %s (API key %d, version %d)",
+                request.connection_id,
+                reason,
+                request.api_key,
+                request.api_version,
+            )
+        request.leave_untimed()
+        request.close()
 
 
 class _ControlRequest(HandlerRequest):

@@ -264,6 +264,11 @@ class _Meter:
         """The Handler does something else now, and the request waits."""
         self._stopped_ns = self._rates._now_ns()
 
+    def resume(self) -> None:
+        """Measure again after `stop`: the time between the two does not count."""
+        self._begun_ns += self._rates._now_ns() - self._stopped_ns
+        self._stopped_ns = 0
+
     def settle(self) -> int:
         now_ns = self._rates._now_ns()
         used_ns = (self._stopped_ns or now_ns) - self._begun_ns

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import deque
 from typing import Final
 
 from kproc.api.context import Services
@@ -17,6 +18,7 @@ from kproc.handler.client_rates import ClientRates
 from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
+from kproc.handler.held_connection import HeldConnection
 from kproc.handler.logins import Logins
 from kproc.handler.migrating_connections import MigratingConnections
 from kproc.handler.partitions import Partitions
@@ -24,6 +26,7 @@ from kproc.handler.produce_fast_path import ProduceFastPaths
 from kproc.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.metrics.requests import REQUESTS
 from kproc.role.dispatch import after_header_tags, dispatch
+from kproc.role.divided_requests import DividedRequest, DividedRequests
 from kproc.role.linked_agent import LinkedPeer
 from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.role.routing import OWNER, body_key
@@ -42,6 +45,7 @@ from kproc.transport.envelope import (
     IDENTITY,
     METERED,
     MOVE_OUT,
+    NO_OP,
     RECALL_BLOCK,
     REQUEST,
     REQUEST_BLOCK,
@@ -64,12 +68,15 @@ _PRODUCE_SERVED: Final = range(3, 14)
 # when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling,
 # which begins at half of what the last drain took: 0.11 writes a request instead of 0.16 with 64 connections.
 _BATCH_MIN: Final = 4
+# Most bytes of large frames that wait here, copied because their Processor recalled the blocks. Beyond that the blocks
+# stay lent, which the Processor bounds.
+_COPIED_BYTES_MAX: Final = 32 << 20
 
 
 class Client(LinkedPeer):
     """A Processor's link, with the waiting requests and the fast paths of its connections."""
 
-    __slots__ = ("first_batch", "metered", "paths", "requests")
+    __slots__ = ("first_batch", "held", "metered", "paths", "requests")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
@@ -77,6 +84,13 @@ class Client(LinkedPeer):
         self.requests = ClientPeer(self.outbox)
         self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
         self.paths: dict[bytes, FastPath] = {}  # By connection, as its id stands in a head.
+        # Connections that wait for a large request. Each stands in `paths`, too, instead of a fast path.
+        self.held: dict[bytes, HeldConnection] = {}
+
+    def clear_paths(self) -> None:
+        """Drop all fast paths."""
+        self.paths.clear()
+        self.paths.update(self.held)
 
 
 class ClientRequests:
@@ -85,12 +99,16 @@ class ClientRequests:
     __slots__ = (
         "_batch_max",
         "_coordinators",
+        "_divided",
         "_fetch_paths",
         "_make_request",
         "_produce",
         "_produce_paths",
+        "_released",
         "_services",
         "_timed",
+        "_without_room",
+        "large",
         "log",
         "logins",
         "moving",
@@ -121,12 +139,20 @@ class ClientRequests:
         self.rates = rates
         self.moving = MigratingConnections()
         self.logins = services.logins = Logins(services)
+        self._divided = DividedRequests(services.containment, self._refuse, self._on_end)
+        services.divided = self._divided
+        # Requests that are handled in steps, and the connection that each holds.
+        self.large: dict[DividedRequest, tuple[Client, bytes]] = {}
+        self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
+        self._without_room: deque[tuple[Client, bytes]] = deque()  # Whose next request would be one too many.
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def lose(self, client: Client) -> None:
         """Forget a Processor that has ended, and its connections."""
+        for key in list(client.held):
+            self._abandon(client, key)
         for connection_id in list(client.requests.waiting):
             client.requests.forget(connection_id)
         for connection_id in client.requests.identities:
@@ -225,6 +251,8 @@ class ClientRequests:
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
         frame = arena.view(offset, length)
+        if self.large and self._must_wait(client, view, frame):
+            return
         self._serve_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
 
     def _serve_frame(
@@ -274,6 +302,8 @@ class ClientRequests:
         else:
             placed = self._serve(request, body)
             is_limited = False
+        if self._divided.newest is not None:
+            self._hold(client, key, request)
         if request.is_closed:
             return False
         # Fast paths neither count a client's bytes nor note answers, and the broker's own requests count nowhere.
@@ -338,20 +368,27 @@ class ClientRequests:
         if kind == IDENTITY:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
             # What it knows of the client is of another session, perhaps of another principal.
-            client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
+            key = view[:CONNECTION_BYTES].tobytes()
+            client.paths.pop(key, None)
+            if key in client.held:
+                client.paths[key] = client.held[key]
         elif kind == SOCKET_TIME:
             self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
         elif kind == RECALL_BLOCK:
             # Append the gathered requests first: their records lie in blocks.
             self._produce.flush()
-            client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
+            key = view[:CONNECTION_BYTES].tobytes()
+            if key not in client.held or self._copy_block(client, key, attempt):
+                client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
         elif kind == MOVE_OUT:
             # Append and answer the gathered requests first, by the old state of the connection.
             self._produce.flush()
             self.moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
+            key = view[:CONNECTION_BYTES].tobytes()
+            self._abandon(client, key)
             client.requests.forget(connection_id)
-            client.paths.pop(view[:CONNECTION_BYTES].tobytes(), None)
+            client.paths.pop(key, None)
             client.metered.discard(connection_id)
             self.logins.forget(connection_id)
             if flags & FLAG_MOVED:
@@ -360,6 +397,100 @@ class ClientRequests:
                 self.moving.gone(client.requests, connection_id)
         else:
             self.moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
+
+    # -- large requests ------------------------------------------------------------------------------------------
+
+    def has_steps(self) -> bool:
+        """Return True if `work_large` has something to do at once."""
+        return self._divided.is_ready()
+
+    def work_large(self) -> int:
+        """Take one step of one large request. Then serve the connections whose large requests are answered."""
+        work = self._divided.work()
+        while self._released:
+            self._release(*self._released.popleft())
+        self._produce.flush()
+        if self._coordinators.dirty:
+            self._coordinators.flush()
+        if self._timed:
+            self._mark_done()
+        return work
+
+    def _hold(self, client: Client, key: bytes, request: HandlerRequest) -> None:
+        """Keep what the connection sends from now on, until its request, which was divided, is answered."""
+        divided, self._divided.newest = self._divided.newest, None
+        assert divided is not None, "the caller has looked"
+        assert divided.request is request, "requests before the login have no rows"
+        self.large[divided] = client, key
+        client.paths[key] = client.held[key] = HeldConnection(divided)
+
+    def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
+        """Keep a large frame for later if its connection is held, or if too many large requests are in work."""
+        key = record[:CONNECTION_BYTES].tobytes()
+        held = client.held.get(key)
+        if held is None:
+            api_key = int.from_bytes(frame[:2], "big")
+            if api_key in (_PRODUCE, _FETCH) or self._divided.has_room(len(frame)):
+                return False
+            client.paths[key] = client.held[key] = held = HeldConnection(None)
+            self._without_room.append((client, key))
+        held.keep_block(record)
+        return True
+
+    def _clients_held(self) -> set[Client]:
+        return {client for client, _ in (*self.large.values(), *self._without_room)}
+
+    def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
+        """Copy a frame of a held connection out of the arena. Return False if it stays there: copies are bounded."""
+        copied = sum(held.copied_bytes for each in self._clients_held() for held in each.held.values())
+        arena = client.link.arena
+        assert arena is not None, "a Processor's link comes with its arena"
+        return client.held[key].copy_block(sequence, arena.view, _COPIED_BYTES_MAX - copied)
+
+    def _on_end(self, divided: DividedRequest) -> None:
+        """A large request is over: go on with its connection, and with one that waits for room."""
+        self._released.append(self.large.pop(divided))
+        if self._without_room:
+            self._released.append(self._without_room.popleft())
+
+    def _release(self, client: Client, key: bytes) -> None:
+        """Serve what a connection sent meanwhile, up to its next large request."""
+        held = client.held.pop(key, None)
+        if held is None:
+            return
+        client.paths.pop(key, None)
+        if held.divided is not None and held.divided.request.is_closed:
+            self._free_blocks(client, held)
+            return
+        for at, (kind, record) in enumerate(held.records):
+            view = memoryview(record)
+            if kind == REQUEST:
+                self._serve_frames(client, view)
+            else:
+                self._serve_block(client, view)
+            again = client.held.get(key)
+            if again is not None:
+                again.records += held.records[at + 1 :]
+                return
+
+    def _abandon(self, client: Client, key: bytes) -> None:
+        """A connection has ended: drop its large request, and what it sent behind that."""
+        held = client.held.pop(key, None)
+        if held is None:
+            return
+        if held.divided is None:
+            self._without_room.remove((client, key))
+        else:
+            self.large.pop(held.divided, None)
+            self._divided.abandon(held.divided)
+        self._free_blocks(client, held)
+
+    def _free_blocks(self, client: Client, held: HeldConnection) -> None:
+        """Answer the frames in the arena that nobody will serve: the Processor frees a block at its answer."""
+        for kind, record in held.records:
+            if kind == REQUEST_BLOCK:
+                connection_id, sequence, _, _ = HEAD.unpack_from(record)
+                client.outbox.push(NO_OP, HEAD.pack(connection_id, sequence, 0, 0))
 
     # -- serving -----------------------------------------------------------------------------------------------
 

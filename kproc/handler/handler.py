@@ -256,11 +256,13 @@ class Handler(LinkedAgent):
                 or len(self._calls)
                 or self._unlinked.waiting
                 or self._requests.moving
+                or self._requests.large
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
         is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
-        return super().is_drained() and is_synced and not self._requests.moving.has_holders()
+        is_answered = not self._requests.large and not self._requests.moving.has_holders()
+        return super().is_drained() and is_synced and is_answered
 
     def close(self) -> str | None:
         """Close every log cleanly, unless nobody will open them again; raises OSError if one could not be flushed.
@@ -279,7 +281,7 @@ class Handler(LinkedAgent):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def _due_ms(self, now_ns: int) -> int:
-        if self._transfers.is_opening:
+        if self._transfers.is_opening or (self._requests.large and self._requests.has_steps()):
             return 0
         due_ms = self._coordinators.due_ms
         if due_ms > self._sleep_ms_max:
@@ -302,6 +304,8 @@ class Handler(LinkedAgent):
             work += self._transfers.go_on_opening()
         for _, client in self._serving:
             work += self._requests.drain(client)
+        if self._requests.large:
+            work += self._requests.work_large()
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
         if self._requests.log is not None:
@@ -434,7 +438,7 @@ class Handler(LinkedAgent):
     def _forget_fast_paths(self) -> None:
         """Drop all fast paths: they refer to topics and owners of the old metadata."""
         for client in self._clients.values():
-            client.paths.clear()
+            client.clear_paths()
 
     # -- now and then ------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import orjson
@@ -10,9 +9,14 @@ import orjson
 from kproc.api import registry
 from kproc.api.calls import Lost
 from kproc.api.controller_calls import OWN, OwnAnswer, OwnRequest
-from kproc.api.rights import check_needs
-from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.api.division import count_rows
+from kproc.errors import ErrorCode, ProtocolError
 from kproc.metrics.requests import REQUESTS
+from kproc.role.divided_requests import (
+    REQUEST_BYTES_MAX,
+    DecodedBySteps,
+    handle,
+)
 from kproc.role.request import HandlerRequest
 from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.wire import codec
@@ -20,11 +24,11 @@ from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import decode_fetch
 from kproc.wire.primitives import skip_tags
 
-logger = logging.getLogger(__name__)
-
 # kproc's own operations: a frame with header v1 and a JSON body. Not advertised, loopback clients only.
 PRIVATE_API_KEY: Final = 30_000
 PRIVATE_VERSION: Final = 0
+# No operation needs more. JSON is decoded in one step.
+_PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these need DESCRIBE on the cluster, all others ALTER.
 _PRIVATE_READING: Final = frozenset({"status", "clients"})
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
@@ -54,23 +58,33 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
     counts.add(REQUESTS, api_key, version)
     if version >= first_flexible(api_key):
         body = after_header_tags(body)
-    decoded = (
-        decode_fetch(version, body) if api_key == _FETCH else codec.decode_request(api_key, version, body)
-    )
-    request.decoded = decoded
+    if api_key == _FETCH:
+        request.decoded = decode_fetch(version, body)
+    elif len(body) <= api.direct_bytes_max:
+        request.decoded = codec.decode_request(api_key, version, body)
+    elif not _decode_large(request, api, body):
+        return
     try:
-        if api.needs:
-            check_needs(request, api.needs, request.decoded)
-        fields = api.handler(request, decoded)
-        if fields is not None:
-            request.reply(fields)
-    except KafkaError as error:
-        fields = _refuse(api, request, decoded, int(error.code), error.message)
-        if fields is not None:
-            request.reply(fields)
+        handle(request, api)
     except Exception as error:  # noqa: BLE001 - contained
         what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
         request.services.containment.caught(what, error, request)
+
+
+def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
+    """Decode as much as one step may. Return False if the request has more rows than can be handled at once."""
+    size = len(body)
+    if size > REQUEST_BYTES_MAX:
+        raise ProtocolError(f"request of {size} bytes, {api.key.name} reads at most {REQUEST_BYTES_MAX}")
+    decoded = DecodedBySteps(request.api_key, request.api_version, body)
+    decoded.step()
+    if decoded.fields is not None:
+        where = api.rows_in(decoded.fields)
+        if where is None or count_rows(decoded.fields, where.request) <= where.size:
+            request.decoded = decoded.fields
+            return True
+    request.services.divided.add(request, api, decoded, size)
+    return False
 
 
 def after_header_tags(body: memoryview) -> memoryview:
@@ -80,21 +94,9 @@ def after_header_tags(body: memoryview) -> memoryview:
     return body[skip_tags(body, 0) :]
 
 
-def _refuse(
-    api: registry.Api, request: HandlerRequest, decoded: object, code: int, message: str | None
-) -> dict[str, object] | None:
-    """The API's own error response, or the end of the connection if it has none."""
-    error_response = api.error_response
-    if error_response is None:
-        services = request.services
-        if services.refusals.has_room(services.clock.now_ns()):
-            logger.warning("closing a connection: %s failed with %s", api.key.name, ErrorCode(code).name)
-        request.close()
-        return None
-    return error_response(decoded, code, message)
-
-
 def _serve_private(request: HandlerRequest, body: memoryview) -> None:
+    if len(body) > _PRIVATE_BYTES_MAX:
+        raise ProtocolError(f"private operation of {len(body)} bytes, at most {_PRIVATE_BYTES_MAX} are read")
     if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
         raise ProtocolError("private operations are for loopback clients of this version")
     try:

@@ -14,7 +14,7 @@ first met: all of them together take half a second.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from datetime import timedelta
 from enum import IntEnum
 from functools import cache
@@ -26,8 +26,8 @@ from kproc.errors import ErrorCode, ProtocolError
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
 from kproc.wire.hidden import hidden
 from kproc.wire.primitives import INT32, ZERO_UUID, Buffer
-from kproc.wire.schema import Field, Reader, Schema, reader_of
-from kproc.wire.schema_writer import Writer, writer_of
+from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of
+from kproc.wire.schema_writer import NameCheck, Writer, row_writer_of, writer_of
 
 # kio loads hypothesis wherever it finds it: 0.1 s of every start in a development environment, for nothing.
 with hidden("hypothesis"):
@@ -132,6 +132,11 @@ def _reader(api_key: int, version: int, direction: Direction) -> Reader:
 
 
 @cache
+def _step_reader(api_key: int, version: int) -> StepReader:
+    return step_reader_of(schema_of(api_key, version, "request"))
+
+
+@cache
 def _names(api_key: int, version: int, direction: Direction) -> frozenset[str]:
     """Paths of every field of one version, below the message."""
     names: set[str] = set()
@@ -158,15 +163,53 @@ def _is_in_any_version(api_key: int, direction: Direction, name: str) -> bool:
     return any(name in _names(api_key, version, direction) for version in versions)
 
 
-@cache
-def _writer(api_key: int, version: int, direction: Direction) -> Writer:
-    schema = schema_of(api_key, version, direction)
-
+def _name_check(api_key: int, direction: Direction, schema: Schema) -> NameCheck:
     def check_name(path: str, name: str) -> None:
         if not _is_in_any_version(api_key, direction, f"{path.removeprefix(schema.path)}.{name}"):
             raise ValueError(f"{path} has no field {name} in any version")
 
-    return writer_of(schema, check_name)
+    return check_name
+
+
+@cache
+def _writer(api_key: int, version: int, direction: Direction) -> Writer:
+    schema = schema_of(api_key, version, direction)
+    return writer_of(schema, _name_check(api_key, direction, schema))
+
+
+class RowSchema:
+    """The rows at one place of a response: how one is encoded, and which fields tell one from another."""
+
+    __slots__ = ("identity", "write")
+
+    def __init__(self, field: Field, write: Writer) -> None:
+        self.write = write
+        # An error message can differ between two answers about one thing.
+        self.identity = (
+            tuple(
+                each.name
+                for each in field.struct.fields
+                if not each.is_array
+                and (each.kind in ("string", "uuid") or each.name == "error_code")
+                and each.name != "error_message"
+            )
+            if field.struct is not None
+            else ()
+        )
+
+
+@cache
+def response_rows(api_key: int, version: int, path: tuple[str, ...]) -> RowSchema:
+    """The rows of the array at `path` in the responses of one version."""
+    schema = root = schema_of(api_key, version, "response")
+    for name in path[:-1]:
+        schema = _field_named(schema, name).struct or schema
+    field = _field_named(schema, path[-1])
+    return RowSchema(field, row_writer_of(field, schema, _name_check(api_key, "response", root)))
+
+
+def _field_named(schema: Schema, name: str) -> Field:
+    return next(field for field in schema.fields if field.name == name)
 
 
 # ---- the codec --------------------------------------------------------------------------------------------
@@ -211,6 +254,28 @@ def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
     """
     read = _reader(api_key, version, "request")
     return _decode(read, bytes(body), 0, f"request of API key {int(api_key)} v{version}")
+
+
+def decode_request_by_steps(
+    api_key: int, version: int, body: Buffer, budget: RowBudget
+) -> Generator[None, None, dict[str, Any]]:
+    """Like `decode_request`, in steps of as many rows as the budget allows. It copies the body at once."""
+    return _decode_by_steps(_step_reader(api_key, version), bytes(body), budget, int(api_key), version)
+
+
+def _decode_by_steps(
+    read: StepReader, data: bytes, budget: RowBudget, api_key: int, version: int
+) -> Generator[None, None, dict[str, Any]]:
+    try:
+        fields, _ = yield from read(data, 0, budget)
+    except (StructError, IndexError):
+        raise ProtocolError(f"request of API key {api_key} v{version} runs past its end") from None
+    except UnicodeDecodeError:
+        raise ProtocolError(
+            f"request of API key {api_key} v{version} holds a string that is not UTF-8"
+        ) from None
+    assert isinstance(fields, dict)
+    return fields
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes:

@@ -31,6 +31,8 @@ ZERO_UUID: Final = bytes(16)
 
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
+# Most tagged fields of one struct. Clients send a handful; millions of empty ones would be skipped one by one.
+TAGS_MAX: Final = 100
 # Kafka's limit for a string in both encodings, although a compact length could say more.
 STRING_BYTES_MAX: Final = 0x7FFF
 
@@ -109,11 +111,17 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     return raw >> 1 ^ -(raw & 1), position
 
 
+def check_tag_count(count: int) -> None:
+    """Raise ProtocolError for more tagged fields than a struct may have."""
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields in one struct, at most {TAGS_MAX} are read")
+
+
 def skip_tagged_fields(data: Buffer, position: int) -> int:
     """Position after a block of tagged fields of which none is of interest."""
     count, position = read_unsigned_varint(data, position)
+    check_tag_count(count)
     for _ in range(count):
-        # Each turn eats at least two bytes or raises, so that a huge count ends at the end of the data.
         _, position = read_unsigned_varint(data, position)
         size, position = read_unsigned_varint(data, position)
         position += size

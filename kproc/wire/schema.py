@@ -1,7 +1,7 @@
 """Schemas: what a message of one version looks like, and readers built from that.
 
 A Schema is a table of fields; `reader_of` turns one into a function, once, by nesting closures; the writers of
-`schema_writer.py` are made the same way.
+`schema_writer.py` are made the same way. `step_reader_of` makes a generator of it, for messages with many rows.
 Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None; a UUID is 16 bytes.
 
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
@@ -17,8 +17,8 @@ per message, because a try block in every reader would cost as much as the readi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
 
@@ -28,10 +28,14 @@ from kproc.wire.primitives import (
     INT16,
     INT32,
     STRING_BYTES_MAX,
+    check_tag_count,
     read_compact_length,
     read_unsigned_varint,
     skip_tagged_fields,
 )
+
+# An array of numbers is unpacked by one call of the struct module: so many of them cost as much as another row.
+_NUMBERS_OF_ROW: Final = 16
 
 Fields = dict[str, Any]
 Reader = Callable[[bytes, int], tuple[Any, int]]
@@ -190,21 +194,30 @@ def _items_reader(read: Reader) -> Callable[[bytes, int, int], tuple[list[Any], 
     return read_items
 
 
-def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> Reader:
+def _count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes, int], tuple[int, int]]:
+    """Read the count of an array, -1 for null, and compare it with what remains."""
     read_count = read_compact_length if is_flexible else _legacy_length
-    read_items = _fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
     bytes_min = _bytes_min(field, is_flexible)
     is_nullable = field.is_nullable
 
-    def read_array(data: bytes, position: int) -> tuple[Any, int]:
+    def read_checked_count(data: bytes, position: int) -> tuple[int, int]:
         count, position = read_count(data, position)
-        if count < 0:
-            if is_nullable and count == -1:
-                return None, position
+        if count < 0 and not (is_nullable and count == -1):
             raise _null_refused(path)
         if count * bytes_min > len(data) - position:
             raise ProtocolError(f"{path}: {count} elements cannot fit into {len(data) - position} bytes")
-        return read_items(data, position, count)
+        return count, position
+
+    return read_checked_count
+
+
+def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> Reader:
+    read_count = _count_reader(field, path, is_flexible)
+    read_items = _fixed_items_reader(field.kind) if field.kind in FIXED_CODES else _items_reader(read)
+
+    def read_array(data: bytes, position: int) -> tuple[Any, int]:
+        count, position = read_count(data, position)
+        return (None, position) if count < 0 else read_items(data, position, count)
 
     return read_array
 
@@ -246,6 +259,7 @@ def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
         if data[position] == 0:
             return position + 1
         count, position = read_unsigned_varint(data, position)
+        check_tag_count(count)
         for _ in range(count):
             tag, position = read_unsigned_varint(data, position)
             size, position = read_unsigned_varint(data, position)
@@ -320,6 +334,117 @@ def reader_of(schema: Schema) -> Reader:
         fields: Fields = {}
         for step in steps:
             position = step(data, position, fields)
+        return fields, position
+
+    return read_struct
+
+
+# ---- reading by steps --------------------------------------------------------------------------------------
+
+Steps = Generator[None, None, tuple[Any, int]]
+StepReader = Callable[[bytes, int, "RowBudget"], Steps]
+
+
+class RowBudget:
+    """Bounds one message: the rows of all its arrays together, and the rows that are read in one step."""
+
+    __slots__ = ("_rows_left", "_rows_max", "_step_left", "_step_rows")
+
+    def __init__(self, rows_max: int, step_rows: int) -> None:
+        self._rows_max = self._rows_left = rows_max
+        self._step_rows = self._step_left = step_rows
+
+    def reserve(self, count: int) -> None:
+        """Count the rows of an array before any of them is read. Raises ProtocolError when there are too many."""
+        self._rows_left -= count
+        if self._rows_left < 0:
+            raise ProtocolError(
+                f"the arrays of the request have more than {self._rows_max} rows; send them in several requests"
+            )
+
+    def is_step_over(self, rows: int = 1) -> bool:
+        """Return True if the reader must pause now that it has read so many rows more."""
+        self._step_left -= rows
+        if self._step_left > 0:
+            return False
+        self._step_left = self._step_rows
+        return True
+
+
+def _has_arrays(schema: Schema) -> bool:
+    return any(
+        field.tag is None and (field.is_array or (field.struct is not None and _has_arrays(field.struct)))
+        for field in schema.fields
+    )
+
+
+def _array_step_reader(field: Field, schema: Schema) -> StepReader:
+    path = f"{schema.path}.{field.name}"
+    read_count = _count_reader(field, path, schema.is_flexible)
+    if field.kind in FIXED_CODES:
+        read_numbers = _fixed_items_reader(field.kind)
+
+        def read_number_array(data: bytes, position: int, budget: RowBudget) -> Steps:
+            count, position = read_count(data, position)
+            if count < 0:
+                return None, position
+            budget.reserve(count)
+            if budget.is_step_over(count // _NUMBERS_OF_ROW):
+                yield
+            return read_numbers(data, position, count)
+
+        return read_number_array
+    element = replace(field, is_array=False, is_nullable=False)
+    if field.struct is not None and _has_arrays(field.struct):
+        read_steps: StepReader | None = step_reader_of(field.struct)
+    else:
+        read_steps = None
+    read = _field_reader(element, schema)
+
+    def read_array(data: bytes, position: int, budget: RowBudget) -> Steps:
+        count, position = read_count(data, position)
+        if count < 0:
+            return None, position
+        budget.reserve(count)
+        items = []
+        for _ in range(count):
+            if read_steps is None:
+                item, position = read(data, position)
+            else:
+                item, position = yield from read_steps(data, position, budget)
+            items.append(item)
+            if budget.is_step_over():
+                yield
+        return items, position
+
+    return read_array
+
+
+def step_reader_of(schema: Schema) -> StepReader:
+    """Like `reader_of`, as a generator that pauses as often as its RowBudget says.
+
+    It bounds the rows before it reads them, so that a request of millions of rows costs nothing. The arrays of tagged
+    fields are read in one step: no request has any that can be large.
+    """
+    steps: list[tuple[str, Callable[..., Any], bool]] = []
+    for run in fixed_runs(schema):
+        field = run[0]
+        if len(run) > 1:
+            steps.append(("", _run_reader(run), False))
+        elif field.is_array:
+            steps.append((field.name, _array_step_reader(field, schema), True))
+        else:
+            steps.append(("", _single_reader(field, schema), False))
+    if schema.is_flexible:
+        steps.append(("", _tags_reader(schema), False))
+
+    def read_struct(data: bytes, position: int, budget: RowBudget) -> Steps:
+        fields: Fields = {}
+        for name, step, is_array in steps:
+            if is_array:
+                fields[name], position = yield from step(data, position, budget)
+            else:
+                position = step(data, position, fields)
         return fields, position
 
     return read_struct

@@ -7,6 +7,7 @@ TypeError or struct.error: mistakes of the caller, never of a client.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from struct import Struct
 from typing import Any
 
@@ -84,6 +85,19 @@ def _write_fixed(kind: str) -> Writer:
     return write_uuid if kind == "uuid" else write_fixed
 
 
+class EncodedRows:
+    """An array whose rows are encoded already. Can stand for the list of an array field that is written."""
+
+    __slots__ = ("count", "data")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.data = bytearray()
+
+    def __len__(self) -> int:
+        return self.count
+
+
 def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer) -> Writer:
     def write_array(out: bytearray, items: Any) -> None:
         if items is None:
@@ -92,6 +106,9 @@ def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer)
             out += b"\0" if is_flexible else b"\xff\xff\xff\xff"
             return
         out += encode_unsigned_varint(len(items) + 1) if is_flexible else INT32.pack(len(items))
+        if type(items) is EncodedRows:
+            out += items.data
+            return
         for item in items:
             write(out, item)
 
@@ -126,6 +143,11 @@ def _field_writer(field: Field, schema: Schema, check_name: NameCheck) -> Writer
     else:
         write = _write_fixed(field.kind)
     return _write_array(path, schema.is_flexible, field.is_nullable, write) if field.is_array else write
+
+
+def row_writer_of(field: Field, schema: Schema, check_name: NameCheck) -> Writer:
+    """Function that appends one element of an array field, for `EncodedRows`."""
+    return _field_writer(replace(field, is_array=False, is_nullable=False), schema, check_name)
 
 
 Step = Callable[[bytearray, Mapping[str, Any]], None]

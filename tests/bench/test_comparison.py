@@ -284,6 +284,8 @@ def test_installed_package_says_that_it_needs_a_checkout(
     assert "needs a checkout" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "seconds"), [("bulk-100", 2.5), ("bulk-1k", 2.5), ("one-64", 0), ("fetch-1m", 0)])
+@pytest.mark.parametrize(
+    ("name", "seconds"), [("bulk-100", 2.5), ("bulk-1k", 2.5), ("one-64", 0), ("fetch-1m", 0)]
+)
 def test_memory_is_touched_for_what_fills_it(name: str, seconds: float) -> None:
     assert BY_NAME[name].filling_seconds(2.5) == seconds

@@ -12,7 +12,9 @@ SECOND_NS = 1_000_000_000
 logger = logging.getLogger("kproc.test")
 
 
-def test_what_was_too_much_is_told_before_the_next_line_or_by_a_tick(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_too_much_is_told_before_the_next_line_or_by_a_tick(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rate = LogRate(logger, "and %d more")
     assert [rate.has_room(SECOND_NS) for _ in range(12)] == [True] * 10 + [False] * 2
     rate.tell(2 * SECOND_NS - 1)

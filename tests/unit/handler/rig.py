@@ -483,6 +483,7 @@ class HandlerRig:
             if end is None:
                 continue
             outbox, inbox = end
+            outbox.flush()  # A long reply goes in pieces.
             batch = inbox.poll(1000)
             for kind, view in batch:
                 if kind == CALL:

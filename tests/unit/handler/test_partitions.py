@@ -550,7 +550,9 @@ def test_directory_of_another_topic_id_is_set_aside(
     assert produce(rig, "t", b"new") == (0, 0)
     assert fetch(rig, "t") == (0, [b"new"])
     assert checkpoints.read_partition_metadata(OsFs(), rig.directory / "t-0") == new_id
-    assert (len(deleted(rig)), len(list_set_aside(OsFs(), rig.directory))) == ((1, 0) if is_deleted else (0, 1))
+    assert (len(deleted(rig)), len(list_set_aside(OsFs(), rig.directory))) == (
+        (1, 0) if is_deleted else (0, 1)
+    )
     assert ("is set aside" in caplog.text) is not is_deleted
 
 

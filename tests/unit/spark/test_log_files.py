@@ -257,9 +257,7 @@ def test_a_log_that_has_become_shorter_since_the_plan_is_an_error(rig: LogRig, l
         finally:
             active.write_bytes(whole)
 
-    with pytest.raises(
-        DataLoss, match=r"t-0 in .* ends at 295, it had records up to 300 when the read was"
-    ):
+    with pytest.raises(DataLoss, match=r"t-0 in .* ends at 295, it had records up to 300 when the read was"):
         rows()
     assert rows(failOnDataLoss="false") == 295
 

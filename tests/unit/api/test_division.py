@@ -1,0 +1,154 @@
+"""A divided request and its joined answer mean what the whole ones mean, for each API and version with rows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kproc.api import load_all, registry
+from kproc.api.division import JoinedAnswer, Rows, divide, rows_at
+from kproc.errors import ErrorCode
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+from kproc.wire.schema import Field, Schema
+
+load_all()
+
+TOPICS = rows_at("topics.partitions", "topics.partitions", size=5)
+# Their error responses name no rows.
+WITHOUT_ROWS = {
+    ApiKey.LEAVE_GROUP,
+    ApiKey.DESCRIBE_QUORUM,
+    ApiKey.DESCRIBE_LOG_DIRS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.OFFSET_DELETE,
+}
+WITH_ROWS = sorted(key for key, api in registry.APIS.items() if api.rows)
+
+
+def filled(schema: Schema, source: random.Random) -> dict[str, Any]:
+    """A random message with several rows in each array."""
+    return {field.name: _value(field, source) for field in schema.fields if field.tag is None}
+
+
+def _value(field: Field, source: random.Random) -> Any:
+    if field.is_array:
+        return [_one(field, source) for _ in range(source.randrange(6))]
+    return _one(field, source)
+
+
+def _one(field: Field, source: random.Random) -> Any:
+    if field.struct is not None:
+        return filled(field.struct, source)
+    if field.kind == "string":
+        return f"n{source.randrange(10**6)}"
+    number = source.randrange(100 if field.kind in ("int8", "int16") else 10**6)
+    return {"uuid": source.randbytes(16), "bytes": b"b", "bool": True, "float64": 1.5}.get(field.kind, number)
+
+
+def count(fields: Any, path: tuple[str, ...]) -> int:
+    """The rows of a request."""
+    found = fields[path[0]] or []
+    return len(found) if len(path) == 1 else sum(count(row, path[1:]) for row in found)
+
+
+def test_divide_bounds_every_slice_and_keeps_the_order() -> None:
+    rows = [{"name": "a", "partitions": list(range(7))}, {"name": "b", "partitions": [7]}]
+    rows += [{"name": "none", "partitions": None}, {"name": "c", "partitions": [8, 9]}]
+    slices = list(divide({"topics": rows, "timeout": 3}, TOPICS))
+    assert [each.fields["topics"] for each in slices] == [
+        [{"name": "a", "partitions": [0, 1, 2, 3]}],
+        [{"name": "a", "partitions": [4, 5, 6]}, {"name": "b", "partitions": [7]}],
+        [{"name": "none", "partitions": None}, {"name": "c", "partitions": [8, 9]}],
+    ]
+    assert [each.is_continued for each in slices] == [False, True, False]
+    assert all(each.fields["timeout"] == 3 for each in slices)
+
+
+def test_divide_without_rows_yields_the_request() -> None:
+    (only,) = divide({"topics": []}, TOPICS)
+    assert only.fields == {"topics": []}
+
+
+def test_divide_keeps_duplicates_of_unique_rows_together() -> None:
+    """CreateTopics rejects both rows of a name; in two slices the first would be created."""
+    where = rows_at("topics", "topics", size=2, unique=("name",))
+    names = ["a", "b", "c", "a", "d", "a"]
+    slices = list(divide({"topics": [{"name": name} for name in names]}, where))
+    assert [[row["name"] for row in each.fields["topics"]] for each in slices] == [
+        ["b", "c"],
+        ["d"],
+        ["a", "a", "a"],
+    ]
+
+
+@pytest.mark.parametrize("key", WITH_ROWS)
+def test_joined_answer_equals_the_answer_to_the_whole_request(key: int) -> None:
+    api = registry.APIS[key]
+    error_response = api.error_response
+    assert error_response is not None
+    source = random.Random(key)
+    compared = 0
+    for version in range(api.lo, api.hi + 1):
+        for _ in range(20):
+            request = filled(codec.schema_of(key, version, "request"), source)
+            where = api.rows_in(request)
+            if where is None:
+                continue
+            small = replace(where, size=source.randrange(2, 7), unique=())
+            joined = JoinedAnswer(key, version, where.response)
+            for part in divide(request, small):
+                assert count(part.fields, where.request) <= small.size
+                answer = error_response(part.fields, int(ErrorCode.INVALID_REQUEST), "why")
+                joined.add(answer, is_continued=part.is_continued)
+            whole = error_response(request, int(ErrorCode.INVALID_REQUEST), "why")
+            assert decoded(key, version, joined.fields()) == decoded(key, version, whole)
+            compared += count(whole, where.response[:1])
+    assert compared or key in WITHOUT_ROWS
+
+
+def decoded(key: int, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """The answer as a client reads it."""
+    return codec.decode_response(key, version, codec.encode_response(key, version, 1, fields)[4:])[1]
+
+
+def test_every_declared_path_is_in_some_version() -> None:
+    """A path that no version has would leave an API undivided."""
+    for key, api in registry.APIS.items():
+        for where in api.rows:
+            assert any(
+                _has(codec.schema_of(key, version, "request"), where.request)
+                and _has(codec.schema_of(key, version, "response"), where.response)
+                for version in range(api.lo, api.hi + 1)
+            ), (api.key.name, where)
+
+
+def _has(schema: Schema, path: tuple[str, ...]) -> bool:
+    field = next((each for each in schema.fields if each.name == path[0] and each.is_array), None)
+    if field is None or len(path) == 1:
+        return field is not None
+    return field.struct is not None and _has(field.struct, path[1:])
+
+
+def test_join_keeps_the_first_error_of_the_whole_answer() -> None:
+    joined = JoinedAnswer(ApiKey.DELETE_ACLS, 2, ("filter_results",))
+    joined.add({"filter_results": [], "error_code": 0}, is_continued=False)
+    joined.add({"filter_results": [], "error_code": 42}, is_continued=False)
+    joined.add({"filter_results": [], "error_code": 7}, is_continued=False)
+    assert joined.fields()["error_code"] == 42
+
+
+def test_join_separates_rows_of_one_topic_that_differ_in_their_error() -> None:
+    where = Rows(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"))
+    joined = JoinedAnswer(ApiKey.OFFSET_FETCH, 8, where.response)
+    row = {"partition_index": 0, "committed_offset": 1, "metadata": "", "error_code": 0}
+    topics = [{"name": "t", "partitions": [row]}]
+    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}, is_continued=False)
+    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}, is_continued=True)
+    joined.add({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}, is_continued=True)
+    groups = decoded(ApiKey.OFFSET_FETCH, 8, joined.fields())["groups"]
+    assert [(group["error_code"], len(group["topics"])) for group in groups] == [(0, 1), (16, 0)]
+    assert len(groups[0]["topics"][0]["partitions"]) == 2

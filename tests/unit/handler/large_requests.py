@@ -1,0 +1,453 @@
+"""Requests with as many rows as asked for, of every API that has arrays: for tests and for tests/starvation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kproc.wire.header import ApiKey
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LargeRequest:
+    """One API and version, and how its rows are made."""
+
+    name: str
+    key: ApiKey
+    version: int
+    make: Callable[[int], Fields]
+
+
+def _partitions(label: str, **others: Any) -> Callable[[int], list[Fields]]:
+    """Partitions of topic "t": those that exist come first."""
+    return lambda count: [{label: index, **others} for index in range(count)]
+
+
+def _topics(label: str, rows: Callable[[int], list[Any]]) -> Callable[[int], Fields]:
+    return lambda count: {"topics": [{"name": "t", label: rows(count)}]}
+
+
+def _spread(label: str, rows: Callable[[int], list[Any]]) -> Callable[[int], Fields]:
+    """One partition of each of many topics, which do not exist."""
+    return lambda count: {"topics": [{"name": f"t{at}", label: rows(1)} for at in range(count // 2)]}
+
+
+def _numbers(count: int) -> list[int]:
+    return list(range(count))
+
+
+def _names(count: int) -> list[str]:
+    return [f"n{at}" for at in range(count)]
+
+
+def _creations(count: int) -> list[Fields]:
+    row = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    return [{"name": f"new{at}", **row} for at in range(count)]
+
+
+def _acl(at: int) -> Fields:
+    return {
+        "resource_type": 2,
+        "resource_name": f"t{at}",
+        "resource_pattern_type": 3,
+        "principal": "User:x",
+        "host": "*",
+        "operation": 3,
+        "permission_type": 3,
+    }
+
+
+def _acl_filter(at: int) -> Fields:
+    return {
+        "resource_type_filter": 2,
+        "resource_name_filter": f"t{at}",
+        "pattern_type_filter": 3,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
+
+
+def _resources(kind: int, name: Callable[[int], str], **others: Any) -> Callable[[int], Fields]:
+    return lambda count: {
+        "resources": [{"resource_type": kind, "resource_name": name(at), **others} for at in range(count)]
+    }
+
+
+_COMMITTED = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+_SET = {"configs": [{"name": "retention.ms", "value": "1"}]}
+_QUOTA = [{"key": "producer_byte_rate", "value": 1e9, "remove": False}]
+_MEMBER = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+_TRANSACTION = {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0}
+_ADDED = {f"v3_and_below_{name}": value for name, value in _TRANSACTION.items()}
+_MARKER = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
+K = ApiKey
+LARGE: list[LargeRequest] = [
+    LargeRequest(
+        "ListOffsets", K.LIST_OFFSETS, 5, _topics("partitions", _partitions("partition_index", timestamp=-1))
+    ),
+    LargeRequest(
+        "ListOffsets, topics",
+        K.LIST_OFFSETS,
+        6,
+        _spread("partitions", _partitions("partition_index", timestamp=-1)),
+    ),
+    LargeRequest(
+        "Metadata",
+        K.METADATA,
+        9,
+        lambda count: {
+            "topics": [{"name": name} for name in _names(count)],
+            "allow_auto_topic_creation": False,
+        },
+    ),
+    LargeRequest(
+        "OffsetCommit",
+        K.OFFSET_COMMIT,
+        7,
+        lambda count: {
+            **_MEMBER,
+            **_topics("partitions", _partitions("partition_index", **_COMMITTED))(count),
+        },
+    ),
+    LargeRequest(
+        "OffsetFetch",
+        K.OFFSET_FETCH,
+        5,
+        lambda count: {"group_id": "g", **_topics("partition_indexes", _numbers)(count)},
+    ),
+    LargeRequest(
+        "OffsetFetch, groups",
+        K.OFFSET_FETCH,
+        8,
+        lambda count: {"groups": [{"group_id": "g", **_topics("partition_indexes", _numbers)(count)}]},
+    ),
+    LargeRequest(
+        "FindCoordinator",
+        K.FIND_COORDINATOR,
+        4,
+        lambda count: {"key_type": 0, "coordinator_keys": _names(count)},
+    ),
+    LargeRequest(
+        "LeaveGroup",
+        K.LEAVE_GROUP,
+        4,
+        lambda count: {
+            "group_id": "g",
+            "members": [{"member_id": name, "group_instance_id": None} for name in _names(count)],
+        },
+    ),
+    LargeRequest("DescribeGroups", K.DESCRIBE_GROUPS, 4, lambda count: {"groups": _names(count)}),
+    LargeRequest(
+        "CreateTopics",
+        K.CREATE_TOPICS,
+        5,
+        lambda count: {"topics": _creations(count), "timeout": 30_000, "validate_only": True},
+    ),
+    LargeRequest(
+        "DeleteTopics", K.DELETE_TOPICS, 5, lambda count: {"topic_names": _names(count), "timeout": 30_000}
+    ),
+    LargeRequest(
+        "DeleteRecords",
+        K.DELETE_RECORDS,
+        1,
+        lambda count: {
+            **_topics("partitions", _partitions("partition_index", offset=0))(count),
+            "timeout": 30_000,
+        },
+    ),
+    LargeRequest(
+        "OffsetForLeaderEpoch",
+        K.OFFSET_FOR_LEADER_EPOCH,
+        3,
+        lambda count: {
+            "replica_id": -1,
+            "topics": [
+                {
+                    "topic": "t",
+                    "partitions": _partitions("partition", leader_epoch=0, current_leader_epoch=-1)(count),
+                }
+            ],
+        },
+    ),
+    LargeRequest(
+        "AddPartitionsToTxn",
+        K.ADD_PARTITIONS_TO_TXN,
+        1,
+        lambda count: {**_ADDED, "v3_and_below_topics": [{"name": "t", "partitions": _numbers(count)}]},
+    ),
+    LargeRequest(
+        "AddPartitionsToTxn, one partition",
+        K.ADD_PARTITIONS_TO_TXN,
+        1,
+        lambda count: {**_ADDED, "v3_and_below_topics": [{"name": "t", "partitions": [0] * count}]},
+    ),
+    LargeRequest(
+        "AddPartitionsToTxn, transactions",
+        K.ADD_PARTITIONS_TO_TXN,
+        4,
+        lambda count: {
+            "transactions": [
+                {
+                    **_TRANSACTION,
+                    "transactional_id": f"x{at}",
+                    "verify_only": False,
+                    "topics": [{"name": "t", "partitions": [0]}],
+                }
+                for at in range(count // 3)
+            ]
+        },
+    ),
+    LargeRequest(
+        "WriteTxnMarkers",
+        K.WRITE_TXN_MARKERS,
+        1,
+        lambda count: {
+            "markers": [{**_MARKER, "topics": [{"name": "t", "partition_indexes": _numbers(count)}]}]
+        },
+    ),
+    LargeRequest(
+        "TxnOffsetCommit",
+        K.TXN_OFFSET_COMMIT,
+        2,
+        lambda count: {
+            "group_id": "g",
+            **_TRANSACTION,
+            **_topics("partitions", _partitions("partition_index", **_COMMITTED))(count),
+        },
+    ),
+    LargeRequest(
+        "CreateAcls", K.CREATE_ACLS, 2, lambda count: {"creations": [_acl(at) for at in range(count)]}
+    ),
+    LargeRequest(
+        "DeleteAcls", K.DELETE_ACLS, 2, lambda count: {"filters": [_acl_filter(at) for at in range(count)]}
+    ),
+    LargeRequest(
+        "DescribeConfigs, a topic",
+        K.DESCRIBE_CONFIGS,
+        2,
+        lambda count: {
+            **_resources(2, lambda _: "t", configuration_keys=None)(count),
+            "include_synonyms": True,
+        },
+    ),
+    LargeRequest(
+        "DescribeConfigs, the broker",
+        K.DESCRIBE_CONFIGS,
+        2,
+        lambda count: {
+            **_resources(4, lambda _: "1", configuration_keys=None)(count),
+            "include_synonyms": True,
+        },
+    ),
+    LargeRequest(
+        "DescribeConfigs, keys",
+        K.DESCRIBE_CONFIGS,
+        2,
+        lambda count: {
+            **_resources(2, lambda _: "t", configuration_keys=_names(count))(1),
+            "include_synonyms": True,
+        },
+    ),
+    LargeRequest(
+        "AlterConfigs",
+        K.ALTER_CONFIGS,
+        1,
+        lambda count: {**_resources(2, lambda at: f"n{at}", **_SET)(count // 2), "validate_only": True},
+    ),
+    LargeRequest(
+        "IncrementalAlterConfigs",
+        K.INCREMENTAL_ALTER_CONFIGS,
+        0,
+        lambda count: {**_resources(2, lambda at: f"n{at}", **_SET)(count // 2), "validate_only": True},
+    ),
+    LargeRequest(
+        "AlterReplicaLogDirs",
+        K.ALTER_REPLICA_LOG_DIRS,
+        1,
+        lambda count: {
+            "dirs": [{"path": "/nowhere", "topics": [{"name": "t", "partitions": _numbers(count)}]}]
+        },
+    ),
+    LargeRequest(
+        "DescribeLogDirs",
+        K.DESCRIBE_LOG_DIRS,
+        1,
+        lambda count: {"topics": [{"topic": "t", "partitions": _numbers(count)}]},
+    ),
+    LargeRequest(
+        "CreatePartitions",
+        K.CREATE_PARTITIONS,
+        1,
+        lambda count: {
+            "topics": [{"name": name, "count": 2, "assignments": None} for name in _names(count)],
+            "timeout": 30_000,
+            "validate_only": True,
+        },
+    ),
+    LargeRequest(
+        "DescribeDelegationToken",
+        K.DESCRIBE_DELEGATION_TOKEN,
+        1,
+        lambda count: {
+            "owners": [{"principal_type": "User", "principal_name": name} for name in _names(count)]
+        },
+    ),
+    LargeRequest(
+        "CreateDelegationToken",
+        K.CREATE_DELEGATION_TOKEN,
+        1,
+        lambda count: {
+            "renewers": [{"principal_type": "User", "principal_name": name} for name in _names(count)],
+            "max_lifetime": -1,
+        },
+    ),
+    LargeRequest("DeleteGroups", K.DELETE_GROUPS, 1, lambda count: {"groups_names": _names(count)}),
+    LargeRequest(
+        "ElectLeaders",
+        K.ELECT_LEADERS,
+        1,
+        lambda count: {
+            "election_type": 0,
+            "topic_partitions": [{"topic": "t", "partitions": _numbers(count)}],
+            "timeout": 30_000,
+        },
+    ),
+    LargeRequest(
+        "AlterPartitionReassignments",
+        K.ALTER_PARTITION_REASSIGNMENTS,
+        0,
+        lambda count: {
+            "timeout": 30_000,
+            "topics": [{"name": "t", "partitions": _partitions("partition_index", replicas=[1])(count // 2)}],
+        },
+    ),
+    LargeRequest(
+        "ListPartitionReassignments",
+        K.LIST_PARTITION_REASSIGNMENTS,
+        0,
+        lambda count: {"timeout": 30_000, "topics": [{"name": "t", "partition_indexes": _numbers(count)}]},
+    ),
+    LargeRequest(
+        "OffsetDelete",
+        K.OFFSET_DELETE,
+        0,
+        lambda count: {"group_id": "g", **_topics("partitions", _partitions("partition_index"))(count)},
+    ),
+    LargeRequest(
+        "AlterClientQuotas",
+        K.ALTER_CLIENT_QUOTAS,
+        0,
+        lambda count: {
+            "entries": [
+                {"entity": [{"entity_type": "user", "entity_name": name}], "ops": _QUOTA}
+                for name in _names(count // 3)
+            ],
+            "validate_only": True,
+        },
+    ),
+    LargeRequest(
+        "DescribeClientQuotas",
+        K.DESCRIBE_CLIENT_QUOTAS,
+        0,
+        lambda count: {
+            "components": [{"entity_type": "user", "match_type": 0, "match": name} for name in _names(count)],
+            "strict": False,
+        },
+    ),
+    LargeRequest(
+        "DescribeUserScramCredentials",
+        K.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        0,
+        lambda count: {"users": [{"name": name} for name in _names(count)]},
+    ),
+    LargeRequest(
+        "AlterUserScramCredentials",
+        K.ALTER_USER_SCRAM_CREDENTIALS,
+        0,
+        lambda count: {
+            "deletions": [{"name": name, "mechanism": 1} for name in _names(count)],
+            "upsertions": [],
+        },
+    ),
+    LargeRequest(
+        "DescribeQuorum",
+        K.DESCRIBE_QUORUM,
+        0,
+        lambda count: {"topics": [{"topic_name": "t", "partitions": _partitions("partition_index")(count)}]},
+    ),
+    LargeRequest(
+        "UpdateFeatures",
+        K.UPDATE_FEATURES,
+        0,
+        lambda count: {
+            "timeout": 30_000,
+            "feature_updates": [
+                {"feature": name, "max_version_level": 1, "allow_downgrade": False} for name in _names(count)
+            ],
+        },
+    ),
+    LargeRequest(
+        "DescribeProducers",
+        K.DESCRIBE_PRODUCERS,
+        0,
+        lambda count: {"topics": [{"name": "t", "partition_indexes": _numbers(count)}]},
+    ),
+    LargeRequest(
+        "DescribeTransactions", K.DESCRIBE_TRANSACTIONS, 0, lambda count: {"transactional_ids": _names(count)}
+    ),
+    LargeRequest(
+        "ListTransactions",
+        K.LIST_TRANSACTIONS,
+        0,
+        lambda count: {"state_filters": _names(count), "producer_id_filters": []},
+    ),
+    LargeRequest(
+        "ListTransactions, ids",
+        K.LIST_TRANSACTIONS,
+        0,
+        lambda count: {"state_filters": [], "producer_id_filters": _numbers(count)},
+    ),
+    LargeRequest("ListGroups", K.LIST_GROUPS, 4, lambda count: {"states_filter": _names(count)}),
+    LargeRequest(
+        "ListConfigResources", K.LIST_CONFIG_RESOURCES, 1, lambda count: {"resource_types": [2] * count}
+    ),
+    LargeRequest(
+        "DescribeTopicPartitions",
+        K.DESCRIBE_TOPIC_PARTITIONS,
+        0,
+        lambda count: {
+            "topics": [{"name": name} for name in _names(count)],
+            "response_partition_limit": 2_000,
+            "cursor": None,
+        },
+    ),
+    LargeRequest(
+        "JoinGroup",
+        K.JOIN_GROUP,
+        3,
+        lambda count: {
+            "group_id": "j",
+            "session_timeout": 10_000,
+            "rebalance_timeout": 10_000,
+            "member_id": "",
+            "protocol_type": "consumer",
+            "protocols": [{"name": name, "metadata": b""} for name in _names(count)],
+        },
+    ),
+    LargeRequest(
+        "SyncGroup",
+        K.SYNC_GROUP,
+        2,
+        lambda count: {
+            "group_id": "g",
+            "generation_id": 1,
+            "member_id": "m",
+            "assignments": [{"member_id": name, "assignment": b""} for name in _names(count)],
+        },
+    ),
+]
