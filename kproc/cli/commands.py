@@ -17,6 +17,7 @@ from kproc.cli import (
     clients,
     configs,
     consume,
+    convert_log,
     doctor,
     dump_log,
     groups,
@@ -105,6 +106,9 @@ app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor", short_help="Put what a report of a problem needs into one archive.")(doctor.doctor)
 app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(
     dump_log.dump_log
+)
+app.command("convert-log", short_help="Convert messages from before Kafka 0.11, which kproc refuses.")(
+    convert_log.convert_log
 )
 app.command("api", short_help="Show which APIs are served, in which versions.")(api_ledger.api)
 app.add_typer(bench.app, name="bench")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from kproc.storage.fs import Fs
@@ -24,6 +25,9 @@ from kproc.wire.batch_header import (
     Header,
 )
 from kproc.wire.checksum import crc32c
+from kproc.wire.old_messages import HEAD as OLD_HEAD
+from kproc.wire.old_messages import MAGIC_AT as OLD_MAGIC_AT
+from kproc.wire.old_messages import is_old_message, old_message_bytes
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
 
 _unpack = HEADER.unpack_from
@@ -134,6 +138,23 @@ def _check_shape(position: int, header: Header, total: int, end: int) -> None:
         raise BadBatch(position, f"{total} bytes are said, {end - position} remain")
     if header[BASE_OFFSET] < 0 or header[LAST_OFFSET_DELTA] < 0:
         raise BadBatch(position, f"offset {header[BASE_OFFSET]} with delta {header[LAST_OFFSET_DELTA]}")
+
+
+def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | None:
+    """The format, 0 or 1, of the whole message from before Kafka 0.11 at a position; None if there is none."""
+    total = old_message_bytes(fs.read(descriptor, OLD_HEAD.size, position=position))
+    if total is None or total > end - position:
+        return None
+    message = fs.read(descriptor, total, position=position)
+    return message[OLD_MAGIC_AT] if is_old_message(message) else None
+
+
+def describe_old_format(path: Path, magic: int) -> str:
+    """Words for a segment that kproc does not read, and what to do about it."""
+    return (
+        f"{path} has messages of format {magic}, which Kafka wrote before 0.11; stop the broker and convert them: "
+        f"kproc convert-log {path.parent}"
+    )
 
 
 def find_good_batch(

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kproc.errors import Corrupt, KafkaError
-from kproc.storage.batch_scan import BadBatch, find_good_batch, walk_headers
+from kproc.storage.batch_scan import (
+    BadBatch,
+    describe_old_format,
+    find_good_batch,
+    find_old_format,
+    walk_headers,
+)
 from kproc.storage.format import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -168,11 +174,23 @@ def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
                 expected = batch.header.last_offset + 1
                 ends[batch.position] = batch.header.last_offset
         except BadBatch as error:
+            magic = _old_format(fs, path, error.position)
+            if magic is not None:
+                problems.append(Problem(path, describe_old_format(path, magic)))
+                continue
             is_torn = is_last and not _has_good_batch(fs, path, error.position, expected, batch_epochs)
             problems.append(Problem(path, str(error), is_torn_tail=is_torn))
         next_offset = max(next_offset, expected)
         problems += _check_indexes(fs, directory, base, ends)
     return batches, records, problems
+
+
+def _old_format(fs: Fs, path: Path, position: int) -> int | None:
+    descriptor = fs.open(path, writable=False)
+    try:
+        return find_old_format(fs, descriptor, position, fs.facts(descriptor).st_size)
+    finally:
+        fs.close(descriptor)
 
 
 def _has_good_batch(fs: Fs, path: Path, start: int, next_offset: int, epochs: set[int]) -> bool:

@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kproc.errors import Corrupt
-from kproc.storage.batch_scan import BadBatch, find_good_batch, walk_checked, walk_headers
+from kproc.storage.batch_scan import (
+    BadBatch,
+    describe_old_format,
+    find_good_batch,
+    find_old_format,
+    walk_checked,
+    walk_headers,
+)
 from kproc.storage.checkpoints import read_leader_epochs
 from kproc.storage.compaction_files import finish_swaps
 from kproc.storage.failed_sync import NOTE_FILE, leave_note
@@ -101,14 +108,17 @@ def load(
     if is_suspect:
         clean, trusted = False, None
     segments: list[LogSegment] = []
-    for base in bases:
-        if segments:
-            # Closed at once: a log may have more segments than a process may have descriptors.
-            segments[-1].close()
-        segments.append(LogSegment.open(fs, directory, base))
-        if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
-            segments[-1].txn_index.note_absent()
     try:
+        for base in bases:
+            if segments:
+                # Closed at once: a log may have more segments than a process may have descriptors.
+                segments[-1].close()
+            segments.append(segment := LogSegment.open(fs, directory, base))
+            if trusted is None:  # A dead owner has opened it before.
+                # Formats only go up, so a segment that has old messages begins with one.
+                _refuse_old_format(fs, segment, 0)
+            if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
+                segments[-1].txn_index.note_absent()
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
         loader.load_epochs(end_offset)
@@ -132,6 +142,16 @@ def load(
         loader.truncated_bytes,
         is_suspect,
     )
+
+
+def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
+    """Raise Corrupt if there is a message of format 0 or 1 at a position of a segment.
+
+    Without this a start after a crash would cut such a log off as a torn tail.
+    """
+    magic = find_old_format(fs, segment.descriptor(), position, segment.size)
+    if magic is not None:
+        raise Corrupt(describe_old_format(segment.path(LOG_SUFFIX), magic))
 
 
 def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
@@ -345,6 +365,7 @@ class _Loader:
     def _cut_tail(self, number: int, problem: BadBatch, rebuild: SegmentRebuild, believed_end: int) -> None:
         """Truncate at a bad batch, unless it is damage: then Corrupt, with the files as they are."""
         segment = self._segments[number]
+        _refuse_old_format(self._fs, segment, problem.position)
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
         if rebuild.next_offset < believed_end:
             raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem

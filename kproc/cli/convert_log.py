@@ -1,0 +1,56 @@
+"""`kproc convert-log`: message formats 0 and 1, which Kafka wrote before 0.11, become batches of format 2."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kproc.cli.common import Failure
+from kproc.cli.lines import print_line
+
+Directories = Annotated[
+    list[Path], typer.Argument(metavar="DIRECTORY", help="Directories of partitions, such as DATA/orders-0.")
+]
+
+
+def convert_log(directories: Directories) -> None:
+    """Convert partitions with messages from before Kafka 0.11, which kproc refuses, while their broker is stopped."""
+    from kproc.errors import Corrupt
+    from kproc.storage.convert_log import convert_partition
+    from kproc.storage.format import parse_partition_directory_name
+    from kproc.storage.fs import OsFs
+
+    for directory in directories:
+        if not directory.is_dir() or parse_partition_directory_name(directory.resolve().name) is None:
+            raise Failure(f"{directory}: expected the directory of a partition, such as orders-0")
+        with _locked(directory.resolve().parent):
+            try:
+                converted = convert_partition(OsFs(), directory)
+            except Corrupt as error:
+                raise Failure(str(error)) from error
+        print_line(f"{directory}: {converted.records} records of {converted.segments} segments converted")
+
+
+@contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    """Hold the lock of a data directory, if it has one: a broker that runs would write into the old files."""
+    from kproc.server.data_directory import LOCK_FILE
+
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # Files that were copied out of a data directory.
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise Failure(f"{data} is in use by a broker: stop it first") from error
+    finally:
+        os.close(lock)

@@ -1,0 +1,162 @@
+"""Messages of formats 0 and 1, which Kafka wrote before 0.11 and still reads. kproc only converts them.
+
+       0  offset       int64
+       8  length       int32   bytes from 12 to the end
+      12  crc          uint32  CRC-32 of everything from 16 to the end
+      16  magic        int8    0 or 1
+      17  attributes   int8    bits 0-2 codec, 3 timestamp type (format 1)
+      18  timestamp    int64   format 1 only
+          key          int32 length (-1: null), bytes
+          value        int32 length (-1: null), bytes
+
+With a codec, the value is a compressed sequence of messages and the offset is that of the last one. The offsets inside
+are absolute in format 0. In format 1 they are relative: the last one stands for the offset outside.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kproc.errors import ErrorCode, KafkaError
+from kproc.wire.compression import Compression, decompress
+from kproc.wire.primitives import INT32, INT64, Buffer
+from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
+from kproc.wire.records import Record
+
+HEAD: Final = Struct(">qiIbb")
+OLD_MAGICS: Final = (0, 1)
+MAGIC_AT: Final = 16
+_CRC_FROM: Final = 16
+# An empty message of format 0: head, and the two lengths.
+_BYTES_MIN: Final = HEAD.size + 2 * INT32.size
+
+_LZ4_MAGIC_BYTES: Final = 4
+
+
+class OldMessage(NamedTuple):
+    """One message as it stands in a log: a record, or with a codec several of them."""
+
+    offset: int
+    magic: int
+    codec: int
+    is_log_append_time: bool
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+def old_message_bytes(view: Buffer, position: int = 0) -> int | None:
+    """The bytes of the old message that its head at a position claims; None if no old message can begin there."""
+    if position + HEAD.size > len(view):
+        return None
+    offset, length, _, magic, _ = HEAD.unpack_from(view, position)
+    total = int(length) + LOG_OVERHEAD_BYTES
+    return total if magic in OLD_MAGICS and offset >= 0 and total >= _BYTES_MIN else None
+
+
+def is_old_message(view: Buffer) -> bool:
+    """Return True if the bytes are exactly one undamaged message of format 0 or 1."""
+    if old_message_bytes(view) != len(view):
+        return False
+    return bool(zlib.crc32(memoryview(view)[_CRC_FROM:]) == HEAD.unpack_from(view)[2])
+
+
+def decode_old_message(view: Buffer, position: int = 0) -> tuple[OldMessage, int]:
+    """The message at a position, and the position behind it. CORRUPT_MESSAGE if it is damaged."""
+    total = old_message_bytes(view, position)
+    if total is None or position + total > len(view):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no message of format 0 or 1 at byte {position}")
+    message = memoryview(view)[position : position + total]
+    if not is_old_message(message):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"the CRC-32 of the message at byte {position} does not match"
+        )
+    offset, _, _, magic, attributes = HEAD.unpack_from(message)
+    at, timestamp_ms = HEAD.size, NO_TIMESTAMP
+    if magic == 1:
+        (timestamp_ms,) = INT64.unpack_from(message, at)
+        at += INT64.size
+    key, at = _nullable(message, at)
+    value, at = _nullable(message, at)
+    if at != total:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"the message at byte {position} ends at {at}, not at {total}"
+        )
+    is_log_append_time = magic == 1 and bool(attributes & LOG_APPEND_TIME)
+    decoded = OldMessage(offset, magic, attributes & CODEC_MASK, is_log_append_time, timestamp_ms, key, value)
+    return decoded, position + total
+
+
+def records_of(message: OldMessage) -> Iterator[Record]:
+    """The records of a message, with absolute offsets. CORRUPT_MESSAGE if what is compressed in it is damaged."""
+    if message.codec == Compression.NONE:
+        yield Record(message.key, message.value, message.timestamp_ms, (), message.offset)
+        return
+    raw = _decompress(message)
+    inside: list[OldMessage] = []
+    position = 0
+    while position < len(raw):
+        one, position = decode_old_message(raw, position)
+        if one.codec:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a compressed message inside a compressed message")
+        inside.append(one)
+    if not inside:
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"the compressed message at offset {message.offset} is empty"
+        )
+    shift = message.offset - inside[-1].offset if message.magic else 0
+    for one in inside:
+        timestamp_ms = message.timestamp_ms if message.is_log_append_time else one.timestamp_ms
+        yield Record(one.key, one.value, timestamp_ms, (), one.offset + shift)
+
+
+def _nullable(message: memoryview, at: int) -> tuple[bytes | None, int]:
+    end = at + INT32.size
+    length = INT32.unpack_from(message, at)[0] if end <= len(message) else len(message)
+    if length == -1:
+        return None, end
+    if not 0 <= length <= len(message) - end:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a field runs past the end of its message")
+    return bytes(message[end : end + length]), end + length
+
+
+def _decompress(message: OldMessage) -> bytes:
+    data = message.value or b""
+    if message.codec == Compression.LZ4 and message.magic == 0:
+        data = _with_right_lz4_checksum(data)
+    return decompress(message.codec, data)
+
+
+def _with_right_lz4_checksum(frame: bytes) -> bytes:
+    """An LZ4 frame of format 0 with the header checksum that the LZ4 specification demands.
+
+    Kafka's producers computed it over the frame's magic number too, by mistake (KAFKA-3160).
+    """
+    flags_at = _LZ4_MAGIC_BYTES
+    has_content_size = len(frame) > flags_at and frame[flags_at] & 0x08
+    checksum_at = flags_at + 2 + (8 if has_content_size else 0)
+    if len(frame) <= checksum_at:
+        return frame
+    checksum = _xxh32(frame[flags_at:checksum_at]) >> 8 & 0xFF
+    return frame[:checksum_at] + bytes((checksum,)) + frame[checksum_at + 1 :]
+
+
+def _xxh32(data: bytes) -> int:
+    """xxHash of fewer than 16 bytes, seed 0."""
+    assert len(data) < 16, len(data)
+    mask, prime2, prime3, prime5 = 0xFFFFFFFF, 2246822519, 3266489917, 374761393
+    value = prime5 + len(data)
+    position = 0
+    while position + 4 <= len(data):
+        value = value + int.from_bytes(data[position : position + 4], "little") * prime3 & mask
+        value = (value << 17 | value >> 15) * 668265263 & mask
+        position += 4
+    for byte in data[position:]:
+        value = value + byte * prime5 & mask
+        value = (value << 11 | value >> 21) * 2654435761 & mask
+    value = (value ^ value >> 15) * prime2 & mask
+    value = (value ^ value >> 13) * prime3 & mask
+    return value ^ value >> 16
