@@ -130,7 +130,8 @@ class TlsSettings:
     )
     kproc_tls_handshakes_max: int = setting(
         INT,
-        256,
-        "TLS handshakes that one Processor has begun and not finished; one more closes the oldest.",
+        1024,
+        "TLS handshakes that one Processor has begun and not finished, of some 50 KiB each. One more closes one of the "
+        "client address with most.",
         at_least(1),
     )

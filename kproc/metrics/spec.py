@@ -230,6 +230,12 @@ METRICS: Final = (
         "Partitions that are not compacted until the next start: a batch cannot be read.",
     ),
     Metric("compaction_uncleanable_bytes", Kind.GAUGE, "bytes", "Bytes of their logs when that was found."),
+    Metric(
+        "certificates_expired",
+        Kind.COUNTER,
+        "connections",
+        "Closed because their client's certificate expired while they were open.",
+    ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
 SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.

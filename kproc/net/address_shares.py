@@ -48,6 +48,10 @@ class AddressShares:
         else:
             del self._members[key], self._sums[key]
 
+    def amount_of(self, connection: Connection) -> int:
+        """Return what a connection holds."""
+        return self._members.get(share_key(connection.origin.address), {}).get(connection, 0)
+
     def share_of(self, connection: Connection) -> int:
         """Return what all connections of this connection's address hold."""
         return self._sums.get(share_key(connection.origin.address), 0)

@@ -3,26 +3,33 @@
     a socket comes      it has `kproc.tls.handshake.timeout.ms` to finish
     its first record    it waits for its turn. Answering it is the expensive step: a signature and a key exchange. In
                         a pass of the Processor as many are answered as fit into _TURN_NS, at least one; the others
-                        are not read meanwhile
-    answered            it costs some 50 KiB, so there are `kproc.tls.handshakes.max` of these at most: one more
-                        closes the one that has been begun longest
-    finished            the client's certificate, if it showed one, becomes the connection's principal
+                        are not read meanwhile. Client addresses take turns. At most _TURNS_MAX wait, each for
+                        _WAIT_NS_MAX. Their records and those that are not whole take _HELLO_BYTES_MAX
+    answered            it costs some 50 KiB, so there are `kproc.tls.handshakes.max` of these at most
+    finished            the client's certificate, if it showed one, becomes the connection's principal; when the
+                        certificate ends, the connection is closed
 
-A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory.
+A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory. Where
+a bound is reached, the client address with most handshakes loses one: the one that has made no progress for longest if
+that is more than _STALE_NS, else its newest one. A client that is far away, or anybody at another address, is never
+closed for those who came later.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kproc.clock import Clock
+from kproc.deadlines import Deadlines
 from kproc.log_rate import LogRate
 from kproc.metrics.spec import SLOT
+from kproc.net.address_shares import AddressShares, share_key
 from kproc.net.connection import Connection
+from kproc.net.describe import connection_name
 from kproc.net.processor_state import ProcessorState
 from kproc.net.tls_transport import TlsTransport
-from kproc.security.certificate import MalformedCertificate, subject_of
+from kproc.security.certificate import MalformedCertificate, facts_of
 from kproc.security.principal import USER, Principal
 from kproc.security.principal_mapping import NoMatchingRule
 from kproc.security.session import Session
@@ -30,6 +37,15 @@ from kproc.security.session import Session
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 500_000
+# Clients that wait for a turn, and for how long. Whoever is answered later has given up, or has too little time left to
+# finish: without this bound a flood makes a Processor answer nobody in time.
+_TURNS_MAX: Final = 2048
+_WAIT_NS_MAX: Final = 2_000_000_000
+_HELLO_BYTES_MAX: Final = 16 << 20
+# An answer crosses the slowest links in less, there and back. A core begins fewer handshakes in this time than
+# kproc.tls.handshakes.max allows, so a flood from one address lets other clients of that address finish.
+_STALE_NS: Final = 1_000_000_000
+_EXPIRED: Final = "its client's certificate has expired"
 
 
 class Table(Protocol):
@@ -44,11 +60,20 @@ class Table(Protocol):
         """Close the connection."""
 
 
+class WaitingHello(NamedTuple):
+    """A client whose first record is whole, and since when."""
+
+    transport: TlsTransport
+    since_ns: int
+
+
 class Handshakes:
     """One per Processor that has had a TLS connection."""
 
     __slots__ = (
-        "_begun", "_begun_max", "_clock", "_lines", "_open", "_state", "_table", "_timeout_ns", "_turns",
+        "_begun", "_begun_max", "_begun_shares", "_certificates", "_clock", "_connections", "_hello_bytes",
+        "_hello_shares", "_lines", "_newly_waiting", "_open", "_state", "_table", "_timeout_ns", "_turn_count",
+        "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -59,16 +84,24 @@ class Handshakes:
         self._clock = clock
         self._timeout_ns = timeout_ms * 1_000_000
         self._begun_max = begun_max
-        # By descriptor, the oldest first: when they must be done; those with an SSLObject; those that wait for a turn.
-        self._open: dict[int, int] = {}
-        self._begun: dict[int, TlsTransport] = {}
-        self._turns: dict[int, TlsTransport] = {}
+        self._open: dict[int, int] = {}  # By descriptor, the oldest first: when they must be done.
+        # Those with an SSLObject, with the time of their last progress. The stalest comes first.
+        self._begun: dict[int, tuple[TlsTransport, int]] = {}
+        self._begun_shares = AddressShares()
+        # Those that wait for a turn, by address. The address whose turn it is comes first.
+        self._turns: dict[bytes, dict[int, WaitingHello]] = {}
+        self._turn_count = 0
+        self._newly_waiting: list[int] = []  # Descriptors of those that are still read.
+        self._connections: dict[int, Connection] = {}  # By descriptor: all that have sent something.
+        self._hello_bytes = 0  # Of all first records that are kept.
+        self._hello_shares = AddressShares()
+        self._certificates: Deadlines[int] = Deadlines()  # By descriptor: when they end, in ms since 1970.
         self._lines = LogRate(logger, "and %d more failed TLS handshakes")
 
     @property
     def has_turns(self) -> bool:
-        """Whether a connection waits for its turn."""
-        return bool(self._turns)
+        """Whether `work` is to be called: a connection waits for its turn, or first records take too much memory."""
+        return bool(self._turns) or self._hello_bytes > _HELLO_BYTES_MAX
 
     def opened(self, transport: TlsTransport) -> None:
         """A connection has come."""
@@ -76,29 +109,70 @@ class Handshakes:
 
     def wait_for_turn(self, transport: TlsTransport) -> None:
         """A client's first record is whole: it is answered in the next pass, or a later one."""
-        self._turns[transport.fd] = transport
+        key = _key_of(self._connections[transport.fd])
+        self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
+        self._turn_count += 1
+        self._newly_waiting.append(transport.fd)
         self._state.press()
+
+    def received_hello(self, transport: TlsTransport, size: int) -> None:
+        """A client has sent `size` bytes of its first record."""
+        connection = self._connections[transport.fd] = self._table.by_fd[transport.fd]
+        self._hello_bytes += size - self._hello_shares.amount_of(connection)
+        self._hello_shares.put(connection, size)
+        if self._hello_bytes > _HELLO_BYTES_MAX:
+            self._state.press()
+
+    def advanced(self, transport: TlsTransport) -> None:
+        """A client has sent more of its handshake after its first record."""
+        del self._begun[transport.fd]
+        self._begun[transport.fd] = transport, self._state.now_ns
 
     def work(self) -> int:
         """Answer the first records of as many clients as one pass may; those that are left are not read meanwhile."""
         until_ns = self._clock.now_ns() + _TURN_NS
         done = 0
         while self._turns and (not done or self._clock.now_ns() < until_ns):
-            fd = next(iter(self._turns))
-            self._begin(self._turns.pop(fd), self._table.by_fd[fd])
+            transport, since_ns = self._pop_turn()
+            if self._state.now_ns - since_ns > _WAIT_NS_MAX:
+                self._drop(transport, "more clients begin a handshake than can be answered")
+                continue
+            self._begin(transport, self._table.by_fd[transport.fd])
             done += 1
-        for fd in list(self._turns):
-            connection = self._table.by_fd[fd]
-            if not connection.awaits_turn:
+        while self._turn_count > _TURNS_MAX:
+            waiting = max(self._turns.values(), key=len)
+            newest = waiting[next(reversed(waiting))].transport
+            self._drop(newest, "more clients begin a handshake than can be answered")
+        while self._hello_bytes > _HELLO_BYTES_MAX:
+            victim = next(reversed(self._hello_shares.largest_holders()))
+            self._table.close(victim, "first records of TLS handshakes take too much memory")
+        fresh, self._newly_waiting = self._newly_waiting, []
+        for fd in fresh:
+            connection = self._connections.get(fd)
+            if connection is not None and fd in self._turns.get(_key_of(connection), ()):
                 connection.awaits_turn = True
                 self._table.update_interest(connection)
         return done
 
+    def _pop_turn(self) -> WaitingHello:
+        """Remove the connection whose turn it is; the next turn is another address's."""
+        key = next(iter(self._turns))
+        waiting = self._turns.pop(key)
+        hello = waiting.pop(next(iter(waiting)))
+        if waiting:
+            self._turns[key] = waiting
+        self._turn_count -= 1
+        return hello
+
     def _begin(self, transport: TlsTransport, connection: Connection) -> None:
-        while len(self._begun) >= self._begun_max:
-            oldest = next(iter(self._begun.values()))
-            self._drop(oldest, f"{self._begun_max} others have begun theirs since (kproc.tls.handshakes.max)")
-        self._begun[transport.fd] = transport
+        self._begun[transport.fd] = transport, self._state.now_ns
+        self._begun_shares.put(connection, 1)
+        self._forget_hello(connection)
+        while len(self._begun) > self._begun_max:
+            victim = self._surplus()
+            self._drop(victim, f"{self._begun_max} handshakes are under way (kproc.tls.handshakes.max)")
+            if victim is transport:
+                return
         try:
             transport.begin()
         except OSError as error:
@@ -108,16 +182,36 @@ class Handshakes:
             connection.awaits_turn = False
             self._table.update_interest(connection)
 
+    def _surplus(self) -> TlsTransport:
+        """Return the handshake that has to give way: of the address with most, a stale one or else the newest."""
+        holders = self._begun_shares.largest_holders()
+        for fd, (transport, progress_ns) in self._begun.items():
+            if self._state.now_ns - progress_ns < _STALE_NS:
+                break
+            if self._connections[fd] in holders:
+                return transport
+        return self._begun[next(reversed(holders)).fd][0]
+
     def finished(self, transport: TlsTransport) -> None:
         """A handshake is over. Raises OSError if the client's certificate makes it nobody."""
-        self.forget(transport)
+        self._end_handshake(transport)
         self._state.counts[SLOT["tls_handshakes"]] += 1
         connection = self._table.by_fd[transport.fd]
         certificate = transport.peer_certificate()
-        if certificate is None or connection.gate is not None:  # With a login, that names the principal.
+        if certificate is None:
             return
         try:
-            principal = Principal(USER, transport.context.mapper.name_of(subject_of(certificate)))
+            facts = facts_of(certificate)
+            ends_ms = int(facts.ends.timestamp() * 1000)
+            if (
+                ends_ms <= self._clock.wall_ms()
+            ):  # Of a resumed session, where sessions could not be switched off.
+                self.refused(transport, _EXPIRED)
+                raise OSError(_EXPIRED)
+            self._certificates.move(transport.fd, ends_ms)
+            if connection.gate is not None:  # The login names the principal.
+                return
+            principal = Principal(USER, transport.context.mapper.name_of(facts.subject))
         except (NoMatchingRule, MalformedCertificate) as error:
             self.refused(transport, str(error))
             raise OSError(str(error)) from error
@@ -136,7 +230,13 @@ class Handshakes:
         """Close those that are too late. Called once a second."""
         now_ns = self._state.now_ns
         self._lines.tell(self._clock.now_ns())
-        for begun in list(self._begun.values()):
+        for fd in self._certificates.pop_due(self._clock.wall_ms()):
+            connection = self._table.by_fd[fd]
+            if self._lines.has_room(now_ns):
+                logger.warning("closing connection %s: %s", connection_name(connection), _EXPIRED)
+            self._state.counts[SLOT["certificates_expired"]] += 1
+            self._table.close(connection, _EXPIRED)
+        for begun, _ in list(self._begun.values()):
             try:
                 begun.flush_handshake()
             except OSError as error:
@@ -146,19 +246,42 @@ class Handshakes:
                 break
             late = self._begun.get(fd)
             if late is not None:
-                self._drop(late, "it takes longer than kproc.tls.handshake.timeout.ms")
+                self._drop(late[0], "it takes longer than kproc.tls.handshake.timeout.ms")
             else:
                 self._table.close(self._table.by_fd[fd], "no TLS handshake came in time")
 
     def forget(self, transport: TlsTransport) -> None:
-        """The handshake is over, or the connection closed."""
-        self._open.pop(transport.fd, None)
-        self._begun.pop(transport.fd, None)
-        self._turns.pop(transport.fd, None)
+        """The connection is closed."""
+        self._end_handshake(transport)
+        self._certificates.discard(transport.fd)
+
+    def _end_handshake(self, transport: TlsTransport) -> None:
+        fd = transport.fd
+        self._open.pop(fd, None)
+        connection = self._connections.pop(fd, None)
+        if connection is None:  # It has sent nothing.
+            return
+        if self._begun.pop(fd, None) is not None:
+            self._begun_shares.remove(connection)
+        self._forget_hello(connection)
+        key = _key_of(connection)
+        waiting = self._turns.get(key, {})
+        if waiting.pop(fd, None) is not None:
+            self._turn_count -= 1
+            if not waiting:
+                del self._turns[key]
+
+    def _forget_hello(self, connection: Connection) -> None:
+        self._hello_bytes -= self._hello_shares.amount_of(connection)
+        self._hello_shares.remove(connection)
 
     def _drop(self, transport: TlsTransport, reason: str) -> None:
         self.refused(transport, reason)
         self._table.close(self._table.by_fd[transport.fd], reason)
+
+
+def _key_of(connection: Connection) -> bytes:
+    return share_key(connection.origin.address)
 
 
 def _peer_of(transport: TlsTransport) -> str:

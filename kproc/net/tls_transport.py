@@ -49,6 +49,12 @@ class HandshakeRules(Protocol):
     def wait_for_turn(self, transport: TlsTransport) -> None:
         """A client's first record is whole; `begin` is called when it is to be answered."""
 
+    def received_hello(self, transport: TlsTransport, size: int) -> None:
+        """A client has sent `size` bytes of its first record."""
+
+    def advanced(self, transport: TlsTransport) -> None:
+        """A client has sent more of its handshake after its first record."""
+
     def finished(self, transport: TlsTransport) -> None:
         """A handshake is over. Raises OSError if the client is nobody."""
 
@@ -193,6 +199,7 @@ class TlsTransport:
         if not came:
             raise ConnectionError("the client closed it before its handshake")
         self._hello = hello = self._hello + bytes(scratch[:came])
+        self._share.handshakes.received_hello(self, len(hello))
         if hello[0] != _HANDSHAKE or (len(hello) > 1 and hello[1] != _MAJOR_VERSION):
             self._send_alert(_INTERNAL_ERROR)
             self._refuse("its bytes are not TLS: is the client set to security.protocol=SSL or SASL_SSL?")
@@ -218,6 +225,7 @@ class TlsTransport:
         came = self.sock.recv_into(self._share.scratch)
         if not came:
             raise ConnectionError("the client closed it in its handshake")
+        self._share.handshakes.advanced(self)
         self._incoming.write(self._share.scratch[:came])
         return self._step(tls)
 

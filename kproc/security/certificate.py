@@ -40,6 +40,7 @@ class CertificateFacts(NamedTuple):
     """What is compared or shown of a certificate."""
 
     subject: str
+    """As `X500Principal.getName()` prints it."""
     alternative_names: bytes
     """The extension's value, encoded; empty if there is none."""
     ends: datetime.datetime
@@ -73,11 +74,6 @@ def facts_of(der: bytes) -> CertificateFacts:
         )
     except (IndexError, ValueError) as error:
         raise MalformedCertificate(f"not a certificate: {error}") from error
-
-
-def subject_of(der: bytes) -> str:
-    """The subject's name as `X500Principal.getName()` prints it. Raises MalformedCertificate."""
-    return facts_of(der).subject
 
 
 def _elements(data: bytes) -> list[_Element]:

@@ -1,4 +1,4 @@
-"""Two calls of OpenSSL that the standard library's SSLContext lacks: keys of session tickets, suites of TLS 1.3.
+"""Calls of OpenSSL that the standard library's SSLContext lacks: keys of tickets, no sessions, suites of TLS 1.3.
 
 They need the address of OpenSSL's context, the first word behind the object's head in CPython 3.11 to 3.14, and the
 library's symbols, which a statically linked Python may hide. `library()` is None where either is not so.
@@ -15,6 +15,8 @@ from typing import Final
 
 TICKET_KEY_BYTES: Final = 80
 _SET_TICKET_KEYS: Final = 59  # SSL_CTRL_SET_TLSEXT_TICKET_KEYS
+_SET_CACHE_MODE: Final = 44  # SSL_CTRL_SET_SESS_CACHE_MODE
+_CACHE_OFF: Final = 0  # SSL_SESS_CACHE_OFF
 
 
 @cache
@@ -47,6 +49,15 @@ def set_ticket_keys(context: ssl.SSLContext, keys: bytes) -> bool:
     if openssl is None:
         return False
     return bool(openssl.SSL_CTX_ctrl(_address_of(context), _SET_TICKET_KEYS, len(keys), keys) == 1)
+
+
+def keep_no_sessions(context: ssl.SSLContext) -> bool:
+    """Resume no session of TLS 1.2 by its id. False if that cannot be done."""
+    openssl = library()
+    if openssl is None:
+        return False
+    openssl.SSL_CTX_ctrl(_address_of(context), _SET_CACHE_MODE, _CACHE_OFF, None)
+    return True
 
 
 def set_tls13_suites(context: ssl.SSLContext, suites: str) -> bool:

@@ -96,7 +96,7 @@ def make_context(
 ) -> TlsContext:
     """The context of a listener. Raises ConfigError with one line that says what is wrong.
 
-    All contexts with one `ticket_secret` resume each other's sessions, as long as they trust the same clients.
+    All contexts of a listener with one `ticket_secret` resume each other's sessions, unless clients show certificates.
     """
     prefix = f"listener.name.{listener.lower()}."
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -107,17 +107,21 @@ def make_context(
     _use_suites(context, value("ssl.cipher.suites"), prefix)
     key_store = _key_store(listener, prefix, value)
     facts = _load_key(context, key_store)
-    trusted = _trust(context, listener, prefix, value)
+    _trust(context, listener, prefix, value)
     try:
         mapper = PrincipalMapper(value("ssl.principal.mapping.rules"))
     except ValueError as error:
         raise ConfigError(f"{prefix}ssl.principal.mapping.rules: {error}") from error
-    # A session remembers the client's certificate, which is not verified again: who trusts others must not resume it.
-    material = b"\0".join(
-        [b"tls tickets", ticket_secret, listener.encode(), value("ssl.client.auth").encode(), trusted]
-    )
-    keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
-    openssl_calls.set_ticket_keys(context, keys)
+    if value(_CLIENT_AUTH) == "none":
+        material = b"\0".join([b"tls tickets", ticket_secret, listener.encode()])
+        keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
+        openssl_calls.set_ticket_keys(context, keys)
+    else:
+        # A resumed session brings the client's certificate along and nobody verifies it again: neither its end nor
+        # that of its authorities, nor whether they are still trusted. Each resumption gives a new session, for ever.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+        openssl_calls.keep_no_sessions(context)
     warnings = _warnings(key_store, value("ssl.keystore.location"), facts, now)
     return TlsContext(context, mapper, facts, warnings)
 
@@ -187,8 +191,8 @@ def _why_not_loaded(store: KeyStore, error: ssl.SSLError) -> str:
     return f"OpenSSL cannot load it ({error.reason or error})"
 
 
-def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) -> bytes:
-    """Have the context ask for clients' certificates; what it trusts."""
+def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) -> None:
+    """Have the context ask for clients' certificates, if it is to."""
     wanted = value("ssl.client.auth")
     location, inline = value("ssl.truststore.location") or "", value("ssl.truststore.certificates")
     if not location and inline is None:
@@ -197,7 +201,7 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
                 f"listener {listener}: ssl.client.auth={wanted} needs ssl.truststore.location or "
                 f"{prefix}ssl.truststore.location: unlike Java, kproc trusts no authority by itself"
             )
-        return b""
+        return
     settings = StoreSettings(
         "ssl.truststore",
         value("ssl.truststore.type"),
@@ -216,7 +220,6 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
     # As in Java, whatever stands in the trust store is trusted, also an intermediate authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_mode = _VERIFY[wanted]
-    return pem
 
 
 def _warnings(

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from kproc.security.certificate import subject_of
+from kproc.security.certificate import facts_of
 from kproc.security.principal_mapping import NoMatchingRule, PrincipalMapper
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Authority, Certificates
@@ -114,7 +114,7 @@ def test_subjects_and_their_mappings_are_javas(tmp_path: Path) -> None:
     )
     ours: list[str] = []
     for each in issued:
-        subject = subject_of(each.public_bytes(Encoding.DER))
+        subject = facts_of(each.public_bytes(Encoding.DER)).subject
         ours.append(subject)
         ours += [mapped(rules, subject) for rules in RULES]
     assert ours == done.stdout.decode().removesuffix("\n").split("\n")

@@ -10,10 +10,13 @@ from itertools import count
 
 import pytest
 
-from kproc.transport.envelope import FLAG_TLS
+from kproc.security.certificate import certificates_in, facts_of
+from kproc.transport.envelope import FLAG_SASL, FLAG_TLS
 from tests.support.certificates import Certificates
 from tests.unit.net.rig import ProcessorRig, framed
 from tests.unit.net.tls_rig import TlsClient, client_context, listeners_of
+
+MALLORY, ALICE, BOB = "10.0.0.66", "10.0.0.1", "10.0.0.2"
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +87,122 @@ def test_who_is_late_is_closed(
     assert rig.handler.bodies() == [b"x"]
 
 
-def test_one_more_than_the_bound_closes_the_oldest(rig: ProcessorRig, context: ssl.SSLContext) -> None:
-    begun = []
-    for _ in range(6):
-        client = TlsClient(rig, context)
-        client.raw.send(client.hello())
-        rig.settle()
-        begun.append(client)
-    assert [each.raw.has_end() for each in begun] == [True, True, False, False, False, False]
-    begun[-1].shake_hands().send(framed(b"x"))
+def begin(rig: ProcessorRig, context: ssl.SSLContext, host: str) -> TlsClient:
+    """Open a connection whose first record is sent, and answered if it may be."""
+    client = TlsClient(rig, context, host=host)
+    client.raw.send(client.hello())
+    rig.settle()
+    return client
+
+
+def test_handshake_above_bound_closes_newest_of_largest_address(
+    rig: ProcessorRig, context: ssl.SSLContext
+) -> None:
+    """A flood closes neither the handshakes of others nor those that its own address began before."""
+    far = begin(rig, context, ALICE)
+    flood = [begin(rig, context, MALLORY) for _ in range(3)]
+    late = begin(rig, context, BOB)
+    assert [each.raw.has_end() for each in flood] == [False, False, True]
+    flood += [begin(rig, context, MALLORY) for _ in range(20)]
+    assert [each.raw.has_end() for each in flood] == [False, False] + [True] * 21
+    for number, client in enumerate((far, late, flood[0])):
+        client.shake_hands().send(framed(b"%d" % number))
+    assert rig.handler.bodies() == [b"0", b"1", b"2"]
+
+
+def test_handshake_above_bound_closes_stale_one_first(rig: ProcessorRig, context: ssl.SSLContext) -> None:
+    """From one address, an honest client gets in although those before it never go on."""
+    silent = [begin(rig, context, MALLORY) for _ in range(4)]
+    rig.clock.advance_ms(1001)
+    rig.step()
+    honest = begin(rig, context, MALLORY)
+    assert [each.raw.has_end() for each in silent] == [True, False, False, False]
+    honest.shake_hands().send(framed(b"x"))
     assert rig.handler.bodies() == [b"x"]
+
+
+def test_client_that_goes_on_with_its_handshake_is_not_stale(
+    rig: ProcessorRig, context: ssl.SSLContext
+) -> None:
+    slow, *silent = [begin(rig, context, MALLORY) for _ in range(4)]
+    rig.clock.advance_ms(900)
+    rig.step()
+    slow._incoming.write(slow.raw.received())
+    slow.tls.do_handshake()
+    answer = slow._outgoing.read()
+    slow.raw.send(answer[:20])
+    rig.clock.advance_ms(900)
+    rig.step()
+    begin(rig, context, MALLORY)
+    assert [each.raw.has_end() for each in (slow, *silent)] == [False, True, False, False]
+    slow.raw.send(answer[20:])
+    rig.settle()
+    slow.send(framed(b"x"))
+    assert rig.handler.bodies() == [b"x"]
+
+
+def test_stale_handshake_of_smaller_address_is_left_alone(rig: ProcessorRig, context: ssl.SSLContext) -> None:
+    far = begin(rig, context, ALICE)
+    rig.clock.advance_ms(1001)
+    rig.step()
+    flood = [begin(rig, context, MALLORY) for _ in range(30)]
+    assert not far.raw.has_end()
+    assert sum(each.raw.has_end() for each in flood) == 27
+    far.shake_hands()
+
+
+def test_addresses_have_turns_one_after_the_other(
+    certificates: Certificates, context: ssl.SSLContext
+) -> None:
+    """Whoever has sent 30 first records waits for as many turns; a client of another host for one or two."""
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        clients = [TlsClient(rig, context, host=MALLORY) for _ in range(30)]
+        clients += [TlsClient(rig, context, host=host) for host in (ALICE, BOB)]
+        for client in clients:
+            assert client.raw.sock.send(client.hello())
+        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.step(4)
+        answered = [bool(client.raw.received()) for client in clients]
+        assert answered[-2:] == [True, True]
+        assert sum(answered) <= 5
+
+
+def test_waiting_first_records_are_bounded(
+    certificates: Certificates, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.net.handshakes._TURNS_MAX", 8)
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        flood = [TlsClient(rig, context, host=MALLORY) for _ in range(30)]
+        far = TlsClient(rig, context, host=ALICE)
+        for client in (*flood, far):
+            assert client.raw.sock.send(client.hello())
+        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.step(2)
+        assert sum(each.raw.has_end() for each in flood) == 30 - 8, "one of 31 was answered"
+        rig.settle()
+        rig.settle()
+        far.shake_hands()
+
+
+def test_memory_of_first_records_is_bounded(
+    certificates: Certificates, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients announce a long first record and send all but its end. A host that sends few is left alone."""
+    monkeypatch.setattr("kproc.net.handshakes._HELLO_BYTES_MAX", 100_000)
+    record = b"\x16\3\1" + (16_000).to_bytes(2, "big") + bytes(15_000)
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        far = rig.connect(flags=FLAG_TLS, host=ALICE)
+        far.send(record)
+        flood = [rig.connect(flags=FLAG_TLS, host=MALLORY) for _ in range(20)]
+        for each in flood:
+            each.send(record)
+        rig.settle()
+        assert sum(each.has_end() for each in flood) == 15
+        assert not far.has_end()
+        for each in (far, *flood):
+            each.sock.close()
+        rig.settle()
+        assert rig.processor._tls.handshakes._hello_bytes == 0  # type: ignore[union-attr]
 
 
 class SlowClock:
@@ -104,6 +213,9 @@ class SlowClock:
 
     def now_ns(self) -> int:
         return next(self._moments) * 1_000_000
+
+    def wall_ms(self) -> int:
+        return 0
 
 
 def test_a_flood_of_first_records_is_answered_one_by_one_between_the_requests_of_who_is_served(
@@ -208,3 +320,90 @@ def test_damaged_handshakes_and_records_end_their_connection_and_nothing_else(
     assert rig.handler.bodies() == [b"still served"]
     rig.advance_ms(4000)
     assert len(rig.processor.describe_connections()) == 1, "only the one that is served is left"
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_connection_is_closed_when_certificate_expires(certificates: Certificates, is_gated: bool) -> None:
+    """The connection of a client with a login, too: the listener wanted both."""
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates, "required")) as rig:
+        context = client_context(certificates, pem=certificates.client)
+        flags = FLAG_TLS | FLAG_SASL if is_gated else FLAG_TLS
+        client = TlsClient(rig, context, flags=flags).shake_hands()
+        client.send(framed(b"x"))
+        assert rig.handler.bodies() == [b"x"]
+        ends = facts_of(certificates_in(certificates.client.read_bytes())[0]).ends
+        rig.clock.set_wall_ms(int(ends.timestamp() * 1000) - 1500)
+        rig.advance_ms(1000)
+        assert not client.raw.has_end()
+        rig.advance_ms(1000)
+        assert client.raw.has_end()
+        assert rig.metric("certificates_expired") == 1
+        assert len(rig.processor.table.by_fd) == 0
+
+
+def test_handshake_with_expired_certificate_is_refused(certificates: Certificates) -> None:
+    """OpenSSL refuses it, except in a resumed session where sessions could not be switched off."""
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates, "required")) as rig:
+        rig.clock.set_wall_ms(4_000_000_000_000)
+        client = TlsClient(rig, client_context(certificates, pem=certificates.client))
+        with suppress(ssl.SSLError, OSError, AssertionError):
+            client.shake_hands()
+        assert client.raw.has_end()
+        assert rig.metric("authentications_failed") == 1
+        assert rig.metric("tls_handshakes") == 1
+
+
+def test_closed_connection_leaves_no_certificate_timer(certificates: Certificates) -> None:
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates, "required")) as rig:
+        client = TlsClient(rig, client_context(certificates, pem=certificates.client)).shake_hands()
+        client.raw.sock.close()
+        rig.settle()
+        rig.clock.set_wall_ms(4_000_000_000_000)
+        rig.advance_ms(1000)
+        assert rig.metric("certificates_expired") == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "can_switch_off"),
+    [(ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True), (ssl.TLSVersion.TLSv1_3, False)],
+)
+def test_live_session_with_certificate_is_not_resumed(
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    version: ssl.TLSVersion,
+    can_switch_off: bool,
+) -> None:
+    """OpenSSL keeps sessions by their ids, without tickets, while the first connection is open.
+
+    Where they cannot be switched off, sessions of TLS 1.2 are resumed until the client's certificate ends.
+    """
+    if not can_switch_off:
+        monkeypatch.setattr("kproc.security.openssl_calls.keep_no_sessions", lambda _context: False)
+    context = client_context(certificates, pem=certificates.client)
+    context.minimum_version = context.maximum_version = version
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates, "required")) as rig:
+        first = TlsClient(rig, context).shake_hands()
+        first.send(framed(b"x"))
+        (request,) = rig.handler.take()
+        rig.handler.answer(request, framed(b"y"))
+        rig.settle()
+        assert first.received() == framed(b"y")
+        second = TlsClient(rig, context, first.tls.session).shake_hands()
+        assert not second.tls.session_reused
+
+
+def test_client_that_waited_too_long_for_its_turn_is_dropped(
+    certificates: Certificates, context: ssl.SSLContext
+) -> None:
+    """Without this, a Processor with too much to do would answer only clients that gave up long ago."""
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        *early, late = [TlsClient(rig, context) for _ in range(21)]
+        for client in early:
+            assert client.raw.sock.send(client.hello())
+        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.step(2)
+        rig.clock.advance_ms(2001)
+        assert late.raw.sock.send(late.hello())
+        rig.step(3)
+        assert sum(client.raw.has_end() for client in early) == 18
+        late.shake_hands()

@@ -36,8 +36,16 @@ def client_context(certificates: Certificates, *, pem: Path | None = None) -> ss
 class TlsClient:
     """A client of the rig that speaks TLS; never blocks."""
 
-    def __init__(self, rig: ProcessorRig, context: ssl.SSLContext, session: Any = None) -> None:
-        self.raw: Client = rig.connect(flags=FLAG_TLS)
+    def __init__(
+        self,
+        rig: ProcessorRig,
+        context: ssl.SSLContext,
+        session: Any = None,
+        *,
+        flags: int = FLAG_TLS,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self.raw: Client = rig.connect(flags=flags, host=host)
         self._rig = rig
         self.has_ended = False  # close_notify has come.
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.security.certificate import MalformedCertificate, certificates_in, facts_of, subject_of
+from kproc.security.certificate import MalformedCertificate, certificates_in, facts_of
 from tests.support.certificates import Authority
 
 AUTHORITY = Authority()
@@ -23,7 +23,7 @@ def subject(*parts: x509.NameAttribute | list[x509.NameAttribute]) -> str:
     """The name that is read in a certificate with this subject."""
     relative = [x509.RelativeDistinguishedName(part if isinstance(part, list) else [part]) for part in parts]
     issued = AUTHORITY.issue(x509.Name(relative))
-    return subject_of(issued.certificate.public_bytes(Encoding.DER))
+    return facts_of(issued.certificate.public_bytes(Encoding.DER)).subject
 
 
 def attribute(oid: x509.ObjectIdentifier, value: str) -> x509.NameAttribute:

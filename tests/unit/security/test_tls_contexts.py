@@ -338,17 +338,29 @@ def test_contexts_with_one_secret_resume_each_others_sessions(
     assert not shake_hands(other, client, first.session).session_reused
 
 
-def test_a_session_is_not_resumed_by_who_trusts_other_clients(certificates: Certificates) -> None:
-    """It would bring a certificate that nobody verifies again."""
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("client_auth", ["requested", "required"])
+@pytest.mark.parametrize("before", ["none", "requested", "required"])
+def test_tls_with_client_auth_resumes_no_session(
+    certificates: Certificates, version: ssl.TLSVersion, client_auth: str, before: str
+) -> None:
+    """A resumed session would bring a certificate that nobody verifies again, or none where one is required."""
     client = client_of(certificates)
+    client.minimum_version = client.maximum_version = version
     client.load_cert_chain(certificates.client)
-    settings = {"ssl_keystore_location": str(certificates.server), "ssl_client_auth": "required"}
-    ours = context_of(ssl_truststore_location=str(certificates.ca), **settings)
-    session = shake_hands(ours, client).session
-    assert shake_hands(ours, client, session).session_reused
-    others = context_of(ssl_truststore_location=str(certificates.stranger_ca), **settings)
-    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-        shake_hands(others, client, session)
+
+    def context_with(auth: str) -> ssl.SSLContext:
+        return context_of(
+            ssl_keystore_location=str(certificates.server),
+            ssl_truststore_location=str(certificates.ca),
+            ssl_client_auth=auth,
+        )
+
+    ours = context_with(client_auth)
+    session = shake_hands(context_with(before) if before != client_auth else ours, client).session
+    again = shake_hands(ours, client, session)
+    assert not again.session_reused
+    assert not shake_hands(context_with("none"), client, again.session).session_reused
 
 
 # -- settings ----------------------------------------------------------------------------------------------------
