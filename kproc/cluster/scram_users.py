@@ -18,6 +18,8 @@ from kproc.security.sasl.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     KINDS_BY_NUMBER,
+    USUAL_SHAPE,
+    CredentialShape,
     Found,
     ScramCredential,
     ScramKind,
@@ -36,7 +38,7 @@ class ScramUsers:
 
     def __init__(self) -> None:
         self._by_kind: dict[int, dict[str, ScramCredential]] = {number: {} for number in KINDS_BY_NUMBER}
-        self._shapes: dict[int, tuple[int, int]] = {}
+        self._shapes: dict[int, CredentialShape] = {}
         self.secret = b""  # Made with the first user: see `find`.
         self._unstored_secret = secrets.token_bytes(_SECRET_BYTES)  # While there is no user to be told apart.
 
@@ -70,18 +72,18 @@ class ScramUsers:
 
     def find(self, kind: ScramKind, name: str) -> Found:
         """What a login needs of a user. For one that does not exist it looks like what most users have."""
-        iterations, salt_bytes = self._shape(kind.number)
+        shape = self._shape(kind.number)
         secret = self.secret or self._unstored_secret
         # For a user that exists, too: the time that it takes must not tell either.
-        stand_in = made_up(kind, name, secret, salt_bytes=salt_bytes, iterations=iterations)
+        stand_in = made_up(kind, name, secret, shape)
         found = self._by_kind[kind.number].get(name)
         return Found(stand_in, None) if found is None else Found(found, Outcome(name))
 
-    def _shape(self, mechanism: int) -> tuple[int, int]:
-        """Iterations and length of the salt that most users have; without any user 4096 and what is usual."""
+    def _shape(self, mechanism: int) -> CredentialShape:
+        """The shape that most users' credentials have; without any user 4096 iterations and what is usual."""
         if mechanism not in self._shapes:
-            counts = Counter((each.iterations, len(each.salt)) for each in self._by_kind[mechanism].values())
-            self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=(4096, 0))
+            counts = Counter(map(CredentialShape.of, self._by_kind[mechanism].values()))
+            self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=USUAL_SHAPE)
         return self._shapes[mechanism]
 
     def records(self) -> Iterator[r.Record]:

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from kproc.config.values import LONG, PASSWORD, Secret, at_least, setting
+
+# Whoever holds one token can try keys offline, at millions a second and core.
+KEY_CHARACTERS_MIN: Final = 16
+
+
+def _check_key(key: Secret | None) -> str | None:
+    """Reject a key that can be guessed. An empty one means that there are no tokens."""
+    if key is None or not key.reveal() or len(key.reveal()) >= KEY_CHARACTERS_MIN:
+        return None
+    return (
+        f"must have at least {KEY_CHARACTERS_MIN} characters, this one has {len(key.reveal())}: whoever holds a token "
+        "could guess it; make one by `openssl rand -hex 32` (tokens of the old key end, as with any new key)"
+    )
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -12,7 +26,11 @@ class TokenSettings:
     """The key of the tokens' secrets, and how long tokens are good."""
 
     delegation_token_secret_key: Secret | None = setting(
-        PASSWORD, None, "What the secrets of delegation tokens are made with. Without it there are none."
+        PASSWORD,
+        None,
+        f"Secret that the secrets of delegation tokens are made with, at least {KEY_CHARACTERS_MIN} characters. "
+        "Without it there are no delegation tokens.",
+        _check_key,
     )
     delegation_token_max_lifetime_ms: int = setting(
         LONG, 604_800_000, "Longest life of a delegation token, however often it is renewed.", at_least(1)

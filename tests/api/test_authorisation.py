@@ -81,7 +81,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     settings = {
         "offsets.topic.num.partitions": 2,
         "transaction.state.log.num.partitions": 2,
-        "delegation.token.secret.key": "secret",
+        "delegation.token.secret.key": "the key of the tokens",
     }
     with HandlerRig(tmp_path_factory.mktemp("world"), settings=settings) as rig:
         rig.controller_serves = set(_SERVED)

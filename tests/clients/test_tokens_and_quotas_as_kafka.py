@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
 
-TOKEN_SETTINGS = {"delegation.token.secret.key": "the key", "controller.quota.window.num": "10"}
+TOKEN_SETTINGS = {"delegation.token.secret.key": "the key of the tokens", "controller.quota.window.num": "10"}
 HOUR_MS = 3_600_000
 Outcome = tuple[Any, ...]
 

@@ -20,7 +20,7 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 SETTINGS = {
-    "delegation.token.secret.key": "the key",
+    "delegation.token.secret.key": "the key of the tokens",
     "delegation.token.expiry.check.interval.ms": 500,
     "num.io.threads": 2,
     "controller.quota.window.num": 2,

@@ -306,6 +306,7 @@ REFUSED = [
     ("quota.window.num", "0"),
     ("quota.window.num", "2147483647"),
     ("quota.window.size.seconds", "0"),
+    ("delegation.token.secret.key", "changeit"),
     ("delegation.token.max.lifetime.ms", "0"),
     ("delegation.token.expiry.time.ms", "0"),
     ("delegation.token.expiry.check.interval.ms", "0"),

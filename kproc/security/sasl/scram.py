@@ -15,7 +15,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from kproc.security.sasl.mechanism import AuthenticationFailed, Outcome
 
@@ -24,6 +24,9 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 _NONCE_BYTES: Final = 24
+_KAFKAS_SALT_BITS: Final = 130
+_KAFKAS_SALT: Final = re.compile(rb"[0-9a-z]{22,26}")
+_DIGITS_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
 _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
@@ -83,13 +86,51 @@ FindUser = Callable[[ScramKind, str, bool], Found]
 """What there is of a name for a mechanism; the flag says that the name is a delegation token's id."""
 
 
+class CredentialShape(NamedTuple):
+    """The parts of a credential that a client sees before it has logged in, but for the salt's value.
+
+    `salt_bytes` 0: as long as the kind's keys. `is_kafkas`: the salt is a number of 130 bits in base 36, as the salts
+    that Kafka's clients choose; its length follows.
+    """
+
+    iterations: int = ITERATIONS_MIN
+    salt_bytes: int = 0
+    is_kafkas: bool = False
+
+    @classmethod
+    def of(cls, credential: ScramCredential) -> Self:
+        """The shape of a credential."""
+        if _KAFKAS_SALT.fullmatch(credential.salt):
+            return cls(credential.iterations, is_kafkas=True)
+        return cls(credential.iterations, len(credential.salt))
+
+
+USUAL_SHAPE: Final = CredentialShape()
+
+
 def made_up(
-    kind: ScramKind, name: str, secret: bytes, *, salt_bytes: int = 0, iterations: int = ITERATIONS_MIN
+    kind: ScramKind, name: str, secret: bytes, shape: CredentialShape = USUAL_SHAPE
 ) -> ScramCredential:
-    """The same for the same name and secret, so that a client cannot tell whether there is such a user."""
+    """Return a credential for a user that does not exist.
+
+    It depends on the name and the secret alone, and has the shape of other users' credentials, so that a client cannot
+    find out whether the user exists. A salt is shown before the login: `secret` must not be used for anything else.
+    """
     seed = hmac.digest(secret, name.encode(), kind.digest)
-    salt = hashlib.shake_256(seed).digest(salt_bytes or kind.key_bytes)
-    return ScramCredential(salt, seed, seed, iterations)
+    if shape.is_kafkas:
+        number = int.from_bytes(hashlib.shake_256(seed).digest(17)) & (1 << _KAFKAS_SALT_BITS) - 1
+        salt = _base_36(number).encode()
+    else:
+        salt = hashlib.shake_256(seed).digest(shape.salt_bytes or kind.key_bytes)
+    return ScramCredential(salt, seed, seed, shape.iterations)
+
+
+def _base_36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS_36[digit] + digits
+    return digits
 
 
 def salted_password(kind: ScramKind, password: str, salt: bytes, iterations: int) -> bytes:

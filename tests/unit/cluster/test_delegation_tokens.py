@@ -11,6 +11,8 @@ import pytest
 from kproc.cluster import records as r
 from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
 from kproc.cluster.image import ClusterImage
+from kproc.config import Config
+from kproc.config.values import ConfigError
 from kproc.errors import ErrorCode
 from tests.unit.cluster.in_memory import InMemoryController
 
@@ -170,3 +172,17 @@ def test_secrets_of_tokens_that_are_gone_are_forgotten(cluster: InMemoryControll
     change(cluster, "expire", gone, -1)
     assert change(cluster, "renew", kept, -1)[0] == 0
     assert list(tokens._ids_by_hmac.values()) == [kept["token_id"]]
+
+
+@pytest.mark.parametrize("key", ["#", "change#it", "#" * 15])
+def test_short_token_key_is_rejected_with_way_out(key: str) -> None:
+    with pytest.raises(ConfigError) as rejected:
+        Config.build({"delegation.token.secret.key": key})
+    text = str(rejected.value)
+    assert f"must have at least 16 characters, this one has {len(key)}" in text
+    assert "openssl rand -hex 32" in text
+    assert "#" not in text
+
+
+def test_token_key_of_16_characters_is_accepted() -> None:
+    assert Config.build({"delegation.token.secret.key": "0123456789abcdef"}).delegation_token_secret_key is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -104,3 +106,15 @@ def test_a_record_holds_the_keys_and_no_password() -> None:
     assert r.decode_record(r.encode_record(record)) == record
     assert b"salted" not in r.encode_record(record)
     assert ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations) == credential
+
+
+def test_stand_in_salt_looks_like_salts_of_kafkas_clients() -> None:
+    """Kafka's AdminClient makes a salt of 130 random bits in base 36; random bytes beside it would show who exists."""
+    cluster = InMemoryController()
+    kind = KINDS_BY_NUMBER[1]
+    for number, salt in enumerate((b"1h9k3v7q0z2m4n6b8c5x7d1f3g", b"zh9k3v7q0z2m4n6b8c5x7d1f3", b"x" * 32)):
+        alter(cluster, upsertion(name=f"user-{number}", salt=salt))
+    salts = [cluster.image.scram_users.find(kind, f"nobody-{number}").credential.salt for number in range(200)]
+    assert all(re.fullmatch(rb"[1-9a-z][0-9a-z]{22,25}", salt) for salt in salts)
+    assert len(set(salts)) == 200
+    assert max(Counter(map(len, salts)), key=Counter(map(len, salts)).__getitem__) in (25, 26)

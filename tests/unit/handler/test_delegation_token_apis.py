@@ -56,7 +56,7 @@ class Rules:
 
 @pytest.fixture
 def rig(start: Start) -> HandlerRig:
-    return with_key(start, {"delegation.token.secret.key": "the key"})
+    return with_key(start, {"delegation.token.secret.key": "the key of the tokens"})
 
 
 def with_key(start: Start, settings: dict[str, object]) -> HandlerRig:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +22,7 @@ from tests.unit.handler.test_logins import AUTHENTICATE, GENERAL, gated, refused
 __all__ = ["start"]  # The fixture.
 
 Start = Callable[..., HandlerRig]
-KEY = {"delegation_token_secret_key": "the key"}
+KEY = {"delegation_token_secret_key": "the key of the tokens"}
 ALICE = ("User", "alice")
 OF_A_TOKEN = ",tokenauth=true"
 HOUR_MS = 3_600_000
@@ -117,15 +119,59 @@ def is_logged_in(rig: HandlerRig, token_id: str, secret: str) -> bool:
     return log_in(rig, token_id, secret).fields(AUTHENTICATE, 1)["error_code"] == 0
 
 
-def test_every_handler_shows_the_same_salt(start: Start) -> None:
+def test_salts_of_handlers_differ_for_known_and_unknown_tokens(start: Start) -> None:
+    """Each Handler has a secret of its own. A salt that only unknown ids had different would show who exists."""
     rig = start(handlers=2, **KEY)
+    for token_id in (create_token(rig)[0], "x" * 22):
+        salts = set()
+        for processor in rig.processors:
+            processor.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": SCRAM_SHA_256}, flags=FLAG_GATED)
+            processor.answers()
+            first = ScramClient("sha256", token_id, "x", extensions=OF_A_TOKEN)
+            processor.send(AUTHENTICATE, 1, {"auth_bytes": first.first()}, flags=FLAG_GATED)
+            (answer,) = processor.answers()
+            told = answer.fields(AUTHENTICATE, 1)["auth_bytes"]
+            salts.add(told.split(b",")[1])
+            processor.send(AUTHENTICATE, 1, {"auth_bytes": first.final(told)}, flags=FLAG_GATED)
+            processor.answers()
+        assert len(salts) == 2
+
+
+def salt_of(rig: HandlerRig, token_id: str, mechanism: str = SCRAM_SHA_256) -> bytes:
+    """The salt that is shown before the login."""
+    shake(rig, mechanism)
+    client = ScramClient(KINDS[mechanism].digest, token_id, "x", extensions=OF_A_TOKEN)
+    first = gated(rig, AUTHENTICATE, 1, auth_bytes=client.first()).fields(AUTHENTICATE, 1)
+    gated(rig, AUTHENTICATE, 1, auth_bytes=client.final(first["auth_bytes"]))
+    parts = dict(part.split("=", 1) for part in first["auth_bytes"].decode().split(","))
+    return base64.b64decode(parts["s"])
+
+
+def test_salt_of_token_login_does_not_follow_from_key(start: Start) -> None:
+    """Two brokers with one key show different salts: nobody can test a guess of the key by a salt."""
+    salts = []
+    for _ in range(2):
+        rig = start(**KEY)
+        token_id, _ = create_token(rig)
+        salts.append((salt_of(rig, "whatever"), salt_of(rig, token_id)))
+        assert salt_of(rig, "whatever") == salts[-1][0]
+    (unknown, known), (unknown_again, known_again) = salts
+    assert unknown != unknown_again
+    key = KEY["delegation_token_secret_key"].encode()
+    for salt, name in ((known, token_id), (known_again, token_id), (unknown, "whatever")):
+        seed = hmac.digest(key, name.encode(), "sha256")
+        assert salt not in (seed, hashlib.shake_256(seed).digest(len(salt)))
+
+
+def test_salt_of_token_login_is_same_before_token_exists(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A salt that changes when the token is created, or ends, would show which ids are tokens."""
+    rig = start(**KEY)
     token_id, secret = create_token(rig)
-    salts = set()
-    for processor in rig.processors:
-        processor.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": SCRAM_SHA_256}, flags=FLAG_GATED)
-        processor.answers()
-        first = ScramClient("sha256", token_id, secret, extensions=OF_A_TOKEN).first()
-        processor.send(AUTHENTICATE, 1, {"auth_bytes": first}, flags=FLAG_GATED)
-        (answer,) = processor.answers()
-        salts.add(answer.fields(AUTHENTICATE, 1)["auth_bytes"].split(b",")[1])
-    assert len(salts) == 1
+    credentials = rig.handler()._requests.logins._tokens
+    found = credentials.find(KINDS[SCRAM_SHA_256], token_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "_tokens", dict)
+        assert credentials.find(KINDS[SCRAM_SHA_256], token_id).credential.salt == found.credential.salt
+    assert log_in(rig, token_id, secret).fields(AUTHENTICATE, 1)["error_code"] == 0
