@@ -1,15 +1,16 @@
 """How fast does Spark write a topic: kproc's sink beside Spark's own connector, into the same kproc broker?
 
     cached DataFrame --2 tasks--> format("kproc"): Arrow to Python workers, record batches, Produce --+
-      8 B key, 100 B value                                                                            +--> one broker
+      8 B key, 100 B value (or so)                                                                    +--> one broker
     the same         --2 tasks--> format("kafka"): rows to the JVM's KafkaProducer, Produce ---------+
 
 Interleaved: in every round each writer writes all rows into a topic of its own, in an order that turns; the ratio is
 taken within the round, and a round before the first does not count. `kafka-tuned` is the stock connector with
 batch.size and linger.ms as a person who tunes would set them: its defaults send batches of 16 KiB. `kproc-once` is
-kproc's sink with delivery=exactly-once. Every topic's end offsets are checked.
+kproc's sink with delivery=exactly-once. Every topic's end offsets are checked. CPU is that of the driver's JVM and of
+its Python workers, without the broker's.
 
-    python -m bench.spark_write [--rows 3000000] [--rounds 3] [--writers kproc,kafka,kafka-tuned] [--out FILE]
+    python -m bench.spark_write [--rows 3000000] [--value-bytes 100] [--rounds 3] [--writers kproc,kafka,kafka-tuned]
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from bench import proc
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient
@@ -30,9 +32,9 @@ from tests.support.spark_jars import fetch_jars
 from tests.support.spark_session import missing_reason, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-ROW_BYTES = 108
+KEY_BYTES = 8
 # Writer -> Spark's format and the options that it adds.
 WRITERS: dict[str, tuple[str, dict[str, str]]] = {
     "kproc": ("kproc", {}),
@@ -42,8 +44,20 @@ WRITERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def write(frame: DataFrame, bootstrap: str, name: str, topic: str, options: argparse.Namespace) -> float:
-    """Seconds that a write took; every row must be in the topic afterwards."""
+class Taken(NamedTuple):
+    """The cost of one write, in seconds."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_seconds(spark: SparkSession) -> float:
+    """Return the CPU time so far of the driver's JVM and its Python workers, which live for the whole run."""
+    return proc.cpu_seconds(proc.process_tree(spark.sparkContext._gateway.proc.pid))
+
+
+def write(frame: DataFrame, bootstrap: str, name: str, topic: str, options: argparse.Namespace) -> Taken:
+    """Write the rows to a new topic, check that all of them are there, and return the cost."""
     with RawClient(bootstrap) as client:
         client.create_topic(topic, partitions=options.partitions)
     form, more = WRITERS[name]
@@ -53,30 +67,30 @@ def write(frame: DataFrame, bootstrap: str, name: str, topic: str, options: argp
     )
     if options.compression != "none":
         writer = writer.option("kafka.compression.type", options.compression)
-    begin = time.perf_counter()
+    cpu, begin = cpu_seconds(frame.sparkSession), time.perf_counter()
     writer.mode("append").save()
-    seconds = time.perf_counter() - begin
+    taken = Taken(time.perf_counter() - begin, cpu_seconds(frame.sparkSession) - cpu)
     with RawClient(bootstrap) as client:
         ends = [client.end_offset(topic, partition=number) for number in range(options.partitions)]
         # Each transaction leaves a marker in each partition that it wrote to.
         markers = frame.rdd.getNumPartitions() * options.partitions if name == "kproc-once" else 0
         assert rows <= sum(ends) <= rows + markers, f"{name}: {ends} for {rows} rows"
         client.call(ApiKey.DELETE_TOPICS, 5, {"topic_names": [topic], "timeout": 10_000})
-    return seconds
+    return taken
 
 
-def measure(options: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of each writer, one figure for each round."""
+def measure(options: argparse.Namespace) -> dict[str, list[Taken]]:
+    """Return the cost of each writer's rounds."""
     names = options.writers.split(",")
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    costs: dict[str, list[Taken]] = {name: [] for name in names}
     with (
         tempfile.TemporaryDirectory() as directory,
         ServedBroker(Path(directory) / "data", settings={"kproc.flush": options.flush}) as broker,
         spark_session(**{"spark.jars": ",".join(fetch_jars()), "spark.driver.memory": "3g"}) as spark,
     ):
+        value = f"rpad(sha2(cast(id as string), 512), {options.value_bytes}, md5(cast(id as string)))"
         frame = spark.range(0, options.rows, 1, 2).selectExpr(
-            "cast(lpad(cast(id as string), 8, '0') as binary) as key",
-            "cast(concat(sha2(cast(id as string), 256), md5(cast(id as string)), '0000') as binary) as value",
+            "cast(lpad(cast(id as string), 8, '0') as binary) as key", f"cast({value} as binary) as value"
         )
         frame = frame.cache()
         assert frame.count() == options.rows
@@ -85,28 +99,32 @@ def measure(options: argparse.Namespace) -> dict[str, list[float]]:
             write(frame, broker.bootstrap, name, f"warm-{name}", options)
         for number in range(options.rounds):
             for name in names[number % len(names) :] + names[: number % len(names)]:
-                took = write(frame, broker.bootstrap, name, f"{name}-{number}", options)
-                seconds[name].append(took)
+                taken = write(frame, broker.bootstrap, name, f"{name}-{number}", options)
+                costs[name].append(taken)
                 print(
-                    f"round {number}: {name:12} {took:6.2f} s  {options.rows / took / 1e6:.2f} M rows/s",
+                    f"round {number}: {name:12} {taken.wall:6.2f} s  {options.rows / taken.wall / 1e6:.2f} M rows/s  "
+                    f"{taken.cpu:6.2f} s of CPU",
                     flush=True,
                 )
-    return seconds
+    return costs
 
 
-def report(seconds: dict[str, list[float]], rows: int) -> str:
-    """A table: rates, and each writer's ratio to kproc's within the round."""
+def report(costs: dict[str, list[Taken]], rows: int, row_bytes: int) -> str:
+    """Return a table: rates, and kproc's time and CPU beside each writer's, paired within the rounds."""
     lines = [
-        "| writer | M rows/s, median (least-most) | MB/s | kproc is faster by, paired |",
-        "|---|---|---|---|",
+        "| writer | M rows/s, median (least-most) | MB/s | kproc is faster by, paired | kproc's CPU beside it |",
+        "|---|---|---|---|---|",
     ]
-    for name, taken in seconds.items():
-        rates = sorted(rows / each / 1e6 for each in taken)
-        ratios = [theirs / ours for theirs, ours in zip(taken, seconds.get("kproc", taken), strict=True)]
+    for name, taken in costs.items():
+        ours = costs.get("kproc", taken)
+        rates = sorted(rows / each.wall / 1e6 for each in taken)
+        faster = [theirs.wall / own.wall for theirs, own in zip(taken, ours, strict=True)]
+        cpu = [own.cpu / theirs.cpu for theirs, own in zip(taken, ours, strict=True)]
         rate = statistics.median(rates)
         lines.append(
-            f"| {name} | {rate:.2f} ({rates[0]:.2f}-{rates[-1]:.2f}) | {rate * ROW_BYTES:.0f} | "
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f}) |"
+            f"| {name} | {rate:.2f} ({rates[0]:.2f}-{rates[-1]:.2f}) | {rate * row_bytes:.0f} | "
+            f"{statistics.median(faster):.2f} ({min(faster):.2f}-{max(faster):.2f}) | "
+            f"{statistics.median(cpu):.2f} ({min(cpu):.2f}-{max(cpu):.2f}) |"
         )
     return "\n".join(lines)
 
@@ -117,6 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", type=int, default=3_000_000)
+    parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--writers", default=",".join(WRITERS), help=f"of {', '.join(WRITERS)}")
@@ -130,10 +149,11 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--writers: {', '.join(sorted(unknown))} is none of {', '.join(WRITERS)}")
     if (why := missing_reason()) is not None:
         sys.exit(why)
-    seconds = measure(options)
-    print(report(seconds, options.rows))
+    costs = measure(options)
+    print(report(costs, options.rows, KEY_BYTES + options.value_bytes))
     if options.out is not None:
-        options.out.write_text(json.dumps({"rows": options.rows, "seconds": seconds}))
+        document = {name: [each._asdict() for each in taken] for name, taken in costs.items()}
+        options.out.write_text(json.dumps({"rows": options.rows, "costs": document}))
     return 0
 
 
