@@ -240,6 +240,9 @@ class Authorizer(Protocol):
     ) -> bool:
         """Whether there is some resource of that type, which need not exist, with which the client may do that."""
 
+    def tell_of_floods(self, now_ns: int) -> None:
+        """Log how many decisions the audit log left out."""
+
 
 class Logins(Protocol):
     """Logins of clients whose sessions have an end, and who prolong them: handler/logins.py."""

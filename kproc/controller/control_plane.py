@@ -98,7 +98,9 @@ class ControlPlane:
             containment=controller.containment,
         )
         self._services.served = SERVED
-        self._services.authorizer = make_authorizer(plan.config, lambda: controller.image.acls, kafka_name)
+        self._services.authorizer = make_authorizer(
+            plan.config, lambda: controller.image.acls, kafka_name, plan.clock.now_ns
+        )
         # While one is in work no other request is read: this keeps the order on each connection.
         self._divided = self._services.divided = DividedRequests(controller.containment, self._refuse)
         self._peer: LinkedPeer | None = None
@@ -108,6 +110,8 @@ class ControlPlane:
     def tell_of_floods(self, now_ns: int) -> None:
         """By the controller's tick: how many closed connections were not logged."""
         self._services.refusals.tell(now_ns)
+        if self._services.authorizer is not None:
+            self._services.authorizer.tell_of_floods(now_ns)
 
     def attach(self, peer: LinkedPeer) -> None:
         """Use the link to the control listener's Processor, which has started."""

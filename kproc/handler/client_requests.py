@@ -589,6 +589,8 @@ class ClientRequests:
     def tell_of_floods(self, now_ns: int) -> None:
         """By the Handler's tick: how much of what clients brought about was not logged."""
         self._services.refusals.tell(now_ns)
+        if self._services.authorizer is not None:
+            self._services.authorizer.tell_of_floods(now_ns)
         self.logins.tell_of_floods(now_ns)
 
     def _begin_log(self, request: HandlerRequest, body: memoryview | None) -> None:

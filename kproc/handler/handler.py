@@ -117,7 +117,9 @@ class Handler(LinkedAgent):
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
             containment=self.containment,
         )
-        self._services.authorizer = make_authorizer(config, lambda: self._services.image.acls, kafka_name)
+        self._services.authorizer = make_authorizer(
+            config, lambda: self._services.image.acls, kafka_name, clock.now_ns
+        )
         self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
         self._services.producer_ids = ProducerIdAllocator(
             self._services.peers.ask_controller, self.containment

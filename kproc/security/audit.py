@@ -1,30 +1,52 @@
 """The audit log: one line for each decision about a client, in Kafka's format and under its logger's name.
 
 Denials are logged at INFO, what was allowed at DEBUG, and questions (a list leaves out what its reader may not see) at
-TRACE. A line is made only if its level is on. Whoever reads standard error slowly loses lines and never holds up a
-Handler: see `WithoutWaiting`.
+TRACE. A line is made only if its level is on, and at most LINES_PER_SECOND of a level and Handler: a client chooses how
+many denials it brings about. One line tells how many there were more.
 """
 
 from __future__ import annotations
 
 import logging
-import select
-from collections.abc import Callable
 from typing import Final
 
+from kproc.log_rate import LogRate
 from kproc.printable import printable
 from kproc.security.acl import Operation, ResourceType
 
 LOGGER_NAME: Final = "kafka.authorizer.logger"
 _TRACE: Final = 5
 # A pipe that can be written to has room for PIPE_BUF, 4096 bytes. With what stands in front, and twice as long if a
-# line of JSON escapes all of it, a message below this is written at once and whole.
+# line of JSON escapes all of it, a message below this is written whole or not at all.
 _MESSAGE_BYTES_MAX: Final = 1900
 # Clients choose names: so much of one is shown.
 _NAME_MAX: Final = 500
 
+LINES_PER_SECOND: Final = 100
+
 audit_logger = logging.getLogger(LOGGER_NAME)
-logger = logging.getLogger(__name__)
+
+
+class AuditRates:
+    """The rates of one Handler's audit lines: one for each level, so that permissions do not displace denials."""
+
+    __slots__ = ("_by_level",)
+
+    def __init__(self) -> None:
+        self._by_level: dict[int, LogRate] = {}
+
+    def has_room(self, level: int, now_ns: int) -> bool:
+        """Return True if one more line of that level may be logged now. Otherwise it is counted."""
+        rate = self._by_level.get(level)
+        if rate is None:
+            more = f"and %d more decisions at level {logging.getLevelName(level)}"
+            rate = self._by_level[level] = LogRate(audit_logger, more, lines_per_second=LINES_PER_SECOND)
+        return rate.has_room(now_ns)
+
+    def tell(self, now_ns: int) -> None:
+        """Log how many decisions of the last second had no line of their own."""
+        for rate in self._by_level.values():
+            rate.tell(now_ns)
 
 
 def level_of(is_allowed: bool, is_question: bool) -> int:
@@ -67,38 +89,3 @@ def pascal_case(name: str) -> str:
 def shown(name: str) -> str:
     """What a client called something, cut if it is long."""
     return printable(name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 3]}...")
-
-
-class WithoutWaiting(logging.Filter):
-    """Lets a line pass if it can be written at once; counts the others, and says how many there were.
-
-    `descriptor` tells where lines are written now, or None if that cannot be known.
-    """
-
-    def __init__(self, descriptor: Callable[[], int | None]) -> None:
-        super().__init__()
-        self._descriptor = descriptor
-        self._lost = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if self._lost and self._has_room():
-            lost, self._lost = self._lost, 0
-            logger.warning("lines of the audit log lost, standard error is read too slowly: %d", lost)
-        if self._has_room():
-            return True
-        self._lost += 1
-        return False
-
-    def _has_room(self) -> bool:
-        descriptor = self._descriptor()
-        return descriptor is None or has_room(descriptor)
-
-
-def has_room(descriptor: int) -> bool:
-    """Whether a line can be written there without waiting for a reader."""
-    poll = select.poll()
-    try:
-        poll.register(descriptor, select.POLLOUT)
-        return any(events & select.POLLOUT for _, events in poll.poll(0))
-    except OSError:
-        return True  # Not a thing that can be waited for.

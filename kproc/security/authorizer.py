@@ -11,6 +11,7 @@ Decisions are cached until the rules change. Each is written to the audit log, f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic_ns
 from typing import Final
 
 from kproc.config import Config
@@ -125,6 +126,8 @@ class StandardAuthorizer:
         "_api_name",
         "_cache",
         "_default",
+        "_now_ns",
+        "_rates",
         "_super_users",
         "_table",
         "_version",
@@ -138,8 +141,11 @@ class StandardAuthorizer:
         super_users: Iterable[str] = (),
         allow_everyone: bool = False,
         api_name: Callable[[int], str] = str,
+        now_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self._acls = acls
+        self._now_ns = now_ns
+        self._rates = audit.AuditRates()
         self._super_users = frozenset(super_users)
         self._default = DEFAULT_ALLOW if allow_everyone else DEFAULT_DENY
         self._api_name = api_name
@@ -212,6 +218,10 @@ class StandardAuthorizer:
             self._cache[key] = found
         return found
 
+    def tell_of_floods(self, now_ns: int) -> None:
+        """By the role's tick: how many decisions had no line of their own."""
+        self._rates.tell(now_ns)
+
     def _log(
         self,
         level: int,
@@ -223,6 +233,8 @@ class StandardAuthorizer:
         api_key: int,
         count: int,
     ) -> None:
+        if not self._rates.has_room(level, self._now_ns()):
+            return
         line = audit.message(
             str(client.principal),
             host_of(client),
@@ -245,7 +257,10 @@ class StandardAuthorizer:
 
 
 def make_authorizer(
-    config: Config, acls: Callable[[], AclTable], api_name: Callable[[int], str]
+    config: Config,
+    acls: Callable[[], AclTable],
+    api_name: Callable[[int], str],
+    now_ns: Callable[[], int] = monotonic_ns,
 ) -> StandardAuthorizer | None:
     """The authorizer that the settings ask for; None: everybody may do everything."""
     if not config.authorizer_class_name:
@@ -255,6 +270,7 @@ def make_authorizer(
         super_users=principals_in(config.super_users),
         allow_everyone=config.allow_everyone_if_no_acl_found,
         api_name=api_name,
+        now_ns=now_ns,
     )
 
 

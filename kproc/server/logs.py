@@ -11,7 +11,7 @@ from typing import Final
 
 from kproc import log_levels
 from kproc.printable import printable, printable_json, printable_lines
-from kproc.security.audit import LOGGER_NAME, WithoutWaiting
+from kproc.server.log_output import LogOutput
 
 logger = logging.getLogger(__name__)
 _ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -84,20 +84,8 @@ def _formatter(role: str) -> logging.Formatter:
 
 def configure(level: int) -> None:
     """Once per broker process, before anything is forked."""
-    logging.basicConfig(level=level, stream=sys.stderr, force=True)
-    logging.getLogger(LOGGER_NAME).addFilter(WithoutWaiting(_descriptor))
+    logging.basicConfig(level=level, handlers=[LogOutput(sys.stderr)], force=True)
     set_role("supervisor")
-
-
-def _descriptor() -> int | None:
-    """Where lines go; None: not to a file of the system."""
-    stream = next(
-        (each.stream for each in logging.root.handlers if isinstance(each, logging.StreamHandler)), None
-    )
-    try:
-        return stream.fileno() if stream is not None else None
-    except (OSError, ValueError):
-        return None
 
 
 def set_levels(levels: log_levels.Levels) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from kproc import log_levels
 from kproc.security.acl import Operation, ResourceType
 from kproc.security.acl_table import AclTable
-from kproc.security.audit import LOGGER_NAME, WithoutWaiting
+from kproc.security.audit import LINES_PER_SECOND, LOGGER_NAME
 from kproc.security.authorizer import StandardAuthorizer
 from kproc.security.principal import Identity, Principal
 from kproc.wire.header import ApiKey, kafka_name
@@ -35,6 +33,9 @@ class Lines(logging.Handler):
     @property
     def messages(self) -> list[str]:
         return [record.getMessage() for record in self.records]
+
+
+SECOND_NS = 1_000_000_000
 
 
 @pytest.fixture
@@ -176,40 +177,29 @@ def test_names_that_clients_choose_stay_in_their_line(lines: Lines) -> None:
     assert r"g\nPrincipal" in lines.messages[0]
 
 
-# -- who reads slowly
+# -- how many lines
 
 
-def a_line() -> logging.LogRecord:
-    return logging.LogRecord(LOGGER_NAME, logging.INFO, __file__, 1, "x", (), None)
+def test_denials_of_a_flood_are_counted_in_one_line(lines: Lines) -> None:
+    """A request without any right that names millions of topics once wrote 300 MB of audit log."""
+    now_ns = 5 * SECOND_NS
+    asked = authorizer(table(rule("deny User:alice READ g")), now_ns=lambda: now_ns)
+    for at in range(1_000):
+        ask(asked, name=f"g{at}")
+    assert len(lines.messages) == LINES_PER_SECOND
+    now_ns += SECOND_NS
+    asked.tell_of_floods(now_ns)
+    asked.tell_of_floods(now_ns)
+    assert lines.messages[LINES_PER_SECOND:] == [
+        f"and {1_000 - LINES_PER_SECOND} more decisions at level INFO"
+    ]
+    ask(asked, name="g")
+    assert len(lines.messages) == LINES_PER_SECOND + 2
 
 
-def test_full_pipe_costs_lines_and_no_time(caplog: pytest.LogCaptureFixture) -> None:
-    reader, writer = os.pipe()
-    try:
-        gate = WithoutWaiting(lambda: writer)
-        assert gate.filter(a_line())
-        os.set_blocking(writer, False)
-        with suppress(BlockingIOError):
-            while True:
-                os.write(writer, b"x" * 4096)
-        assert not gate.filter(a_line())
-        assert not gate.filter(a_line())
-        assert not caplog.records
-        while len(os.read(reader, 1 << 20)) == 1 << 20:
-            pass
-        assert gate.filter(a_line())
-        assert [record.getMessage() for record in caplog.records] == [
-            "lines of the audit log lost, standard error is read too slowly: 2"
-        ]
-        assert gate.filter(a_line())
-        assert len(caplog.records) == 1
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
-def test_file_takes_every_line(tmp_path: object) -> None:
-    with open(os.devnull, "wb") as nothing, open(f"{tmp_path}/log", "wb") as file:
-        assert WithoutWaiting(nothing.fileno).filter(a_line())
-        assert WithoutWaiting(file.fileno).filter(a_line())
-    assert WithoutWaiting(lambda: None).filter(a_line())
+def test_flood_of_permissions_leaves_room_for_denials(lines: Lines) -> None:
+    asked = authorizer(table(rule("allow User:alice READ g")), now_ns=lambda: SECOND_NS)
+    for _ in range(2 * LINES_PER_SECOND):
+        ask(asked, name="g")
+    ask(asked, name="denied")
+    assert "Denied" in lines.messages[-1]

@@ -1,0 +1,110 @@
+"""LogOutput: writes the log lines of a role to standard error, and never waits for whoever reads it.
+
+Clients bring log lines about. A pipe that nobody reads must not stop a Handler, nor must a flood of lines fill a disk.
+A line is lost if it cannot be written at once, and a logger has LINES_PER_SECOND. Both are counted, and told by a line
+of their own, as soon as a later line of any logger is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import sys
+from time import monotonic_ns
+from typing import Final, TextIO
+
+LINES_PER_SECOND: Final = 200
+_SECOND_NS: Final = 1_000_000_000
+# A pipe that poll() calls writable takes so many bytes at once.
+_PIPE_BYTES: Final = select.PIPE_BUF
+
+
+class _LoggerRate:
+    """The lines of one logger in the present second."""
+
+    __slots__ = ("lines", "since_ns")
+
+    def __init__(self, since_ns: int) -> None:
+        self.since_ns = since_ns
+        self.lines = 0
+
+
+class LogOutput(logging.StreamHandler[TextIO]):
+    """The only handler of the root logger in a broker's processes."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        super().__init__(stream)
+        self._rates: dict[str, _LoggerRate] = {}
+        self._lost = 0  # Lines that the reader of standard error had no room for.
+        self._is_torn = False  # The beginning of a line was written, and its end lost.
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            now_ns = monotonic_ns()
+            self._tell_of_floods(now_ns)
+            rate = self._rates.get(record.name)
+            if rate is None:
+                rate = self._rates[record.name] = _LoggerRate(now_ns)
+            rate.lines += 1
+            if rate.lines <= LINES_PER_SECOND:
+                self._emit(record)
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001 - as in logging.StreamHandler
+            self.handleError(record)
+
+    def _tell_of_floods(self, now_ns: int) -> None:
+        for name, rate in list(self._rates.items()):
+            if now_ns - rate.since_ns >= _SECOND_NS:
+                del self._rates[name]
+                more = rate.lines - LINES_PER_SECOND
+                if more > 0:
+                    self._emit(_line(name, "and %d more lines of this logger within a second", more))
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self._write(_line(__name__, "log lines lost, standard error is read too slowly: %d", lost), lost)
+        self._write(record, 1)
+
+    def _write(self, record: logging.LogRecord, count: int) -> None:
+        """Write a line, or count it, and the lines that it stands for, as lost."""
+        text = self.format(record) + self.terminator
+        try:
+            descriptor = self.stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            self.stream.write(text)  # A stream of the tests.
+            self.flush()
+            return
+        line = text.encode("utf-8", "backslashreplace")
+        if self._is_torn:
+            line = b"\n" + line
+        for at in range(0, len(line), _PIPE_BYTES):
+            piece = line[at : at + _PIPE_BYTES]
+            if not has_room(descriptor) or _write_some(descriptor, piece) < len(piece):
+                self._is_torn = self._is_torn or at > 0
+                self._lost += count
+                return
+        self._is_torn = False
+
+
+def _line(name: str, message: str, count: int) -> logging.LogRecord:
+    return logging.LogRecord(name, logging.WARNING, __file__, 0, message, (count,), None)
+
+
+def _write_some(descriptor: int, piece: bytes) -> int:
+    try:
+        return os.write(descriptor, piece)
+    except BlockingIOError:  # Another process has filled the pipe, which somebody made non-blocking.
+        return 0
+
+
+def has_room(descriptor: int) -> bool:
+    """Return True if PIPE_BUF bytes can be written there without waiting for a reader."""
+    poll = select.poll()
+    try:
+        poll.register(descriptor, select.POLLOUT)
+        return any(events & select.POLLOUT for _, events in poll.poll(0))
+    except OSError:
+        return True  # A file, for instance.
