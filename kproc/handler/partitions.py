@@ -34,6 +34,9 @@ from kproc.storage.set_aside import rename_for_deletion, set_aside
 
 logger = logging.getLogger(__name__)
 
+# A round of syncs takes no more logs from here on. Sealed segments and new directories cost descriptors.
+_ROUND_DESCRIPTORS_MAX: Final = 400
+
 # Threads for the syncs at a stop: the file system's journal commits once for all that wait.
 _SYNC_THREADS: Final = 32
 # Most logs that are closed at a time, because each has some descriptors open while it is synced.
@@ -221,7 +224,11 @@ class Partitions:
             return
         points: list[tuple[Log, SyncPoint]] = []
         waiting, self.unsynced = self.unsynced, {}
+        descriptors = 0  # That are open for this round only.
         for owned in waiting:
+            if descriptors >= _ROUND_DESCRIPTORS_MAX:
+                self.unsynced[owned] = None  # For the next round.
+                continue
             try:
                 points.append((owned.log, owned.log.sync_point()))
             # A segment cannot be opened, so this log cannot be synced. The others can.
@@ -230,6 +237,7 @@ class Partitions:
                 owned.on_synced(error)
                 continue
             self.syncing[owned.log] = owned
+            descriptors += len(points[-1][1].fds) - 1
         if points:
             self.syncs += 1
             self._syncer.submit(points)

@@ -201,6 +201,7 @@ class Log:
         if active.reserved_end:
             active.give_back()
         self.state.take_snapshot()
+        self._durability.sync_most()
         return self.sync_point(closes=True)
 
     def end_close(self) -> None:

@@ -7,6 +7,7 @@ one takes the log offline, and a note keeps whoever opens it next from believing
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from kproc.storage import checkpoints, failed_sync
 from kproc.storage.fs import StorageFailure
@@ -15,6 +16,10 @@ from kproc.storage.results import SyncPoint
 from kproc.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
+
+# Sealed segments that one point covers. Each costs three descriptors until the point is given back; producers can roll
+# thousands of segments before a sync ends.
+SEALED_TOGETHER_MAX: Final = 32
 
 
 class LogDurability:
@@ -35,6 +40,9 @@ class LogDurability:
     def sync_point(self, *, closes: bool = False) -> SyncPoint:
         """What must be synced for everything appended so far; no descriptors when nothing is new.
 
+        If more than SEALED_TOGETHER_MAX sealed segments wait, the point covers the first of them and ends there:
+        another point must follow.
+
         New files need their directory synced as well, or a power loss takes the file's name away. Sealed
         segments are synced with their indexes: below the recovery point those are believed. So is, by who
         `closes` the log, the active one. Give the point back with mark_synced() or sync_failed(), always.
@@ -43,7 +51,11 @@ class LogDurability:
         segments: list[LogSegment] = []
         unsynced = state.unsynced
         is_due = bool(state.recovery_point < state.end_offset or unsynced.directories or unsynced.segments)
-        if is_due:
+        end_offset, sealed_count = state.end_offset, min(len(unsynced.segments), SEALED_TOGETHER_MAX)
+        if sealed_count < len(unsynced.segments):
+            segments = unsynced.segments[:sealed_count]
+            end_offset = unsynced.segments[sealed_count].base_offset
+        elif is_due:
             segments = [*unsynced.segments, state.active]
         elif closes:
             segments = [state.active]
@@ -60,8 +72,9 @@ class LogDurability:
             raise
         return SyncPoint(
             (*fds, *extra),
-            state.end_offset,
+            end_offset,
             tuple(segments),
+            sealed_count,
             tuple([segment.size for segment in segments]),
             tuple(extra),
         )
@@ -80,7 +93,7 @@ class LogDurability:
         state.recovery_point = max(state.recovery_point, point.end_offset)
         for segment, size in zip(point.segments, point.sizes, strict=True):
             segment.synced_bytes = size
-        state.unsynced.forget(point.segments[:-1])
+        state.unsynced.forget(point.segments[: point.sealed_count])
         self.flushed_ms = state.clock.wall_ms()
 
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
@@ -112,7 +125,13 @@ class LogDurability:
 
     def sync(self) -> None:
         """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
+        self.sync_most()
         self.sync_now(self.sync_point())
+
+    def sync_most(self) -> None:
+        """Sync until one more point covers everything, blocking; raises as `sync`."""
+        while len(self._state.unsynced.segments) > SEALED_TOGETHER_MAX:
+            self.sync_now(self.sync_point())
 
     def sync_now(self, point: SyncPoint) -> None:
         """Run a point's sync, blocking; like sync()."""

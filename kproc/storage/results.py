@@ -47,7 +47,8 @@ class SyncPoint(NamedTuple):
 
     fds: tuple[int, ...]
     end_offset: int
-    segments: tuple[LogSegment, ...]  # the last is the active one
+    segments: tuple[LogSegment, ...]  # the sealed ones, then the active one unless too many sealed ones wait
+    sealed_count: int  # How many of them were sealed when the point was taken.
     sizes: tuple[int, ...]  # of the segments, when the point was taken
     extra_fds: tuple[int, ...]  # of directories and transaction indexes; opened for this point
 
