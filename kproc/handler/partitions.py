@@ -17,6 +17,7 @@ from kproc.clock import Clock
 from kproc.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.cluster.values_in_force import log_overrides
 from kproc.config import Config
+from kproc.config.descriptor_limit import share_of_descriptors
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.handler.checkpoint import Checkpoint
 from kproc.handler.owned_partition import OwnedPartition
@@ -30,6 +31,7 @@ from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_traffic import LogTraffic
 from kproc.storage.segment_files import holds_records
+from kproc.storage.segments import ColdSegments
 from kproc.storage.set_aside import rename_for_deletion, set_aside
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,8 @@ class Partitions:
         # Transactions that were open for too long at the last tick: partition and producer id.
         self.hanging: set[tuple[PartitionKey, int]] = set()
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
+        # Each of these segments has up to three files open: a quarter of the limit, and 3,000 files at most.
+        self._cold = ColdSegments(share_of_descriptors(12, most=1000))
         self.since_ns = clock.now_ns()
         self.syncs = 0
         # For a log with a higher leader epoch than the metadata have: (partition, topic id, epoch). Set by the Handler.
@@ -171,6 +175,7 @@ class Partitions:
         """Own a log that was just opened."""
         log.state.on_surprise = self.containment.caught
         log.state.traffic = self.traffic_of(key[0])
+        log.state.segments.cold = self._cold
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         if is_distrusted:
             owned.distrust()

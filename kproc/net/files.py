@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from kproc.config.descriptor_limit import share_of_descriptors
 from kproc.wire.file_range import FileRange
 
-# Descriptors kept open. A Fetch over more partitions opens files again, which costs time and nothing else.
+# Descriptors kept open, unless the limit of the process is low. A Fetch over more partitions opens files again, which
+# costs time and nothing else.
 _FILES_MAX: Final = 512
 
 
@@ -44,15 +46,17 @@ class OpenFile:
 
 
 class FileCache:
-    """Path -> open file; the one that was opened first is evicted first. One per Processor."""
+    """Path -> open file; the one that was used least recently is evicted first. One per Processor."""
 
-    def __init__(self) -> None:
-        self._files: dict[bytes, OpenFile] = {}
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = share_of_descriptors(8, most=_FILES_MAX) if limit is None else limit
+        self._files: dict[bytes, OpenFile] = {}  # The one that was used least recently comes first.
 
     def get(self, wanted: FileRange) -> OpenFile:
         """The open file of the range `wanted`. Raises StaleFile or OSError."""
         found = self._files.get(wanted.path)
         if found is not None and found.inode == wanted.inode:
+            self._files[wanted.path] = self._files.pop(wanted.path)
             return found
         # Retention may just have deleted the segment, or compaction have replaced it: the file stays, renamed, for
         # file.delete.delay.ms.
@@ -69,7 +73,7 @@ class FileCache:
         if opened.inode != wanted.inode:
             raise StaleFile(f"{os.fsdecode(wanted.path)} was replaced")
         self._files.pop(wanted.path, None)
-        while len(self._files) >= _FILES_MAX:
+        while len(self._files) >= self._limit:
             del self._files[next(iter(self._files))]
         self._files[wanted.path] = opened
         return opened

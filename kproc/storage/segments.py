@@ -15,9 +15,38 @@ from kproc.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
-# Sealed segments whose descriptors stay open for readers that catch up. Each costs up to three descriptors,
-# and a broker may have thousands of partitions; a reader works in one segment at a time.
+# Sealed segments of a log that keep their descriptors open, unless its Handler sets a budget for all of its logs.
 COLD_OPEN_MAX: Final = 2
+
+
+class ColdSegments:
+    """Sealed segments whose descriptors stay open for readers that catch up: those that were read last.
+
+    Each costs up to three descriptors. A Handler has one for all of its logs, with a budget by its limit of
+    descriptors, because it may have thousands of partitions.
+    """
+
+    __slots__ = ("_limit", "_segments")
+
+    def __init__(self, limit: int = COLD_OPEN_MAX) -> None:
+        self._limit = limit
+        self._segments: dict[LogSegment, None] = {}  # The one that was read least recently comes first.
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def add(self, segment: LogSegment) -> None:
+        """Note that a segment is read. Closes the segment that was read least recently if there are too many."""
+        self._segments.pop(segment, None)
+        self._segments[segment] = None
+        if len(self._segments) > self._limit:
+            oldest = next(iter(self._segments))
+            del self._segments[oldest]
+            oldest.close()
+
+    def discard(self, segment: LogSegment) -> None:
+        """Remove a segment that its log closes."""
+        self._segments.pop(segment, None)
 
 
 class Doomed(NamedTuple):
@@ -30,14 +59,14 @@ class Doomed(NamedTuple):
 class SegmentList:
     """The segments of one log, oldest first; the last is the active one. Owned by one Log."""
 
-    __slots__ = ("_aborting", "_bases", "_cold", "_doomed", "_fs", "_segments")
+    __slots__ = ("_aborting", "_bases", "_doomed", "_fs", "_segments", "cold")
 
     def __init__(self, fs: Fs, segments: list[LogSegment]) -> None:
         assert segments, "a log has at least one segment"
         self._fs = fs
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
-        self._cold: deque[LogSegment] = deque()
+        self.cold = ColdSegments()  # This log's only, until the Handler that opened it sets its own.
         self._doomed: deque[Doomed] = deque()
         # Those whose transaction index has rows; None: not looked for yet. Most logs have none.
         self._aborting: list[LogSegment] | None = None
@@ -94,10 +123,8 @@ class SegmentList:
 
     def warm(self, segment: LogSegment) -> LogSegment:
         """Note that a sealed segment is read; the one that was read least recently closes its descriptors."""
-        if segment is not self._segments[-1] and segment not in self._cold:
-            self._cold.append(segment)
-            if len(self._cold) > COLD_OPEN_MAX:
-                self._cold.popleft().close()
+        if segment is not self._segments[-1]:
+            self.cold.add(segment)
         return segment
 
     def facts(self, end_offset: int) -> list[SegmentFacts]:
@@ -160,8 +187,7 @@ class SegmentList:
             Doomed(due_ms, path) for path in segment.mark_deleted(with_snapshot=with_snapshot)
         )
         segment.close()
-        if segment in self._cold:
-            self._cold.remove(segment)
+        self.cold.discard(segment)
 
     def unlink_due(self, now_ms: int) -> int:
         """Unlink what has waited long enough; returns how many files."""
@@ -194,4 +220,4 @@ class SegmentList:
         """Close all descriptors."""
         for segment in self._segments:
             segment.close()
-        self._cold.clear()
+            self.cold.discard(segment)

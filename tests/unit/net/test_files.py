@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kproc.net import files
 from kproc.net.files import FileCache, StaleFile
 from kproc.wire.file_range import FileRange
 
@@ -100,7 +99,7 @@ def test_missing_file_is_an_os_error(cache: FileCache, tmp_path: Path) -> None:
 def test_oldest_file_is_closed_when_there_are_too_many(
     cache: FileCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_FILES_MAX", 3)
+    monkeypatch.setattr(cache, "_limit", 3)
     paths = [tmp_path / f"{number}.log" for number in range(5)]
     fds = []
     for path in paths:

@@ -22,7 +22,7 @@ from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 counted = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions have other bytecodes")
 
 APPEND_MAX = 537
-APPEND_EACH_MORE_MAX = 168
+APPEND_EACH_MORE_MAX = 171
 APPEND_IDEMPOTENT_MAX = 812
 READ_MAX = 225
 READ_COMMITTED_MAX = 232

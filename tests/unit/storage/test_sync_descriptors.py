@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
+from kproc.config.descriptor_limit import share_of_descriptors
 from kproc.storage.log import Log, LogConfig
+from kproc.storage.segments import ColdSegments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 from tests.support.proc import open_descriptors
 
@@ -64,3 +67,34 @@ def test_failed_sync_of_a_part_confirms_nothing(rig: LogRig) -> None:
     log.sync_failed(point, "a test says so")
     assert (log.recovery_point, log.is_offline) == (0, True)
     log.close(clean=False)
+
+
+def test_cold_segments_share_a_budget_over_logs(tmp_path: Path) -> None:
+    """A Handler has one budget for all of its logs; the segment that was read least recently is closed."""
+    cold = ColdSegments(5)
+    rigs = [LogRig(tmp_path / f"t-{number}", config=LogConfig(segment_ms=1)) for number in range(3)]
+    logs = [rig.open() for rig in rigs]
+    for log in logs:
+        log.state.segments.cold = cold
+        for number in range(10):
+            append_one(log, batch(str(number), timestamp=NOW_MS + 10 * number))
+        log.sync()
+    before = len(open_descriptors())
+    for offset in range(9):
+        for log in logs:
+            log.read(offset, 100)
+            assert len(cold) <= 5
+    assert len(open_descriptors()) <= before + 5
+    kept = [segment for log in logs for segment in log.state.segments.all()[:-1] if segment.fd >= 0]
+    assert {segment.base_offset for segment in kept} == {7, 8}
+    logs[0].close()
+    assert len(cold) == 4
+    for log in logs[1:]:
+        log.close()
+    assert len(cold) == 0
+
+
+def test_budget_follows_the_limit_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, share in ((1024, 85), (12, 2), (1 << 20, 1000), (resource.RLIM_INFINITY, 1000)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _which, limit=limit: (limit, limit))
+        assert share_of_descriptors(12, most=1000) == share

@@ -1,0 +1,11 @@
+"""The process's limit of descriptors (RLIMIT_NOFILE), as a budget for files that are kept open to save time."""
+
+from __future__ import annotations
+
+import resource
+
+
+def share_of_descriptors(divisor: int, *, most: int) -> int:
+    """Return the limit divided by `divisor`, at least 2 and at most `most`."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if limit == resource.RLIM_INFINITY else max(2, min(most, limit // divisor))
