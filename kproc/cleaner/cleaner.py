@@ -23,6 +23,7 @@ from kproc.api.cleaner_calls import (
     Done,
     PartitionAsked,
 )
+from kproc.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.cleaner.compactor import Compactor
 from kproc.cleaner.strays import StrayDirectories
 from kproc.clock import Clock
@@ -34,7 +35,7 @@ from kproc.observe.log_dir_usage import log_dir_usage
 from kproc.observe.uncleanable_partitions import REPORT_UNCLEANABLE, make_report
 from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.linked_agent import LinkedAgent, LinkedPeer
-from kproc.role.partition_table import PartitionRow, PartitionTable
+from kproc.role.partition_table import PartitionTable
 from kproc.role.roles import CONTROLLER, HANDLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.catalog import read_topic_id
@@ -75,9 +76,7 @@ class Cleaner(LinkedAgent):
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
         self._next_checkpoint_ns = self._checkpoint_due()
-        # The checkpoints of earlier runs: they stay valid for partitions that are not opened in this run.
-        self._recovery_points = checkpoints.read_recovery_points(fs, self._directory)
-        self._log_starts = checkpoints.read_log_starts(fs, self._directory)
+        self._checkpoints = CheckpointWriter(fs, self._directory, table)
         # At once: earlier runs may have left directories to be removed.
         self._next_removal_ns: int | None = clock.now_ns()
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
@@ -157,7 +156,7 @@ class Cleaner(LinkedAgent):
             return
         self._wait_for_checkpoint = [each for each in self._wait_for_checkpoint if each[0] > version]
         try:
-            self.write_checkpoints()
+            self._checkpoints.write_log_starts(self._image)
         except StorageFailure as error:
             logger.error("checkpoints were not written, the old ones stay: %s", error)
             reply = Done(str(error))
@@ -201,7 +200,7 @@ class Cleaner(LinkedAgent):
 
     def _write_checkpoints_due(self) -> None:
         try:
-            self.write_checkpoints()
+            self._checkpoints.write(self._image)
         except StorageFailure as error:
             logger.error("checkpoints were not written, the old ones stay: %s", error)
 
@@ -212,23 +211,6 @@ class Cleaner(LinkedAgent):
         ]
         self._note_deleted(gone)
 
-    def write_checkpoints(self) -> None:
-        """Kafka's two checkpoint files, of every partition that exists.
-
-        Before the controller has sent the metadata, nobody knows which these are: the files stay as they are.
-        """
-        if not self._image.version:
-            return
-        for topic, partition, row in self._rows():
-            key = (topic.name, partition.index)
-            self._recovery_points[key] = row.recovery_point
-            self._log_starts[key] = row.start_offset
-        known = {(t.name, p.index) for t in self._image.topics_by_name.values() for p in t.partitions}
-        self._recovery_points = {key: at for key, at in self._recovery_points.items() if key in known}
-        self._log_starts = {key: at for key, at in self._log_starts.items() if key in known}
-        checkpoints.write_recovery_points(self._fs, self._directory, self._recovery_points)
-        checkpoints.write_log_starts(self._fs, self._directory, self._log_starts)
-
     def finish(self, *, is_clean: bool) -> None:
         """Write the last checkpoints, after the Handlers have closed their logs, and the marker if the stop
         is clean. Nothing of that where the data go with the broker.
@@ -238,7 +220,7 @@ class Cleaner(LinkedAgent):
         if not self._config.keeps_data:
             return
         # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
-        self.write_checkpoints()
+        self._checkpoints.write(self._image)
         unclosed = self._table.unclosed(self._image)
         if unclosed is not None:
             logger.info("%s was not closed in order by its last owner; the next start recovers", unclosed)
@@ -252,13 +234,6 @@ class Cleaner(LinkedAgent):
             self._config.log_flush_start_offset_checkpoint_interval_ms,
         )
         return self._clock.now_ns() + max(1000, interval_ms) * 1_000_000
-
-    def _rows(self) -> Iterator[tuple[TopicImage, PartitionImage, PartitionRow]]:
-        for topic in self._image.topics_by_name.values():
-            for partition in topic.partitions:
-                row = self._table.read(partition)
-                if row is not None:
-                    yield topic, partition, row
 
     def _look_at_retention(self) -> int:
         try:

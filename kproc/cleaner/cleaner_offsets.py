@@ -1,21 +1,17 @@
 """CleanerOffsets: up to which offset each log is compacted, in memory and in cleaner-offset-checkpoint.
 
-The file and its format are Kafka's: one for the data directory, one line for each log that was ever compacted. It
-names partitions by topic, and the topic may have been deleted and created again since. So an entry counts only for a
-directory that is older than the file, as in the other checkpoints.
+Offsets are kept by topic id (storage/offset_checkpoints.py). An entry without one, from an older kproc or from Kafka,
+is ignored: that log is compacted from its beginning once more.
 """
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from kproc.cluster.image import ClusterImage, TopicImage
-from kproc.errors import Corrupt
 from kproc.storage import checkpoints
-from kproc.storage.fs import Fs, modified_ns
-
-logger = logging.getLogger(__name__)
+from kproc.storage.fs import Fs
+from kproc.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 
 
 class CleanerOffsets:
@@ -24,31 +20,20 @@ class CleanerOffsets:
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
         self._directory = directory
-        self._offsets: dict[tuple[bytes, int], int] = {}
-        self._inherited_ns = modified_ns(fs, directory / checkpoints.CLEANER_OFFSET_FILE)
-        try:
-            self._inherited = checkpoints.read_cleaner_offsets(fs, directory)
-        except Corrupt as problem:
-            logger.warning("logs are compacted from their beginning again: %s", problem)
-            self._inherited = {}
+        self._offsets = read_offset_checkpoint(fs, directory, checkpoints.CLEANER_OFFSET_FILE).by_id
 
-    def get(self, topic: TopicImage, index: int, directory: Path) -> int | None:
-        """Where the last compaction of a log ended, or None."""
-        key = (topic.topic_id, index)
-        inherited = self._inherited.pop((topic.name, index), None)
-        if inherited is not None:
-            made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
-            if 0 < made_ns < self._inherited_ns:
-                self._offsets.setdefault(key, inherited)
-        return self._offsets.get(key)
+    def get(self, topic: TopicImage, index: int) -> int | None:
+        """Return where the last compaction of a log ended, or None."""
+        return self._offsets.get((topic.topic_id, index))
 
     def put(self, image: ClusterImage, topic: TopicImage, index: int, offset: int) -> None:
-        """Record durably that a pass over a log ended at `offset`. Entries of deleted logs are dropped."""
+        """Record durably that a pass over a log ended at `offset`. `image` is the metadata of this moment.
+
+        Entries of topics that it does not have are dropped: the topic may be deleted while the pass runs.
+        """
         self._offsets[topic.topic_id, index] = offset
         self._offsets = {key: at for key, at in self._offsets.items() if key[0] in image.topics_by_id}
-        named = {
-            (image.topics_by_id[topic_id].name, number): at
-            for (topic_id, number), at in self._offsets.items()
-        }
-        live = {key: at for key, at in self._inherited.items() if image.partition(*key) is not None}
-        checkpoints.write_cleaner_offsets(self._fs, self._directory, {**live, **named})
+        names = {topic_id: image.topics_by_id[topic_id].name for topic_id, _ in self._offsets}
+        write_offset_checkpoint(
+            self._fs, self._directory, checkpoints.CLEANER_OFFSET_FILE, self._offsets, names
+        )

@@ -259,7 +259,7 @@ class Compactor:
         self._postponed_ns.pop(key, None)
         directory = self._directory / f"{topic.name}-{partition.index}"
         row = self._table.read(partition)
-        checkpoint = self._offsets.get(topic, partition.index, directory)
+        checkpoint = self._offsets.get(topic, partition.index)
         if row is not None and checkpoint is not None and checkpoint >= row.segment_base:
             return None
         try:
@@ -323,7 +323,7 @@ class Compactor:
         section = assess(
             facts_from_files(self._fs, directory, bases, known.end_offset),
             config,
-            checkpoint=self._offsets.get(topic, index, directory),
+            checkpoint=self._offsets.get(topic, index),
             start_offset=known.start_offset,
             stable_offset=known.stable_offset,
             synced_offset=known.synced_offset,

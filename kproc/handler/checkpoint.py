@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import NamedTuple
 
-from kproc.api.context import PartitionKey
+from kproc.cluster.image import TopicImage
 from kproc.role.partition_table import PartitionRow
 from kproc.storage import checkpoints
-from kproc.storage.fs import Fs, modified_ns
+from kproc.storage.fs import Fs
+from kproc.storage.offset_checkpoints import confirms_log_start, read_offset_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+class KnownOffsets(NamedTuple):
+    """Offsets of a log that are known before it is opened. Zero: unknown."""
+
+    recovery_point: int  # Every record below was synced.
+    log_start: int  # Every record below was deleted.
 
 
 class Checkpoint:
-    """What the cleaner's two files say of the partitions, as read at this Handler's start.
-
-    The files name partitions by topic, and a topic may have been deleted and made anew since they were written.
-    Then they speak of other records, and believing them would cost the new ones: a log that ends below its start
-    is discarded. So an entry counts only for a directory that is older than the files.
-    """
+    """The cleaner's two checkpoints, as they were when this Handler started."""
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
-        # First the times: files that are replaced meanwhile are then believed less, not more.
-        files = (checkpoints.RECOVERY_POINT_FILE, checkpoints.LOG_START_FILE)
-        self._written_ns = min(modified_ns(fs, directory / name) for name in files)
-        self._recovery_points = checkpoints.read_recovery_points(fs, directory)
-        self._start_offsets = checkpoints.read_log_starts(fs, directory)
+        self._recovery_points = read_offset_checkpoint(fs, directory, checkpoints.RECOVERY_POINT_FILE)
+        self._log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
 
-    def of(self, key: PartitionKey, directory: Path, row: PartitionRow | None = None) -> tuple[int, int]:
-        """(recovery point, log start) of the partition in `directory`, or what its row says where that is more; zeros
-        when they are not known."""
-        known = (row.recovery_point, row.start_offset) if row is not None else (0, 0)
-        noted = self._recovery_points.get(key, 0), self._start_offsets.get(key, 0)
-        if noted[0] <= known[0] and noted[1] <= known[1]:
-            return known
-        made_ns = modified_ns(self._fs, directory / checkpoints.PARTITION_METADATA_FILE)
-        if not 0 < made_ns < self._written_ns:
-            return known
-        return max(known[0], noted[0]), max(known[1], noted[1])
+    def offsets_of(
+        self, topic: TopicImage, index: int, directory: Path, row: PartitionRow | None = None
+    ) -> KnownOffsets:
+        """Return the largest offsets that the checkpoints and the partition's row say of this topic id.
+
+        `directory` is the partition's. It is read only for an entry without a topic id. Raises StorageFailure.
+        """
+        partition = (topic.topic_id, index)
+        recovery_point = self._recovery_points.by_id.get(partition, 0)
+        log_start = self._log_starts.by_id.get(partition, 0)
+        if row is not None:
+            recovery_point = max(recovery_point, row.recovery_point)
+            log_start = max(log_start, row.start_offset)
+        named = self._log_starts.by_name.get((topic.name, index), 0)
+        if named > log_start:
+            if confirms_log_start(self._fs, directory, topic.topic_id, named):
+                log_start = named
+            else:
+                logger.info(
+                    "log_start=ignored directory=%s offset=%d: of an unknown topic id", directory, named
+                )
+        return KnownOffsets(recovery_point, log_start)

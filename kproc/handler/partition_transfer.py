@@ -196,6 +196,7 @@ class PartitionTransfer:
             self._denied.pop(key, None)
             self._refuse_claims(key, each.topic)  # These claims were made by a former owner.
             if each.partition.owner != self._handler_index:
+                self._partitions.discard_damage(key)
                 if self._partitions.find(key) is not None:
                     self._retiring[key] = None
                 lost.append(key)

@@ -26,8 +26,8 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.role.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.storage import checkpoints
 from kproc.storage.catalog import describe_topic_id, read_topic_id
-from kproc.storage.fs import Fs, StorageFailure
-from kproc.storage.log import Log, OtherTopic, SyncPoint, TrustedEnd
+from kproc.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.storage.log import EndsBelowStart, Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_traffic import LogTraffic
 from kproc.storage.segment_files import holds_records
@@ -134,6 +134,13 @@ class Partitions:
         """How many partitions of ours cannot be opened."""
         return len(self._damaged)
 
+    def discard_damage(self, key: PartitionKey) -> None:
+        """Drop the reason why a partition was not opened: its topic is gone, or another Handler owns it now.
+
+        If it comes back, or a namesake does, it is opened from its files.
+        """
+        self._damaged.pop(key, None)
+
     def _open_log(self, key: PartitionKey, partition: PartitionImage) -> OwnedPartition:
         topic = self._image().topics_by_name[key[0]]
         if partition.owner != self.handler_index:
@@ -153,6 +160,12 @@ class Partitions:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._damaged[key])
         try:
             try:
+                log = self._load(directory, topic, partition, row)
+            except EndsBelowStart as problem:
+                # A power loss took records that no sync had confirmed, and that a DeleteRecords had deleted. Kept all
+                # the same: recovery never removes records. Synced, or a power loss would bring the old directory back.
+                set_aside(self.fs, directory, str(problem))
+                sync_directory(self.fs, self._directory)
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
                 # Somebody put another broker's files here, or an older copy of the metadata.
@@ -189,7 +202,7 @@ class Partitions:
     def _load(
         self, directory: Path, topic: TopicImage, partition: PartitionImage, row: PartitionRow | None
     ) -> Log:
-        recovery_point, start_offset = self._checkpoint.of((topic.name, partition.index), directory, row)
+        known = self._checkpoint.offsets_of(topic, partition.index, directory, row)
         trusted = None
         if row is not None:
             trusted = TrustedEnd(
@@ -205,8 +218,8 @@ class Partitions:
             clock=self._clock,
             fs=self.fs,
             trusted=trusted,
-            recovery_point=recovery_point,
-            start_offset=start_offset,
+            recovery_point=known.recovery_point,
+            start_offset=known.log_start,
             # Somebody had it open since the start: what was not synced then is not synced now.
             clean=self._is_clean and self._table.is_untouched(partition),
         )
@@ -345,10 +358,10 @@ class Partitions:
         self.traffic.pop(topic.name, None)
         for partition in topic.partitions:
             key = (topic.name, partition.index)
+            self.discard_damage(key)
             if partition.owner != self.handler_index:
                 continue
             owned = self._open.pop(key, None)
-            self._damaged.pop(key, None)
             if owned is not None:
                 owned.on_synced(OSError("the topic was deleted"))
                 self.unsynced.pop(owned, None)

@@ -249,7 +249,7 @@ class BrokerFigures:
         ends = self._table.ends(partition)
         if ends is not None:
             return ends
-        start, end = self._known_ends.get(topic_name, index)
+        start, end = self._known_ends.get(self._image().topics_by_name[topic_name].topic_id, index)
         return start, max(start, end)
 
     def untouched_bytes(self, topic_name: str, index: int) -> int:

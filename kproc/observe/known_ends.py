@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from kproc.errors import Corrupt
 from kproc.storage import checkpoints
 from kproc.storage.fs import Fs, StorageFailure
+from kproc.storage.offset_checkpoints import PartitionId, by_id_path, read_offset_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -18,29 +18,27 @@ class KnownEnds:
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
         self._directory = directory
-        self._read_at: tuple[int, int] | None = None
-        self._log_starts: dict[tuple[str, int], int] = {}
-        self._recovery_points: dict[tuple[str, int], int] = {}
+        self._files: tuple[tuple[int, int], ...] = ()  # Inodes and times of the files that were read.
+        self._log_starts: dict[PartitionId, int] = {}
+        self._recovery_points: dict[PartitionId, int] = {}
 
     def refresh(self) -> None:
-        """Read the files if they have changed."""
+        """Read the files if they were replaced."""
+        names = (checkpoints.LOG_START_FILE, checkpoints.RECOVERY_POINT_FILE)
         try:
-            at = (
-                self._modified_ns(checkpoints.LOG_START_FILE),
-                self._modified_ns(checkpoints.RECOVERY_POINT_FILE),
-            )
-            if at != self._read_at:
-                self._log_starts = checkpoints.read_log_starts(self._fs, self._directory)
-                self._recovery_points = checkpoints.read_recovery_points(self._fs, self._directory)
-                self._read_at = at
-        except (StorageFailure, Corrupt) as problem:
+            files = tuple(self._identity(name) for name in names)
+            if files != self._files:
+                starts, points = (read_offset_checkpoint(self._fs, self._directory, name) for name in names)
+                self._log_starts, self._recovery_points = starts.by_id, points.by_id
+                self._files = files
+        except StorageFailure as problem:
             logger.warning("the ends of logs that are not open are unknown: %s", problem)
 
-    def _modified_ns(self, name: str) -> int:
-        facts = self._fs.facts_at(self._directory / name)
-        return 0 if facts is None else facts.st_mtime_ns
+    def _identity(self, name: str) -> tuple[int, int]:
+        facts = self._fs.facts_at(by_id_path(self._directory / name))
+        return (0, 0) if facts is None else (facts.st_ino, facts.st_mtime_ns)
 
-    def get(self, topic: str, partition: int) -> tuple[int, int]:
+    def get(self, topic_id: bytes, partition: int) -> tuple[int, int]:
         """Return log start and recovery point; zeros if there are none."""
-        key = (topic, partition)
+        key = (topic_id, partition)
         return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)

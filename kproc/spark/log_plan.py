@@ -13,9 +13,10 @@ from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.log_files import PartitionFiles
 from kproc.spark.log_options import LogOptions, Offsets
 from kproc.spark.option_values import OptionError
-from kproc.storage.checkpoints import LOG_START_FILE, read_log_starts
+from kproc.storage.checkpoints import LOG_START_FILE, read_partition_metadata
 from kproc.storage.format import LOG_SUFFIX, parse_partition_directory_name
 from kproc.storage.fs import OsFs
+from kproc.storage.offset_checkpoints import OffsetCheckpoint, confirms_log_start, read_offset_checkpoint
 
 # A pattern never finds these; who names one gets it.
 INTERNAL_TOPICS: Final = frozenset(
@@ -41,14 +42,16 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
     pattern = None if options.pattern is None else re.compile(options.pattern)
     for path in options.paths:
         directory = Path(path)
-        starts = _log_starts(directory)
+        starts = read_offset_checkpoint(OsFs(), directory, LOG_START_FILE)
         for name in _partition_names(directory):
             parsed = parse_partition_directory_name(name)
             assert parsed is not None
             topic = parsed[0]
             is_hidden = topic in INTERNAL_TOPICS
             if topic in options.topics or (pattern is not None and not is_hidden and pattern.search(topic)):
-                files = PartitionFiles(directory / name, *parsed, checkpoint=starts.get(parsed, 0))
+                files = PartitionFiles(
+                    directory / name, *parsed, checkpoint=_log_start(starts, directory / name, *parsed)
+                )
                 if parsed in found:
                     raise OptionError(
                         f"partition {name} is in {found[parsed].directory.parent} and in {directory}"
@@ -61,14 +64,23 @@ def find_partitions(options: LogOptions) -> list[PartitionFiles]:
     return [found[key] for key in sorted(found)]
 
 
-def _log_starts(directory: Path) -> dict[tuple[str, int], int]:
+def _log_start(starts: OffsetCheckpoint, path: Path, topic: str, partition: int) -> int:
+    """Return a partition's log start by the checkpoint, or 0.
+
+    In a directory of Apache Kafka the checkpoint has no topic ids, and its names count, as they do for Kafka.
+    """
+    named = starts.by_name.get((topic, partition), 0)
+    fs = OsFs()
     try:
-        # Kafka makes the file empty and fills it a minute later.
-        if (directory / LOG_START_FILE).exists() and not (directory / LOG_START_FILE).stat().st_size:
-            return {}
-        return read_log_starts(OsFs(), directory)
-    except Corrupt as error:
-        raise OptionError(str(error)) from None
+        topic_id = read_partition_metadata(fs, path)
+    except Corrupt:
+        topic_id = None
+    if not starts.has_ids:
+        return named
+    if topic_id is None:
+        return 0
+    start = starts.by_id.get((topic_id, partition), 0)
+    return named if named > start and confirms_log_start(fs, path, topic_id, named) else start
 
 
 def _partition_names(directory: Path) -> list[str]:

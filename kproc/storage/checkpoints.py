@@ -6,6 +6,7 @@ In the data directory (each has ONE writer, as everything has; see kproc/ARCHITE
     recovery-point-offset-checkpoint  per partition: everything before this offset is known to be on the disk
     log-start-offset-checkpoint       per partition: the first offset, where it lies inside a segment
     cleaner-offset-checkpoint         per partition: everything before this offset was compacted
+                                      These three name partitions by topic: see offset_checkpoints.py.
     .kafka_cleanshutdown              the logs were closed: no scan is needed. Removed as soon as it was read.
 
 In a partition's directory:
@@ -28,7 +29,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kproc.errors import Corrupt
-from kproc.storage.fs import Fs, modified_ns, replace_file, sync_directory
+from kproc.storage.fs import Fs, replace_file, sync_directory
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
@@ -87,14 +88,16 @@ def decode_lines(content: bytes, path: Path) -> list[str]:
     return lines
 
 
-def _write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace one of Kafka's three checkpoint files."""
     lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
     replace_file(fs, path, encode_lines(lines))
 
 
-def _read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
+def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
+    """Return the entries of one of Kafka's three checkpoint files. Kafka itself leaves an empty file for a minute."""
     content = fs.read_file(path)
-    if content is None:
+    if not content:
         return {}
     offsets: dict[TopicPartition, int] = {}
     for line in decode_lines(content, path):
@@ -104,36 +107,6 @@ def _read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
         except ValueError as error:
             raise Corrupt(f"{path}: bad line {line!r}") from error
     return offsets
-
-
-def write_recovery_points(fs: Fs, data_directory: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the recovery points of all partitions."""
-    _write_offsets(fs, data_directory / RECOVERY_POINT_FILE, offsets)
-
-
-def read_recovery_points(fs: Fs, data_directory: Path) -> dict[TopicPartition, int]:
-    """All recovery points; a partition that is missing starts at 0."""
-    return _read_offsets(fs, data_directory / RECOVERY_POINT_FILE)
-
-
-def write_log_starts(fs: Fs, data_directory: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the log start offsets. Only those above their first segment's base belong here, as in Kafka."""
-    _write_offsets(fs, data_directory / LOG_START_FILE, offsets)
-
-
-def read_log_starts(fs: Fs, data_directory: Path) -> dict[TopicPartition, int]:
-    """All log start offsets that lie above their first segment's base."""
-    return _read_offsets(fs, data_directory / LOG_START_FILE)
-
-
-def write_cleaner_offsets(fs: Fs, data_directory: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the offsets up to which logs are compacted."""
-    _write_offsets(fs, data_directory / CLEANER_OFFSET_FILE, offsets)
-
-
-def read_cleaner_offsets(fs: Fs, data_directory: Path) -> dict[TopicPartition, int]:
-    """All offsets up to which logs are compacted; a partition that is missing never was."""
-    return _read_offsets(fs, data_directory / CLEANER_OFFSET_FILE)
 
 
 def write_leader_epochs(
@@ -170,10 +143,8 @@ def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
 
 
 def rewrite_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
-    """Write the file that is there once more, and sync it. It keeps its time: the directory is as old as it was, and
-    checkpoints of log starts are believed for directories that are older than they are."""
-    path = directory / PARTITION_METADATA_FILE
-    replace_file(fs, path, _partition_metadata(topic_id), modified_ns=modified_ns(fs, path) or None)
+    """Write the file that is there once more, and sync it."""
+    replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id))
 
 
 def _partition_metadata(topic_id: bytes) -> bytes:

@@ -328,11 +328,8 @@ class OsFs:
             raise failure(error, f"read {path}") from error
 
 
-def replace_file(
-    fs: Fs, path: Path, content: bytes, *, durable: bool = True, modified_ns: int | None = None
-) -> None:
-    """Replace a file so that a reader, or a crash, sees either the old or the new content; `modified_ns` is its
-    modification time, now by default.
+def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Replace a file so that a reader, or a crash, sees either the old or the new content.
 
     `durable` also makes it survive a power loss (two syncs). Without it a power loss can bring the old file
     or an empty one back: right for what is rebuilt from other files anyway, and 20x cheaper when 1,000
@@ -343,8 +340,6 @@ def replace_file(
     descriptor = fs.open(temporary, create=True)
     try:
         fs.write(descriptor, [content], position=0)
-        if modified_ns is not None:
-            fs.set_modified(descriptor, modified_ns)
         if durable:
             fs.sync(descriptor)
     except StorageFailure:
@@ -364,9 +359,3 @@ def sync_directory(fs: Fs, path: Path) -> None:
         fs.sync(descriptor)
     finally:
         fs.close(descriptor)
-
-
-def modified_ns(fs: Fs, path: Path) -> int:
-    """When a file was last written to, 0 when it is not there."""
-    facts = fs.facts_at(path)
-    return 0 if facts is None else facts.st_mtime_ns

@@ -35,7 +35,15 @@ from kproc.storage.log_append import LogAppender
 from kproc.storage.log_compact import SegmentSwap
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_durability import LogDurability
-from kproc.storage.log_open import OtherTopic, begin, check_topic, load_from
+from kproc.storage.log_open import (
+    EndsBelowStart,
+    OtherTopic,
+    begin,
+    check_not_lost,
+    check_topic,
+    confirmed_end,
+    load_from,
+)
 from kproc.storage.log_read import LogReader
 from kproc.storage.log_retention import LogRetention
 from kproc.storage.log_state import LogState
@@ -51,7 +59,7 @@ from kproc.storage.timestamp_search import TimestampSearch
 from kproc.wire.file_range import FileRange
 
 __all__ = [
-    "AppendResult", "Log", "LogConfig", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
+    "AppendResult", "EndsBelowStart", "Log", "LogConfig", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
     "TrustedEnd",
 ]  # fmt: skip
 
@@ -119,15 +127,19 @@ class Log:
         """Open a partition's directory, made with Kafka's files when it is not there.
 
         The log's leader epoch is higher than the one given if its records have a higher one.
-        Raises Corrupt for damage, OtherTopic for another topic's files, StorageFailure when the disk refuses.
+        Raises Corrupt for damage and for records that are missing, OtherTopic for another topic's files,
+        EndsBelowStart for a log that must be set aside, StorageFailure when the disk refuses.
         """
+        if trusted is not None:
+            start_offset = max(start_offset, trusted.start_offset)
         found = checkpoints.read_partition_metadata(fs, directory)
+        if found is None and not fs.exists(directory):
+            confirmed = confirmed_end(recovery_point, trusted)
+            check_not_lost(directory, None, confirmed=confirmed, start_offset=start_offset)
         is_new = found is None and fs.make_directory(directory)
         if not is_new:
             check_topic(fs, directory, found, topic_id, is_trusted=trusted is not None)
         now_ms = clock.wall_ms()
-        if trusted is not None:
-            start_offset = max(start_offset, trusted.start_offset)
         loaded = None if is_new else load_from(
             fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, start_offset=start_offset,
             clean=clean, trusted=trusted,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from kproc.errors import Corrupt
 from kproc.storage.catalog import describe_topic_id
-from kproc.storage.format import SNAPSHOT_SUFFIX, segment_file_name
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import LogConfig
@@ -15,8 +13,6 @@ from kproc.storage.producer_state import ProducerTable
 from kproc.storage.recovery import Loaded, TrustedEnd, load
 from kproc.storage.segment import LogSegment
 from kproc.storage.segment_files import holds_records
-
-logger = logging.getLogger(__name__)
 
 
 class OtherTopic(Corrupt):
@@ -39,6 +35,30 @@ def check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *
         )
 
 
+class EndsBelowStart(Corrupt):
+    """The log ends below its start: a power loss took records that a DeleteRecords had deleted already."""
+
+
+def confirmed_end(recovery_point: int, trusted: TrustedEnd | None) -> int:
+    """Return the offset that the log reached for certain: synced, or published by an owner that died."""
+    return recovery_point if trusted is None else max(recovery_point, trusted.end_offset)
+
+
+def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, start_offset: int) -> None:
+    """Raise Corrupt if the log ends below what is confirmed: files were removed, or cut, outside the broker.
+
+    `end_offset` is None if the directory or its segments are missing. Below the log's start nothing is missed: a
+    deletion of all segments can reach the disk before the new segment's name does.
+    """
+    if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
+        return
+    found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
+    raise Corrupt(
+        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or cut; restore "
+        "them and restart the broker, or delete the topic"
+    )
+
+
 def load_from(
     fs: Fs,
     directory: Path,
@@ -50,15 +70,23 @@ def load_from(
     clean: bool,
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
-    """What the directory holds; None if it is nothing, or ends before the log's start, whereupon it is removed."""
+    """Load what the directory holds; None if it holds no segment. Raises EndsBelowStart, Corrupt, StorageFailure."""
     loaded = load(
         fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
     )
-    if loaded is None or start_offset <= loaded.end_offset:
-        return loaded
-    logger.warning("log=discarded directory=%s end=%d start=%d", directory, loaded.end_offset, start_offset)
-    _discard(fs, directory, loaded)
-    return None
+    end_offset = None if loaded is None else loaded.end_offset
+    try:
+        confirmed = confirmed_end(recovery_point, trusted)
+        check_not_lost(directory, end_offset, confirmed=confirmed, start_offset=start_offset)
+        if end_offset is not None and end_offset < start_offset:
+            raise EndsBelowStart(
+                f"the log ends at offset {end_offset}, but a DeleteRecords has moved its start to {start_offset}"
+            )
+    except Corrupt:
+        for segment in loaded.segments if loaded is not None else ():
+            segment.close()
+        raise
+    return loaded
 
 
 def begin(fs: Fs, directory: Path, start_offset: int, *, now_ms: int) -> Loaded:
@@ -66,13 +94,3 @@ def begin(fs: Fs, directory: Path, start_offset: int, *, now_ms: int) -> Loaded:
     segments = [LogSegment.create(fs, directory, start_offset, now_ms=now_ms)]
     producers = ProducerTable(start_offset)
     return Loaded(segments, LeaderEpochs(), producers, snapshots=[], end_offset=start_offset, rebuilt=[])
-
-
-def _discard(fs: Fs, directory: Path, loaded: Loaded) -> None:
-    """Remove all segments and snapshots: a power loss took the records that the log's start refers to."""
-    for segment in loaded.segments:
-        segment.close()
-        for doomed in segment.mark_deleted():
-            fs.unlink(doomed)
-    for offset in loaded.snapshots:
-        fs.unlink(directory / segment_file_name(offset, SNAPSHOT_SUFFIX))

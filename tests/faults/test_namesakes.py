@@ -1,13 +1,15 @@
-"""A topic that is deleted and made anew under its name must not inherit what was noted of the old one.
+"""A topic that is deleted and created again under its name must not inherit what was known of the old one.
 
-The checkpoint files name partitions by topic. They are rewritten once a minute, so a crash soon after the
-second creation leaves files that speak of the first topic.
+Kafka's checkpoint files name partitions by topic, and are rewritten once a minute. A crash soon after the creation
+leaves files that speak of the first topic. kproc's own files beside them have topic ids.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from kproc.storage.checkpoints import read_partition_metadata
 from kproc.storage.fs import OsFs
 from kproc.wire.header import ApiKey
-from tests.support.broker import ServedBroker
+from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import Closed, RawClient, batch, create_topics_fields, values_of
 from tests.support.status import processes, wait_replaced
 from tests.support.wait import wait_until
@@ -23,13 +25,21 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 REQUEST_TIMED_OUT = 7
+STORAGE_ERROR = 56
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
+EACH_SECOND = {
+    "num.io.threads": 1,
+    "num.network.threads": 1,
+    "log.flush.offset.checkpoint.interval.ms": 1_000,
+    "log.flush.start.offset.checkpoint.interval.ms": 1_000,
+}
 
 
-def note_far_ahead(data: Path) -> None:
-    """The checkpoints of a topic `t` whose log began at 408, as retention leaves them."""
-    for name in CHECKPOINTS:
-        (data / name).write_text("0\n1\nt 0 408\n")
+def delete_records(client: RawClient, topic: str, offset: int) -> None:
+    """Move a log's start; the checkpoint is on the disk afterwards."""
+    rows = [{"name": topic, "partitions": [{"partition_index": 0, "offset": offset}]}]
+    answer = client.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 5_000})
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
 
 def make_anew(client: RawClient) -> None:
@@ -45,47 +55,114 @@ def kept(bootstrap: str) -> list[tuple[int, bytes | None]]:
         return values_of(client.fetch("t", 0)["records"])
 
 
-def test_a_namesakes_checkpoint_costs_no_record_when_the_broker_dies(tmp_path: Path, transport: str) -> None:
+def wait_checkpoint(data: Path) -> None:
+    """The cleaner writes its files once more."""
+    path = data / CHECKPOINTS[1]
+    before = path.stat().st_ino
+    wait_until(lambda: path.stat().st_ino != before, what="the checkpoints are written")
+
+
+@pytest.mark.parametrize("ends", ["handler", "broker", "stop"])
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_new_topic_keeps_its_records_after_an_idle_start(
+    tmp_path: Path, transport: str, ends: str, crashes: int
+) -> None:
+    """Nobody touches the partition after the crash, and the cleaner writes what it inherited with a new time."""
     data = tmp_path / "data"
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")
-    note_far_ahead(data)
+        assert client.produce("t", batch(*[b"old"] * 100), acks=-1)["error_code"] == 0
+        delete_records(client, "t", 60)
     broker = ServedBroker(data, transport=transport).start()
     try:
         with RawClient(broker.bootstrap) as client:
             make_anew(client)
     finally:
         broker.stop(signal.SIGKILL)
+    for _ in range(crashes - 1):
+        broker = ServedBroker(data, transport=transport, settings=EACH_SECOND).start()
+        try:
+            wait_checkpoint(data)
+        finally:
+            broker.stop(signal.SIGKILL)
+    broker = ServedBroker(data, transport=transport, settings=EACH_SECOND).start()
+    try:
+        wait_checkpoint(data)
+        if ends == "handler":
+            pid = processes(broker.bootstrap)["handler", 0]
+            os.kill(pid, signal.SIGKILL)
+            wait_replaced(broker.bootstrap, ("handler", 0), pid)
+            wait_until(lambda: kept(broker.bootstrap) == [(0, b"precious")], what="the record is still there")
+    finally:
+        broker.stop(signal.SIGKILL if ends == "broker" else signal.SIGTERM)
     with ServedBroker(data, transport=transport) as broker:
         assert kept(broker.bootstrap) == [(0, b"precious")]
 
 
-def test_a_namesakes_checkpoint_costs_no_record_when_the_handler_dies(tmp_path: Path, transport: str) -> None:
-    data = tmp_path / "data"
-    settings = {"num.io.threads": 1, "num.network.threads": 1}
-    with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
-        client.create_topic("t")
-    note_far_ahead(data)
-    with ServedBroker(data, transport=transport, settings=settings) as broker:
-        with RawClient(broker.bootstrap) as client:
-            make_anew(client)
-        pid = processes(broker.bootstrap)["handler", 0]
-        os.kill(pid, signal.SIGKILL)
-        wait_replaced(broker.bootstrap, ("handler", 0), pid)
-        wait_until(lambda: kept(broker.bootstrap) == [(0, b"precious")], what="the record is still there")
-
-
-def test_a_topic_that_stayed_keeps_its_checkpoint(tmp_path: Path, transport: str) -> None:
+def test_deleted_records_stay_deleted_though_the_clock_steps_back(tmp_path: Path, transport: str) -> None:
+    """The files of the partition seem to be younger than the checkpoints."""
     data = tmp_path / "data"
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
         client.create_topic("t")
-        for value in (b"a", b"b", b"c"):
-            assert client.produce("t", batch(value))["error_code"] == 0
-    for name in CHECKPOINTS:
-        (data / name).write_text("0\n1\nt 0 2\n")
+        assert client.produce("t", batch(b"a", b"b", b"c"))["error_code"] == 0
+        delete_records(client, "t", 2)
+    later = time.time() + 86_400
+    for path in (data / "t-0").iterdir():
+        os.utime(path, (later, later))
     with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
         assert client.list_offset("t", -2)["offset"] == 2
         assert client.end_offset("t") == 3
+
+
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGKILL])
+def test_deleted_records_stay_deleted_after_an_upgrade(
+    tmp_path: Path, transport: str, ends: signal.Signals
+) -> None:
+    """An older kproc has written no topic ids: the partition's leader epochs confirm its log start."""
+    data = tmp_path / "data"
+    broker = ServedBroker(data, transport=transport).start()
+    try:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t")
+            assert client.produce("t", batch(b"a", b"b", b"c"), acks=-1)["error_code"] == 0
+            delete_records(client, "t", 2)
+    finally:
+        broker.stop(ends)
+    for path in data.glob("*.by-id"):
+        path.unlink()
+    for _ in range(2):  # The second start reads what the first one wrote.
+        with ServedBroker(data, transport=transport, settings=EACH_SECOND) as broker:
+            wait_checkpoint(data)
+            with RawClient(broker.bootstrap) as client:
+                assert client.list_offset("t", -2)["offset"] == 2
+                assert values_of(client.fetch("t", 2)["records"])[-1] == (2, b"c")
+
+
+@pytest.mark.parametrize("harm", ["empty", "removed", "directory"])
+def test_log_below_its_recovery_point_is_refused_aloud(tmp_path: Path, transport: str, harm: str) -> None:
+    """Files of a partition are lost after a clean stop. The others are served, and status names it."""
+    data = tmp_path / "data"
+    with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
+        for name in ("t", "u"):
+            client.create_topic(name)
+            assert client.produce(name, batch(b"a", b"b"), acks=-1)["error_code"] == 0
+    newest = data / "t-0" / f"{0:020d}.log"
+    if harm == "empty":
+        os.truncate(newest, 0)
+    elif harm == "removed":
+        newest.unlink()
+    else:
+        shutil.rmtree(data / "t-0")
+    with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
+        assert client.list_offset("t", -1)["error_code"] == STORAGE_ERROR
+        assert client.produce("t", batch(b"c"), acks=-1)["error_code"] == STORAGE_ERROR
+        assert client.end_offset("u") == 2
+
+        def reported() -> bool:
+            shown = run_kproc("status", "--json", "--bootstrap", broker.bootstrap).stdout
+            return "records up to offset 2 were stored" in shown
+
+        wait_until(reported, what="the status names the partition")
 
 
 PARTITIONS = 8

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Final, NamedTuple
 from unittest import mock
 
+from kproc.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.clock import ManualClock
+from kproc.cluster.image import ClusterImage
 from kproc.controller.freed_names import FreedNames
 from kproc.errors import Corrupt
 from kproc.handler.owned_partition import OwnedPartition
@@ -158,6 +160,25 @@ def _confirm(durability: LogDurability, point: SyncPoint) -> None:
     _mark_synced(durability, point)
 
 
+@contextmanager
+def _any_name_confirms() -> Iterator[None]:
+    """A log start without a topic id counts for whatever topic has that name."""
+    with (
+        mock.patch("kproc.handler.checkpoint.confirms_log_start", return_value=True),
+        mock.patch("kproc.cleaner.checkpoint_writer.confirms_log_start", return_value=True),
+    ):
+        yield
+
+
+def _without_inherited(writer: CheckpointWriter, image: ClusterImage) -> None:
+    """Checkpoints of what was opened in this run only."""
+    writer._log_starts = {}
+    _update(writer, image)
+
+
+_update = CheckpointWriter._update
+
+
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
@@ -170,6 +191,10 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
         "kproc.storage.failed_sync.write_again", return_value=0
     ),
     "round-behind-a-failed-one-confirms": lambda: mock.patch.object(LogDurability, "mark_synced", _confirm),
+    "any-name-confirms-a-log-start": _any_name_confirms,
+    "checkpoint-drops-untouched-logs": lambda: mock.patch.object(
+        CheckpointWriter, "_update", _without_inherited
+    ),
     "clean-marker-comes-back": lambda: mock.patch("kproc.storage.checkpoints.sync_directory"),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),
     **{name: partial(mutated, name) for name in OF_TRANSACTIONS},

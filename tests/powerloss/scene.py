@@ -1,7 +1,8 @@
 """Scene: some Handlers' partitions and groups, metadata log, checkpoints and compactor over one RecordingFs.
 
-The roles' storage is real: Partitions, Log, Groups, PartitionTransfer, Compactor, MetadataLog, FreedNames. What
-differs is who calls: here one loop draws all that happens from a seed. A round of fdatasync is in work for a while:
+The roles' storage is real: Partitions, Log, Groups, PartitionTransfer, Compactor, CheckpointWriter, MetadataLog,
+FreedNames. Only the caller differs: here one loop draws all that happens from a seed. The cleaner has its own copy of
+the metadata, which may be behind. A round of fdatasync is in work for a while:
 its syncs are done at once or later, and more is appended before its outcome is taken. Handlers hear of the metadata
 at different times, and die in the middle of what they do.
 """
@@ -18,6 +19,7 @@ from typing import Any
 from kproc.api.calls import B, Call, Lost, R
 from kproc.api.cleaner_calls import SWAP_SEGMENTS
 from kproc.api.context import PartitionMoving
+from kproc.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
 from kproc.cluster import records as r
@@ -278,12 +280,13 @@ class Scene:
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)
         self.handlers: list[Handler] = []
+        self.cleaner_deltas: deque[bytes] = deque()
+        self.cleaner: Compactor | None = None
         self._open()
         self.names = FreedNames(clock.now_ns, unsure_until=None)
         self.sequences: dict[tuple[bytes, int], int] = {}
         self.last_batches: dict[tuple[bytes, int], tuple[bytes, int]] = {}
         self.transactions = Transactions(NAMES)
-        self.cleaner: Compactor | None = None
         self.acting: int | None = None  # The Handler whose code runs now, if it may be killed in it,
         self.dies_after = 0  # and before which of its operations it is; 0: before none.
         self.sync_fails = 0.0  # How often a log's share in a round fails.
@@ -297,8 +300,6 @@ class Scene:
 
     def _open(self) -> None:
         """What a start does first: the metadata are read."""
-        self.points = checkpoints.read_recovery_points(self.fs, DATA)
-        self.starts = checkpoints.read_log_starts(self.fs, DATA)
         self.log, self.image = MetadataLog.open(DATA, self.clock, self.fs)
         self.state = ControllerState(
             self.config, self.image, self.clock, random_id=lambda: self.rng.randbytes(16)
@@ -307,6 +308,7 @@ class Scene:
     def _start_handlers(self, count: int) -> None:
         self.do("start_broker")
         self.was_clean = checkpoints.take_clean_shutdown(self.fs, DATA)
+        self.start_cleaner()
         self.handlers = [self._handler(index, is_clean=self.was_clean) for index in range(count)]
 
     def _handler(self, index: int, *, is_clean: bool) -> Handler:
@@ -315,10 +317,22 @@ class Scene:
         self._knows_all(index)
         return Handler(self, index, image, is_clean=is_clean)
 
+    def start_cleaner(self) -> None:
+        """The first cleaner of a broker, or the successor of one that died: it reads the files and gets a snapshot."""
+        self.cleaner_image = ClusterImage.from_snapshot(self.image.snapshot())
+        self.cleaner_deltas.clear()
+        self.checkpoints = CheckpointWriter(self.fs, DATA, self.table)
+        self.cleaner = None
+
+    def update_cleaner(self) -> None:
+        """The cleaner takes in all changes of the metadata."""
+        while self.cleaner_deltas:
+            self.cleaner_image.apply(self.cleaner_deltas.popleft())
+
     def compactor(self) -> Compactor:
         """The cleaner's part that compacts, anew."""
         return Compactor(
-            config=self.config, clock=self.clock, fs=self.fs, table=self.table, image=lambda: self.image,
+            config=self.config, clock=self.clock, fs=self.fs, table=self.table, image=lambda: self.cleaner_image,
             ask=self.ask, metrics=MetricsRow(new_slab(), 0, 1),
         )  # fmt: skip
 
@@ -370,6 +384,7 @@ class Scene:
         if records:
             delta = r.encode_delta(self.image.version, records)
             self.log.commit(self.image, records)
+            self.cleaner_deltas.append(delta)
             for handler in self.handlers:
                 handler.deltas.append(delta)
         return reply
@@ -511,25 +526,26 @@ class Scene:
             self.dies_after = 1  # The active segment is gone, and the row names it.
         self.may_die()
         owned.after_append()
-        self.checkpoint()
+        self.acting = None
+        self.update_cleaner()  # It answers nobody who knows newer metadata.
+        self.checkpoints.write_log_starts(self.cleaner_image)
         self.ledger.starts[topic_id] = start
 
     def checkpoint(self) -> None:
-        """The cleaner's two files, from the rows, and from the files of earlier runs."""
+        """The cleaner's two files, by the metadata that it knows, which may be behind."""
         self.acting = None
-        rows = {
-            (each.name, partition.index): self.table.read(partition)
-            for each in self.image.topics_by_name.values()
-            for partition in each.partitions
-        }
-        for noted in (self.points, self.starts):
-            for gone in noted.keys() - rows.keys():
-                del noted[gone]
-        for key, row in rows.items():
-            if row is not None:
-                self.points[key], self.starts[key] = row.recovery_point, row.start_offset
-        checkpoints.write_recovery_points(self.fs, DATA, self.points)
-        checkpoints.write_log_starts(self.fs, DATA, self.starts)
+        if self.rng.random() < 0.5:
+            self.update_cleaner()
+        self.checkpoints.write(self.cleaner_image)
+
+    def idle_minute(self) -> None:
+        """Nobody uses the broker for a minute, and the checkpoints are written."""
+        self.clock.advance_ms(60_000)
+        self.checkpoint()
+
+    def step_clock(self) -> None:
+        """Somebody sets the host's clock, up to a day forward or back."""
+        self.clock.set_wall_ms(self.clock.wall_ms() + self.rng.randint(-86_400_000, 86_400_000))
 
     def enforce_retention(self, name: str) -> None:
         """The cleaner asks the owner, who also unlinks what is due."""
@@ -556,6 +572,7 @@ class Scene:
         """All roles are killed, and the broker is started again; the host goes on."""
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
         self.failed.clear()
+        self.start_cleaner()
         for index in range(len(self.handlers)):
             self.kill(index)
 
@@ -570,7 +587,8 @@ class Scene:
         if self.cleaner is not None:
             self.cleaner.close()
             self.cleaner = None
-        self.checkpoint()
+        self.update_cleaner()
+        self.checkpoints.write(self.cleaner_image)
         if all(closed) and self.table.unclosed(self.image) is None:
             checkpoints.write_clean_shutdown(self.fs, DATA, self.image.broker_epoch)
         self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))

@@ -74,6 +74,10 @@ def _make_anew(scene: Scene) -> None:
     if name is None:
         return
     scene.delete(name)
+    if scene.rng.random() < 0.5:  # Every Handler hears of it, and the name is free.
+        for handler in scene.handlers:
+            while handler.deltas:
+                scene.hear(handler)
     scene.create(name)
     partition = scene.image.partition(name, 0)
     if partition is not None:
@@ -121,6 +125,18 @@ def _tick(scene: Scene) -> None:
 
 def _clock(scene: Scene) -> None:
     scene.clock.advance_ms(scene.rng.randint(1, 2000))
+
+
+def _idle_minute(scene: Scene) -> None:
+    scene.idle_minute()
+
+
+def _step_clock(scene: Scene) -> None:
+    scene.step_clock()
+
+
+def _kill_cleaner(scene: Scene) -> None:
+    scene.start_cleaner()
 
 
 def _compact(scene: Scene) -> None:
@@ -187,6 +203,38 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "deletion": Workload([*_BASE, (2, _churn), (1, _make_anew), (3, _hear)]),
     "delete-records": Workload([*_BASE, (2, _delete_records)], needs_order=True),
     "deaths": Workload([*_BASE, (4, _delete_records), (1, _kill), (1, _tick)], dies=True, needs_order=True),
+    "namesakes": Workload(
+        [
+            *_BASE,
+            (3, _delete_records),
+            (3, _make_anew),
+            (1, _churn),
+            (3, _hear),
+            (2, _idle_minute),
+            (1, _step_clock),
+            (1, _kill_cleaner),
+            (1, _kill),
+            (1, _restart),
+            (1, _stop),
+        ],
+        needs_order=True,
+        apart_max=60,
+    ),
+    "namesakes-compaction": Workload(
+        [
+            *_BASE,
+            (4, _compact),
+            (3, _make_anew),
+            (3, _hear),
+            (1, _idle_minute),
+            (1, _step_clock),
+            (1, _restart),
+        ],
+        _COMPACTED,
+        needs_order=True,
+        settings=(_PLAIN, _NO_DELAY),
+        apart_max=60,
+    ),
     "failed-syncs": Workload([*_BASE, (2, _kill), (2, _restart), (1, _scale), (4, _hear)], sync_fails=0.1),
     "stops": Workload([*_BASE, (2, _stop), (1, _churn), (2, _hear), (1, _kill)], apart_max=20),
     "stops-of-all": Workload(

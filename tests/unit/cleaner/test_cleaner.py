@@ -25,6 +25,7 @@ from kproc.role.partition_table import CLOSED, PartitionTable
 from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
+from kproc.storage.offset_checkpoints import write_offset_checkpoint
 from kproc.storage.set_aside import list_set_aside
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
 from kproc.transport.outbox import Inbox, Outbox
@@ -34,6 +35,7 @@ from tests.unit.cluster.in_memory import InMemoryController, topic
 from tests.unit.net.rig import new_slab
 
 CHECK_MS = 60_000
+FIRST_ID = (1).to_bytes(16, "big")  # Of the first topic that a rig creates.
 DELAY_MS = 60_000  # Kafka's default of file.delete.delay.ms.
 TICK_MS = 100  # How often a role looks at what is due.
 
@@ -173,10 +175,10 @@ class CleanerRig:
         return partition.owner
 
     def recovery_points(self) -> dict[tuple[str, int], int]:
-        return checkpoints.read_recovery_points(OsFs(), self.directory)
+        return checkpoints.read_offsets(OsFs(), self.directory / checkpoints.RECOVERY_POINT_FILE)
 
     def log_starts(self) -> dict[tuple[str, int], int]:
-        return checkpoints.read_log_starts(OsFs(), self.directory)
+        return checkpoints.read_offsets(OsFs(), self.directory / checkpoints.LOG_START_FILE)
 
 
 @pytest.fixture
@@ -216,11 +218,17 @@ def test_checkpoints_are_written_at_their_interval(rig: CleanerRig) -> None:
     assert rig.recovery_points() == {("t", 0): 5}
 
 
-def test_partition_that_was_not_touched_in_this_run_keeps_its_entry(
-    tmp_path: Path, start: Callable[..., CleanerRig]
-) -> None:
-    checkpoints.write_recovery_points(OsFs(), tmp_path, {("t", 0): 42, ("gone", 0): 1})
-    checkpoints.write_log_starts(OsFs(), tmp_path, {("t", 0): 40})
+def write_checkpoints(directory: Path, **offsets: int) -> None:
+    """Write the checkpoints of an earlier run: of partition 0 of the first topic, `t`, and of a deleted topic."""
+    names = {"recovery_point": checkpoints.RECOVERY_POINT_FILE, "log_start": checkpoints.LOG_START_FILE}
+    for kind, offset in offsets.items():
+        by_id = {(FIRST_ID, 0): offset, (b"gone".ljust(16), 0): 1}
+        names_of = {FIRST_ID: "t", b"gone".ljust(16): "gone"}
+        write_offset_checkpoint(OsFs(), directory, names[kind], by_id, names_of)
+
+
+def test_checkpoint_of_untouched_partition_is_kept(tmp_path: Path, start: Callable[..., CleanerRig]) -> None:
+    write_checkpoints(tmp_path, recovery_point=42, log_start=40)
     rig = start()
     rig.create("t", 2)
     rig.write_row("t", 1, start=0, end=5, recovery=5)
@@ -229,31 +237,72 @@ def test_partition_that_was_not_touched_in_this_run_keeps_its_entry(
     assert rig.log_starts() == {("t", 0): 40, ("t", 1): 0}
 
 
+def test_checkpoint_of_a_deleted_namesake_is_dropped(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    """The topic was created again, the broker died, and nobody has opened the new topic's log in this run."""
+    write_checkpoints(tmp_path, recovery_point=42, log_start=40)
+    rig = start()
+    rig.create("t")
+    rig.delete("t")
+    rig.create("t")
+    second_id = rig.cluster.image.topics_by_name["t"].topic_id
+    assert second_id != FIRST_ID
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    checkpoints.write_partition_metadata(OsFs(), directory, second_id)
+    checkpoints.write_leader_epochs(OsFs(), directory, [(0, 0)])
+    rig.advance_ms(CHECK_MS)
+    rig.ask_for_checkpoints()
+    assert (rig.recovery_points(), rig.log_starts()) == ({}, {})
+
+
+@pytest.mark.parametrize("first_epoch_offset", [39, 40, 41])
+def test_log_start_without_id_is_kept_if_the_epochs_confirm_it(
+    tmp_path: Path, start: Callable[..., CleanerRig], first_epoch_offset: int
+) -> None:
+    """The files of an older kproc have no topic ids."""
+    checkpoints.write_offsets(OsFs(), tmp_path / checkpoints.LOG_START_FILE, {("t", 0): 40})
+    checkpoints.write_offsets(OsFs(), tmp_path / checkpoints.RECOVERY_POINT_FILE, {("t", 0): 42})
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    checkpoints.write_partition_metadata(OsFs(), directory, FIRST_ID)
+    checkpoints.write_leader_epochs(OsFs(), directory, [(3, first_epoch_offset)])
+    rig = start()
+    rig.create("t")
+    rig.advance_ms(CHECK_MS)
+    assert rig.log_starts() == ({("t", 0): 40} if first_epoch_offset >= 40 else {})
+    assert rig.recovery_points() == {}, "unknown: the log is checked from its beginning"
+
+
 def test_nothing_is_written_before_the_metadata_say_which_partitions_there_are(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
     """The cleaner was restarted while the controller is away: no entry of any log may be lost."""
-    checkpoints.write_recovery_points(OsFs(), tmp_path, {("t", 0): 42})
-    checkpoints.write_log_starts(OsFs(), tmp_path, {("t", 0): 40})
+    write_checkpoints(tmp_path, recovery_point=42, log_start=40)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     rig = start(has_metadata=False)
     rig.cluster.create(topic("t", 1))
     rig.write_row("t", 0, start=41, end=50, recovery=45)
     rig.advance_ms(CHECK_MS)
     rig.ask_for_checkpoints()
-    assert (rig.recovery_points(), rig.log_starts(), rig.replies()) == ({("t", 0): 42}, {("t", 0): 40}, [])
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert rig.replies() == []
     rig.send_snapshot()
     rig.step()
-    assert (rig.recovery_points(), rig.log_starts()) == ({("t", 0): 45}, {("t", 0): 41})
-    assert rig.replies() == [Done(None)]
+    assert (rig.log_starts(), rig.replies()) == ({("t", 0): 41}, [Done(None)])
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("t", 0): 45}
 
 
 def test_a_stop_without_metadata_leaves_the_checkpoints_as_they_are(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
-    checkpoints.write_log_starts(OsFs(), tmp_path, {("t", 0): 40})
+    write_checkpoints(tmp_path, log_start=40)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     rig = start(has_metadata=False)
     rig.cleaner.finish(is_clean=True)
-    assert rig.log_starts() == {("t", 0): 40}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()}.items() >= before.items()
 
 
 def test_who_knows_newer_metadata_is_answered_when_they_are_here(rig: CleanerRig) -> None:

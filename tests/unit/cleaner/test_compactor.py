@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kproc.api.calls import Call, Lost, OnResult
@@ -21,6 +22,7 @@ from kproc.api.cleaner_calls import (
     SwapAsked,
     Swapped,
 )
+from kproc.cleaner.cleaner_offsets import CleanerOffsets
 from kproc.cleaner.compactor import Compactor
 from kproc.clock import ManualClock
 from kproc.handler.compaction_calls import CompactionCalls
@@ -132,7 +134,7 @@ class Rig:
         self.run()
 
     def offsets(self) -> dict[tuple[str, int], int]:
-        return checkpoints.read_cleaner_offsets(OsFs(), self.directory)
+        return checkpoints.read_offsets(OsFs(), self.directory / checkpoints.CLEANER_OFFSET_FILE)
 
     def value(self, name: str) -> int:
         return self.metrics.values[SLOT[name]]
@@ -361,21 +363,31 @@ def rig_prepare(rig: Rig, log: Log) -> Prepared:
     return reply
 
 
-def test_a_successor_goes_on_at_the_checkpoint_but_not_for_a_namesake(rig: Rig) -> None:
+def test_successor_goes_on_at_the_cleaner_offset_of_the_topic_id(rig: Rig) -> None:
     log = rig.create("t")
-    rig.create("u")
-    for name in ("t", "u"):
-        rig.fill(name, "a", "a")
+    rig.fill("t", "a", "a")
     rig.run()
-    # The directory of u is younger than the file: another topic of that name.
-    metadata = rig.directory / "u-0" / checkpoints.PARTITION_METADATA_FILE
-    os.utime(metadata, ns=(2**62, 2**62))
     rig.asked.clear()
     successor = rig.start()
     rig.run()
-    assert successor._offsets.get(rig.cluster.image.topics_by_name["t"], 0, log.directory) == 2
-    assert rig.asked[0] == PREPARE, "u is looked at from its beginning"
-    assert rig.offsets() == {("t", 0): 2, ("u", 0): 2}
+    t = rig.cluster.image.topics_by_name["t"]
+    namesake = msgspec.structs.replace(t, topic_id=bytes(15) + b"n")
+    assert successor._offsets.get(t, 0) == log.active_base == 2
+    assert successor._offsets.get(namesake, 0) is None
+    assert rig.asked == []
+    assert rig.offsets() == {("t", 0): 2}
+
+
+def test_put_cleaner_offset_of_a_topic_deleted_meanwhile_writes_no_entry(rig: Rig) -> None:
+    """The pass began before the deletion, and a namesake exists when it ends."""
+    rig.create("t")
+    old = rig.cluster.image.topics_by_name["t"]
+    rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": bytes(16)}])
+    rig.cluster.create(topic("t"))
+    offsets = CleanerOffsets(OsFs(), rig.directory)
+    offsets.put(rig.cluster.image, old, 0, 7)
+    assert rig.offsets() == {}
+    assert CleanerOffsets(OsFs(), rig.directory).get(rig.cluster.image.topics_by_name["t"], 0) is None
 
 
 def test_a_stopping_owner_refuses(rig: Rig) -> None:

@@ -44,9 +44,9 @@ class Rig:
     def refresh(self) -> None:
         """As KnownEnds."""
 
-    def get(self, topic: str, partition: int) -> tuple[int, int]:
+    def get(self, topic_id: bytes, partition: int) -> tuple[int, int]:
         """As KnownEnds."""
-        return self.ends.get((topic, partition), (0, 0))
+        return self.ends.get((topic_id.decode().rstrip("."), partition), (0, 0))
 
     def create(self, name: str, partitions: int = 1) -> None:
         topic_id = name.encode().ljust(16, b".")

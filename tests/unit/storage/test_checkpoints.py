@@ -26,17 +26,17 @@ TOPIC_ID = bytes.fromhex("6fcb514bb8784c9d95b783e9f39bf6d8")
 
 def test_offset_checkpoints_have_kafkas_bytes(tmp_path: Path) -> None:
     offsets = {("b", 0): 7, ("a-b", 11): 2**40, ("a-b", 2): 0}
-    checkpoints.write_recovery_points(FS, tmp_path, offsets)
-    content = (tmp_path / "recovery-point-offset-checkpoint").read_text()
-    assert content == f"0\n3\na-b 2 0\na-b 11 {2**40}\nb 0 7\n"
-    assert checkpoints.read_recovery_points(FS, tmp_path) == offsets
-    checkpoints.write_log_starts(FS, tmp_path, {})
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
-    assert checkpoints.read_log_starts(FS, tmp_path) == {}
+    path = tmp_path / checkpoints.RECOVERY_POINT_FILE
+    checkpoints.write_offsets(FS, path, offsets)
+    assert path.read_text() == f"0\n3\na-b 2 0\na-b 11 {2**40}\nb 0 7\n"
+    assert checkpoints.read_offsets(FS, path) == offsets
+    checkpoints.write_offsets(FS, path, {})
+    assert path.read_text() == "0\n0\n"
+    assert checkpoints.read_offsets(FS, path) == {}
 
 
 def test_missing_files_say_nothing(tmp_path: Path) -> None:
-    assert checkpoints.read_recovery_points(FS, tmp_path) == {}
+    assert checkpoints.read_offsets(FS, tmp_path / checkpoints.LOG_START_FILE) == {}
     assert checkpoints.read_leader_epochs(FS, tmp_path) is None
     assert checkpoints.read_partition_metadata(FS, tmp_path) is None
     assert checkpoints.read_meta_properties(FS, tmp_path) is None
@@ -44,12 +44,13 @@ def test_missing_files_say_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "0", "1\n0\n", "0\n2\nt 0 1\n", "0\nx\n", "0\n1\nt 0\n", "0\n1\nt x 0\n", "\xff\xfe"]
+    "content", ["0", "1\n0\n", "0\n2\nt 0 1\n", "0\nx\n", "0\n1\nt 0\n", "0\n1\nt x 0\n", "\xff\xfe"]
 )
 def test_a_bad_checkpoint_is_corrupt(tmp_path: Path, content: str) -> None:
-    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(content.encode("latin-1"))
+    path = tmp_path / checkpoints.RECOVERY_POINT_FILE
+    path.write_bytes(content.encode("latin-1"))
     with pytest.raises(Corrupt):
-        checkpoints.read_recovery_points(FS, tmp_path)
+        checkpoints.read_offsets(FS, path)
 
 
 def test_leader_epochs_must_grow(tmp_path: Path) -> None:

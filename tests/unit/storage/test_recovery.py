@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +18,9 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.errors import Corrupt
 from kproc.storage.failed_sync import NOTE_FILE
+from kproc.storage.format import LOG_SUFFIX, segment_file_name
 from kproc.storage.fs import DiskFailed, DiskFull, OsFs, sync_directory
-from kproc.storage.log import Log, LogConfig, TrustedEnd
+from kproc.storage.log import EndsBelowStart, Log, LogConfig, TrustedEnd
 from kproc.storage.segment import LogSegment
 from tests.powerloss.disk import RecordingFs
 from tests.support.failing_fs import FailingFs
@@ -146,8 +148,9 @@ STORIES = {
     "a torn tail at the recovery point": Story(edit(lambda c, p: zero(c, p[-1], len(c))), 38, 38),
     "a torn tail below the recovery point": Story(edit(lambda c, p: zero(c, p[-1], len(c))), None, 40),
     "cut below the recovery point": Story(edit(lambda c, p: cut(c, p[-1] + 5)), None, 40),
-    "cut between batches below the recovery point": Story(edit(lambda c, p: cut(c, p[-1])), 38, 40),
+    "cut between batches below the recovery point": Story(edit(lambda c, p: cut(c, p[-1])), None, 40),
     "the file is empty": Story(edit(lambda c, p: c.clear()), 0),
+    "the file is empty below the recovery point": Story(edit(lambda c, p: c.clear()), None, 40),
     "no index": Story(lambda d, p: (d / INDEX).unlink(), 40),
     "no time index": Story(lambda d, p: (d / TIME_INDEX).unlink(), 40),
     "a torn index entry": Story(lambda d, p: os.truncate(d / INDEX, 13), 40),
@@ -418,11 +421,41 @@ def test_a_clean_stop_is_opened_without_reading_batches(rig: LogRig) -> None:
     log.close()
 
 
-def test_a_start_beyond_the_end_begins_anew_there(rig: LogRig) -> None:
+def test_open_log_that_ends_below_its_start_changes_nothing(rig: LogRig) -> None:
+    """The caller sets the directory aside: whatever is in it may be wanted."""
     write_log(rig, 3)
-    log = rig.open(start_offset=50)
-    assert (log.start_offset, log.end_offset, log.segment_count) == (50, 50, 1)
-    assert append_one(log, batch("x")).base_offset == 50
+    before = rig.files
+    with pytest.raises(EndsBelowStart, match=r"ends at offset 6, but a DeleteRecords has moved its start to 50"):
+        rig.open(start_offset=50)
+    assert rig.files == before
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("what", ["newest segment is empty", "newest segment is gone", "directory is gone"])
+def test_open_log_that_ends_below_what_was_synced_is_refused(
+    rig: LogRig, what: str, *, is_clean: bool
+) -> None:
+    log = rig.open()
+    append_one(log, batch("a", "b"))
+    log.state.roll(log.end_offset, NOW_MS)
+    append_one(log, batch("c"))
+    log.close()
+    newest = rig.directory / segment_file_name(2, LOG_SUFFIX)
+    if what == "newest segment is empty":
+        os.truncate(newest, 0)
+    elif what == "newest segment is gone":
+        newest.unlink()
+    else:
+        shutil.rmtree(rig.directory)
+    with pytest.raises(Corrupt, match=r"records up to offset 3 were stored: files are missing or cut"):
+        rig.open(clean=is_clean, recovery_point=3)
+    assert rig.directory.exists() == (what != "directory is gone"), "and it is not made anew"
+
+
+def test_open_missing_directory_of_deleted_records_begins_at_the_start(rig: LogRig) -> None:
+    """All records were deleted before the directory vanished: nothing is missed."""
+    log = rig.open(recovery_point=3, start_offset=3)
+    assert (log.start_offset, log.end_offset) == (3, 3)
     log.close()
 
 

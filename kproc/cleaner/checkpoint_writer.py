@@ -1,0 +1,86 @@
+"""CheckpointWriter: writes the recovery points and the log starts of all partitions. Owned by the cleaner.
+
+The offsets come from the rows of the partition table, and for partitions that no Handler opened in this run from the
+files of the last run. They are kept and written by topic id (storage/offset_checkpoints.py), so that the offsets of a
+deleted topic never become those of another topic with the same name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kproc.cluster.image import ClusterImage
+from kproc.role.partition_table import PartitionTable
+from kproc.storage import checkpoints
+from kproc.storage.fs import Fs
+from kproc.storage.offset_checkpoints import (
+    PartitionId,
+    confirms_log_start,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+
+
+class CheckpointWriter:
+    """The only writer of recovery-point-offset-checkpoint and log-start-offset-checkpoint."""
+
+    def __init__(self, fs: Fs, directory: Path, table: PartitionTable) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._table = table
+        self._recovery_points = read_offset_checkpoint(fs, directory, checkpoints.RECOVERY_POINT_FILE).by_id
+        log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
+        self._log_starts = log_starts.by_id
+        # Log starts without a topic id, from an older kproc. They are looked at once, when the metadata are here.
+        self._named_starts = log_starts.by_name
+
+    def write(self, image: ClusterImage) -> None:
+        """Replace the files of both checkpoints. `image` is the metadata of this moment. Raises StorageFailure.
+
+        Before the controller has sent the metadata, nobody knows which partitions exist: the files stay as they are.
+        """
+        if not image.version:
+            return
+        self._update(image)
+        self._replace(checkpoints.RECOVERY_POINT_FILE, self._recovery_points, image)
+        self._replace(checkpoints.LOG_START_FILE, self._log_starts, image)
+
+    def write_log_starts(self, image: ClusterImage) -> None:
+        """Replace the files of the log starts only, for a DeleteRecords that waits. Raises StorageFailure."""
+        self._update(image)
+        self._replace(checkpoints.LOG_START_FILE, self._log_starts, image)
+
+    def _update(self, image: ClusterImage) -> None:
+        """Read the rows, and drop the partitions that do not exist any more."""
+        existing = {
+            (topic.topic_id, each.index) for topic in image.topics_by_id.values() for each in topic.partitions
+        }
+        self._recovery_points = {key: at for key, at in self._recovery_points.items() if key in existing}
+        self._log_starts = {key: at for key, at in self._log_starts.items() if key in existing}
+        if self._named_starts:
+            self._adopt_named_starts(image)
+        for topic in image.topics_by_id.values():
+            for partition in topic.partitions:
+                row = self._table.read(partition)
+                if row is not None:
+                    key = (topic.topic_id, partition.index)
+                    self._recovery_points[key] = row.recovery_point
+                    self._log_starts[key] = row.start_offset
+
+    def _adopt_named_starts(self, image: ClusterImage) -> None:
+        """Keep the log starts of an older kproc that the partitions' files confirm; the others are unknown."""
+        for (name, index), offset in self._named_starts.items():
+            topic = image.topics_by_name.get(name)
+            if topic is None or image.partition(name, index) is None:
+                continue
+            key = (topic.topic_id, index)
+            directory = self._directory / f"{name}-{index}"
+            if offset > self._log_starts.get(key, 0) and confirms_log_start(
+                self._fs, directory, topic.topic_id, offset
+            ):
+                self._log_starts[key] = offset
+        self._named_starts = {}
+
+    def _replace(self, file_name: str, offsets: dict[PartitionId, int], image: ClusterImage) -> None:
+        names = {topic_id: image.topics_by_id[topic_id].name for topic_id, _ in offsets}
+        write_offset_checkpoint(self._fs, self._directory, file_name, offsets, names)
