@@ -1,27 +1,39 @@
 """MetricsResponder: serves GET /metrics and /health over HTTP/1.1, in the loop of the agent that owns it.
 
-It uses no thread, never blocks, and is bounded: few connections, one small request on each, a deadline, and one
+It uses no thread, never blocks, and is bounded: so many connections, one small request on each, a deadline, and one
 rendered answer for all requests within a second. A scraper that reads slowly delays only itself. Its epoll is
 registered in the agent's epoll, so that the agent wakes up for it.
+
+Idle connections must not make a health probe fail, because a service manager then restarts the broker. A request that
+has come with its connection is handled at once. Where all places are taken, the client address that has most of them
+loses one: a connection without a whole request before one that does not read its answer, the oldest first.
+
+A web page that a browser shows can make its own name point to the loopback and then read what is answered there. So a
+listener on the loopback answers only requests that name it as `localhost`, by its address or by the host's name.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import select
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from kproc.clock import NS_PER_S, Clock
+from kproc.log_rate import LogRate
+from kproc.net.address_shares import share_key
+from kproc.net.handoff import pack_address
 
 logger = logging.getLogger(__name__)
 
-CONNECTIONS_MAX: Final = 8
+CONNECTIONS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 8 * 1024
 DEADLINE_NS: Final = 10 * NS_PER_S
-CROWDED_NS: Final = NS_PER_S
-"""What a connection has when all places are taken: a scrape takes milliseconds, and the next one is waiting."""
+# So many connections are accepted in a cycle: a flood of them leaves the role time for its other work.
+ACCEPTS_MAX: Final = 16
 _FRESH_NS: Final = NS_PER_S
 _SEND_BYTES: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
@@ -30,6 +42,7 @@ _REASONS: Final = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -43,10 +56,12 @@ Health = Callable[[str], tuple[int, bytes] | None]
 class _Scraper:
     """One connection: the received part of its request, then the unsent part of its answer."""
 
-    __slots__ = ("has_body", "is_waiting", "received", "since_ns", "sock", "unsent")
+    __slots__ = ("address", "fd", "has_body", "is_waiting", "received", "since_ns", "sock", "unsent")
 
-    def __init__(self, sock: socket.socket, since_ns: int) -> None:
+    def __init__(self, sock: socket.socket, address: bytes, since_ns: int) -> None:
         self.sock = sock
+        self.fd = sock.fileno()
+        self.address = address
         self.since_ns = since_ns
         self.received = b""
         self.unsent: memoryview | None = None
@@ -74,6 +89,8 @@ class MetricsResponder:
         self._health = health
         self._gather = gather
         self._is_gathering = False
+        self._is_loopback = _is_loopback(listening.getsockname()[0])
+        self._lines = LogRate(logger, "and %d more connections of the metrics listener were closed")
         self._clock = clock
         self._scrapers: dict[int, _Scraper] = {}
         self._body: tuple[str, bytes] = ("", b"")
@@ -81,7 +98,6 @@ class MetricsResponder:
         self._epoll = select.epoll()
         listening.setblocking(False)
         self._epoll.register(listening.fileno(), select.EPOLLIN)
-        self._is_full = False
 
     def fileno(self) -> int:
         """Readable when `work` has something to do, except for deadlines, which the agent's next cycle checks."""
@@ -91,24 +107,18 @@ class MetricsResponder:
         """Serve all ready connections as far as possible; return how many there were."""
         self._look(self._clock.now_ns())
         events = self._epoll.poll(0)
+        is_called = False
         for fd, _ in events:
             scraper = self._scrapers.get(fd)
-            if scraper is None:
-                self._accept()
-                continue
-            try:
+            if scraper is not None:
                 self._advance(scraper)
-            except OSError as error:
-                logger.debug("a scraper is gone: %s", error)
-                self._close(scraper)
-        if self._scrapers:
-            allowed_ns = CROWDED_NS if self._is_full else DEADLINE_NS
-            since_ns = self._clock.now_ns() - allowed_ns
-            for scraper in [each for each in self._scrapers.values() if each.since_ns <= since_ns]:
-                logger.info(
-                    "closing a connection of the metrics listener: not done in %d s", allowed_ns // NS_PER_S
-                )
-                self._close(scraper)
+            is_called = is_called or fd == self._listening.fileno()
+        if is_called:  # Last: a new connection may get the descriptor of one that was closed.
+            self._accept()
+        now_ns = self._clock.now_ns()
+        self._lines.tell(now_ns)
+        for scraper in [each for each in self._scrapers.values() if now_ns - each.since_ns >= DEADLINE_NS]:
+            self._evict(scraper, f"not done in {DEADLINE_NS // NS_PER_S} s")
         return len(events)
 
     def close(self) -> None:
@@ -118,37 +128,59 @@ class MetricsResponder:
         self._listening.close()
 
     def _accept(self) -> None:
-        try:
-            sock, _ = self._listening.accept()
-        except OSError as error:  # The client has left, or no descriptor is free and it waits in the backlog.
-            logger.debug("no connection of the metrics listener: %s", error)
-            return
-        sock.setblocking(False)
-        self._scrapers[sock.fileno()] = _Scraper(sock, self._clock.now_ns())
-        self._epoll.register(sock.fileno(), select.EPOLLIN)
-        self._look_at_listener()
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, peer = self._listening.accept()
+            except BlockingIOError:
+                return
+            except (
+                OSError
+            ) as error:  # The client has left, or no descriptor is free and it waits in the backlog.
+                logger.debug("no connection of the metrics listener: %s", error)
+                return
+            sock.setblocking(False)
+            scraper = _Scraper(sock, share_key(pack_address(peer[0])), self._clock.now_ns())
+            self._scrapers[scraper.fd] = scraper
+            self._epoll.register(scraper.fd, select.EPOLLIN)
+            self._advance(scraper)  # Most clients have sent their request by now, and need no place.
+            if len(self._scrapers) > CONNECTIONS_MAX:
+                self._evict(self._surplus(), "all places are taken, and its address has most of them")
+
+    def _surplus(self) -> _Scraper:
+        """Return the connection that has to give way to a new one."""
+        counts = Counter(scraper.address for scraper in self._scrapers.values())
+        return max(
+            self._scrapers.values(),
+            key=lambda each: (
+                counts[each.address],
+                not each.is_waiting and each.unsent is None,
+                -each.since_ns,
+            ),
+        )
+
+    def _evict(self, scraper: _Scraper, reason: str) -> None:
+        if self._lines.has_room(self._clock.now_ns()):
+            logger.info("closing a connection of the metrics listener: %s", reason)
+        self._close(scraper)
 
     def _close(self, scraper: _Scraper) -> None:
-        del self._scrapers[scraper.sock.fileno()]
-        self._epoll.unregister(scraper.sock.fileno())
+        del self._scrapers[scraper.fd]
+        self._epoll.unregister(scraper.fd)
         scraper.sock.close()
-        self._look_at_listener()
-
-    def _look_at_listener(self) -> None:
-        """Watch the listening socket only while there is room; otherwise clients wait in the backlog."""
-        is_full = len(self._scrapers) >= CONNECTIONS_MAX
-        if is_full != self._is_full:
-            self._is_full = is_full
-            self._epoll.modify(self._listening.fileno(), 0 if is_full else select.EPOLLIN)
 
     def _advance(self, scraper: _Scraper) -> None:
-        if scraper.is_waiting:  # It has sent its request, so the only event left is that it closes.
+        """Receive and send what is possible now."""
+        try:
+            if scraper.is_waiting:  # It has sent its request, so the only event left is that it closes.
+                self._close(scraper)
+                return
+            if scraper.unsent is None:
+                self._receive(scraper)
+            if scraper.unsent is not None:
+                self._send(scraper)
+        except OSError as error:
+            logger.debug("a scraper is gone: %s", error)
             self._close(scraper)
-            return
-        if scraper.unsent is None:
-            self._receive(scraper)
-        if scraper.unsent is not None:
-            self._send(scraper)
 
     def _receive(self, scraper: _Scraper) -> None:
         try:
@@ -209,9 +241,13 @@ class MetricsResponder:
 
     def _answer(self, scraper: _Scraper) -> bytes | None:
         """The answer to a request; None if it must wait for the figures."""
-        line = scraper.received.split(b"\r\n", 1)[0].split(b" ")
+        first, *headers = scraper.received.partition(_END_OF_HEAD)[0].split(b"\r\n")
+        line = first.split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _response(400, "text/plain", b"that is no HTTP request\n")
+        if self._is_loopback and not all(map(_is_own_host, _hosts_in(headers))):
+            text = b"this listener answers for localhost, the host's own name and addresses: check the Host header\n"
+            return _response(421, "text/plain", text)
         method, path = line[0], line[1].partition(b"?")[0]
         health = self._health(path.decode("latin-1"))
         if health is None and path != b"/metrics":
@@ -222,6 +258,33 @@ class MetricsResponder:
         if health is not None:
             return _response(health[0], "application/json", health[1], has_body=scraper.has_body)
         return self._metrics(scraper) if self._clock.now_ns() < self._body_expires_ns else None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _hosts_in(headers: list[bytes]) -> list[str]:
+    """Return the values of all Host headers, without ports."""
+    hosts = []
+    for header in headers:
+        name, _, value = header.partition(b":")
+        if name.strip().lower() == b"host":
+            host = value.decode("latin-1").strip().lower()
+            bare, _, port = host.rpartition(":")
+            hosts.append(bare if bare and (port.isdecimal() or not port) else host)
+    return hosts
+
+
+def _is_own_host(host: str) -> bool:
+    """Return True for localhost, the host's name and addresses: nobody can make another name of a page into these."""
+    if host.rstrip(".") in ("localhost", socket.gethostname().lower()):
+        return True
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> bytes:

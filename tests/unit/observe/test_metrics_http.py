@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
@@ -11,20 +12,20 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.observe.metrics_http import CONNECTIONS_MAX, MetricsResponder
 
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Rig:
     """A responder, and scrapers on the loopback."""
 
-    def __init__(self, stack: ExitStack) -> None:
+    def __init__(self, stack: ExitStack, bound: str = "127.0.0.1") -> None:
         self._stack = stack
         self.clock = ManualClock()
         self.rendered = 0
         self.body = b"kproc_up 1\n"
         self.fails = False
-        listening = socket.create_server(("127.0.0.1", 0), backlog=100)
-        self._address = listening.getsockname()
+        listening = socket.create_server((bound, 0), backlog=1000)
+        self._address = ("127.0.0.1", listening.getsockname()[1])
         self.health: tuple[int, bytes] = (200, b"{}")
         self.responder = MetricsResponder(
             listening,
@@ -40,8 +41,9 @@ class Rig:
             raise ZeroDivisionError
         return "text/plain; version=0.0.4", self.body
 
-    def connect(self, request: bytes = b"") -> socket.socket:
-        sock = self._stack.enter_context(socket.create_connection(self._address, timeout=5))
+    def connect(self, request: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+        made = socket.create_connection(self._address, timeout=5, source_address=(source, 0))
+        sock = self._stack.enter_context(made)
         if request:
             sock.sendall(request)
         return sock
@@ -59,6 +61,15 @@ class Rig:
 def scrapers_of(rig: Rig) -> Collection[object]:
     """Whose connections are open."""
     return rig.responder._scrapers
+
+
+def is_closed(sock: socket.socket) -> bool:
+    if not select.select([sock], [], [], 0)[0]:
+        return False
+    try:
+        return sock.recv(1, socket.MSG_PEEK) == b""
+    except ConnectionResetError:
+        return True
 
 
 def everything(sock: socket.socket) -> bytes:
@@ -142,29 +153,6 @@ def test_scraper_that_does_not_read_or_ask_waits_for_itself_and_is_closed(rig: R
     assert everything(silent) == b""
 
 
-def test_more_scrapers_than_there_is_room_for_wait_in_the_backlog(rig: Rig) -> None:
-    waiting = [rig.connect() for _ in range(CONNECTIONS_MAX + 3)]
-    rig.work(20)
-    assert len(scrapers_of(rig)) == CONNECTIONS_MAX
-    for sock in waiting:
-        sock.sendall(GET)
-    rig.work(40)
-    assert all(b"200 OK" in everything(sock) for sock in waiting)
-
-
-def test_half_requests_that_take_all_places_hold_a_scrape_up_for_a_second_at_most(rig: Rig) -> None:
-    halves = [rig.connect(b"GET /metrics HTTP/1.1\r\n") for _ in range(CONNECTIONS_MAX)]
-    rig.work(20)
-    scrape = rig.connect(GET)
-    rig.clock.advance_ms(999)
-    rig.work(20)
-    assert len(scrapers_of(rig)) == CONNECTIONS_MAX, "they have their second"
-    rig.clock.advance_ms(1)
-    rig.work(20)
-    assert b"200 OK" in everything(scrape)
-    assert all(everything(half) == b"" for half in halves)
-
-
 def test_scraper_that_resets_harms_nobody(rig: Rig) -> None:
     sock = rig.connect(GET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -179,3 +167,100 @@ def test_mistake_in_a_figure_is_an_answer_and_not_the_end_of_the_role(rig: Rig) 
     assert b"500 Internal" in rig.ask()
     rig.fails = False
     assert b"200 OK" in rig.ask()
+
+
+# -- idle connections ------------------------------------------------------------------------------------------
+
+PROBE = b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\n"])
+def test_health_is_answered_beside_any_number_of_idle_connections(rig: Rig, start: bytes) -> None:
+    """From the address of the probe itself. They come again as soon as they are closed."""
+    idle = [rig.connect(start) for _ in range(3 * CONNECTIONS_MAX)]
+    rig.work(20)
+    for _ in range(5):
+        assert b"200 OK" in rig.ask(PROBE)
+        for at, sock in enumerate(idle):
+            if is_closed(sock):
+                idle[at] = rig.connect(start)
+        rig.work(20)
+    assert len(scrapers_of(rig)) == CONNECTIONS_MAX
+
+
+def test_request_in_pieces_is_served_beside_idle_connections_of_another_address(rig: Rig) -> None:
+    scrape = rig.connect(GET[:10], source="127.0.0.2")
+    rig.work()
+    for _ in range(4 * CONNECTIONS_MAX):
+        rig.connect()
+    rig.work(40)
+    scrape.sendall(GET[10:])
+    rig.work()
+    assert b"200 OK" in everything(scrape)
+
+
+def test_slow_readers_give_way_after_idle_connections(rig: Rig) -> None:
+    rig.body = b"x" * (32 << 20)
+    slow = rig.connect(GET)
+    rig.work()
+    idle = [rig.connect() for _ in range(CONNECTIONS_MAX)]
+    rig.work(20)
+    assert is_closed(idle[0])
+    assert len(scrapers_of(rig)) == CONNECTIONS_MAX
+    assert not any(is_closed(each) for each in idle[1:])
+    slow.close()
+
+
+def test_slow_readers_take_a_bounded_number_of_places(rig: Rig) -> None:
+    rig.body = b"x" * (8 << 20)
+    for _ in range(2 * CONNECTIONS_MAX):
+        rig.connect(GET)
+        rig.work(2)
+    assert len(scrapers_of(rig)) == CONNECTIONS_MAX
+    assert b"200 OK" in rig.ask(PROBE)
+
+
+def test_lines_about_closed_scrapers_are_bounded(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _ in range(200):
+        rig.connect()
+        rig.work(1)
+    rig.clock.advance_ms(10_000)
+    rig.work()
+    assert not scrapers_of(rig)
+    assert len([line for line in caplog.messages if line.startswith("closing a connection")]) == 20
+    assert any("more connections of the metrics listener were closed" in line for line in caplog.messages)
+
+
+# -- the Host header -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "is_answered"),
+    [
+        (b"localhost", True),
+        (b"LOCALHOST:9400", True),
+        (b"127.0.0.1:9400", True),
+        (b"[::1]:9400", True),
+        (b"10.0.0.7", True),
+        (socket.gethostname().encode(), True),
+        (b"evil.example", False),
+        (b"evil.example:9400", False),
+        (b"localhost.evil.example", False),
+        (b"127.0.0.1.evil.example", False),
+        (b"localhost\r\nHost: evil.example", False),
+        (b"", False),
+    ],
+)
+def test_loopback_listener_answers_own_hosts_only(rig: Rig, host: bytes, is_answered: bool) -> None:
+    """A page whose name was made to point to the loopback must not read what is answered there."""
+    for path in (b"/metrics", b"/health/ready"):
+        answer = rig.ask(b"GET %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (path, host))
+        assert answer.split()[1] == (b"200" if is_answered else b"421")
+
+
+def test_listener_on_all_interfaces_answers_any_host() -> None:
+    """Scrapers reach it by names that the broker does not know."""
+    with ExitStack() as stack:
+        rig = Rig(stack, bound="0.0.0.0")
+        assert b"200 OK" in rig.ask(b"GET /metrics HTTP/1.1\r\nHost: kproc.example\r\n\r\n")
