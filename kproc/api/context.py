@@ -47,11 +47,11 @@ class PartitionMoving(KafkaError):
     The offsets are what its owner last published, or -1.
     """
 
-    def __init__(self, key: PartitionKey, start_offset: int, end_offset: int) -> None:
+    def __init__(self, key: PartitionKey, start_offset: int, high_watermark: int) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key[0]}-{key[1]} is changing its Handler")
         self.key = key
         self.start_offset = start_offset
-        self.end_offset = end_offset
+        self.high_watermark = high_watermark
 
 
 class Endpoint(Protocol):
@@ -72,9 +72,19 @@ class OwnedPartition(Protocol):
 
     key: PartitionKey
     log: Log
+    recovered_end: (
+        int  # Where the log ended when it was opened, if nobody knows what of it was visible before.
+    )
+
+    @property
+    def is_recovering(self) -> bool:
+        """Return True while nobody knows the high watermark that clients saw before the log was recovered."""
 
     def after_append(self) -> None:
         """Publish the new end and wake whoever waits for data."""
+
+    def after_start_moved(self) -> None:
+        """Publish the new start, and wake whoever waits for data below it."""
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         """Call `on_done(error code)` once everything below `offset` is on disk."""

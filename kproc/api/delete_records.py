@@ -68,7 +68,7 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
         }:  # Only the newest record of a key may replace a record there.
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
         before = log.start_offset
-        start = log.advance_start(log.end_offset if offset == _HIGH_WATERMARK else offset)
+        start = log.advance_start(log.high_watermark if offset == _HIGH_WATERMARK else offset)
     except KafkaError as error:
         on_answer(_failed(index, error.code))
         return
@@ -80,7 +80,7 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
         on_answer(answer)
         return
     if start != before:
-        owned.after_append()  # Publishes the start, and lets parked fetches from below it end.
+        owned.after_start_moved()
 
     # Also where it began there already: whoever moved it there may not have heard that it is on the disk.
     def on_reply(reply: Done | Lost) -> None:

@@ -21,7 +21,7 @@ class PartitionRead(msgspec.Struct, array_like=True):
 
     error: int
     start: int
-    end: int
+    end: int  # The high watermark.
     stable: int  # The last stable offset; -1 where only the owner before knew of open transactions.
     ranges: list[FileRange]
     bytes: int
@@ -32,6 +32,11 @@ class PartitionRead(msgspec.Struct, array_like=True):
 
 def failed_read(code: int) -> PartitionRead:
     return PartitionRead(int(code), -1, -1, -1, [], 0)
+
+
+def _not_yet(start: int, end: int) -> PartitionRead:
+    """Nothing yet: the log's arrival or its first sync wakes like an append. -1 means that nobody knows an offset."""
+    return PartitionRead(0, start, end, -1, [], 0)
 
 
 def read_partition(
@@ -51,17 +56,20 @@ def read_partition(
         is_old = epoch < partition.leader_epoch
         return failed_read(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
     try:
-        log = services.partitions.get(name, partition).log
+        owned = services.partitions.get(name, partition)
+        log = owned.log
         offset = request.fetch_offset
         is_full = limit <= 0 and not minimum_one
         state = log.state
-        if offset == state.end_offset or (is_full and state.start_offset <= offset <= state.end_offset):
-            return PartitionRead(0, state.start_offset, state.end_offset, state.last_stable_offset, [], 0)
+        if state.unconfirmed and owned.is_recovering:
+            return _not_yet(-1, -1)
+        high_watermark = state.high_watermark
+        if offset == high_watermark or (is_full and state.start_offset <= offset <= state.end_offset):
+            return PartitionRead(0, state.start_offset, high_watermark, state.last_stable_offset, [], 0)
         found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
         aborted = log.aborted_in(offset, found) if committed else None
     except PartitionMoving as moving:
-        # Nothing yet; its arrival wakes like an append. Offsets of -1 mean that nobody knows them yet.
-        return PartitionRead(0, moving.start_offset, moving.end_offset, -1, [], 0)
+        return _not_yet(moving.start_offset, moving.high_watermark)
     except KafkaError as error:
         return failed_read(error.code)
     except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
@@ -70,7 +78,7 @@ def read_partition(
     return PartitionRead(
         0,
         state.start_offset,
-        state.end_offset,
+        high_watermark,
         found.last_stable_offset,
         list(found.ranges),
         found.bytes,

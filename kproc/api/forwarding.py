@@ -21,7 +21,7 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.security.acl import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from kproc.api.context import RequestContext, Services
+    from kproc.api.context import OwnedPartition, RequestContext, Services
 
 Answer = dict[str, Any]
 Part = tuple[str, int, Any]  # Topic, partition index, what is wanted of it: plain values, as it may travel.
@@ -34,11 +34,15 @@ Failed = Callable[[int, int, str | None], Answer]
 
 
 class Later(Exception):
-    """An operation has used up its turn. It goes on in another one, with `wanted` as it has become."""
+    """An operation goes on in another turn, with `wanted` as it has become.
 
-    def __init__(self, wanted: Any) -> None:
+    It has used up this one, or waits until a log is recovered.
+    """
+
+    def __init__(self, wanted: Any, recovering: OwnedPartition | None = None) -> None:
         super().__init__()
         self.wanted = wanted
+        self.recovering = recovering
 
 
 class PartsAsked(ForOwner):
@@ -182,4 +186,8 @@ def _serve_ours(
     try:
         operation_.serve(services, topic, partition, wanted, on_answer)
     except Later as later:
-        services.transfers.later((topic, index), partial(go_on, later.wanted))
+        resume = partial(go_on, later.wanted)
+        if later.recovering is None:
+            services.transfers.later((topic, index), resume)
+        else:  # An error of the sync takes the log offline: the next turn answers that.
+            later.recovering.when_synced(later.recovering.recovered_end, lambda _code: resume(True))

@@ -130,11 +130,12 @@ def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code:
         marker.coordinator_epoch,
         is_commit=marker.is_commit,
         transaction_version=marker.transaction_version,
+        is_hidden=services.waits_for_sync,
     )
     if result.error_code:
         on_code(result.error_code)
         return
-    owned.after_append()  # Readers of what is committed wait for it, too.
+    owned.after_append()
     if services.waits_for_sync:
         owned.when_synced(result.last_offset + 1, on_code)
     else:

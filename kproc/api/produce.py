@@ -110,10 +110,13 @@ class KnownAnswers(Protocol):
 class Gathered:
     """What one flush appends to one partition. Either `targets` or `known` is empty."""
 
-    __slots__ = ("known", "origin", "targets", "views")
+    __slots__ = ("hidden_from", "known", "origin", "targets", "views")
 
     def __init__(self, origin: str = CLIENT) -> None:
         self.origin = origin
+        self.hidden_from: int | None = (
+            None  # Number of the first batch that is visible only when it is synced.
+        )
         self.views: list[memoryview] = []
         self.targets: list[tuple[Pending, int]] = []
         self.known: list[Any] = []  # Requests of the fast path that wait for nothing but the append.
@@ -204,6 +207,8 @@ class ProduceBatcher:
             gathered = self.gathered[owned] = Gathered(origin)
         elif gathered.known:
             self._name_targets(gathered)
+        if pending.acks == -1 and gathered.hidden_from is None and self._services.waits_for_sync:
+            gathered.hidden_from = len(gathered.views)
         gathered.views.append(records)
         gathered.targets.append((pending, at))
 
@@ -312,7 +317,7 @@ class ProduceBatcher:
         for owned, gathered in appends.items():
             try:
                 views = gathered.views
-                results = owned.log.append(views, gathered.origin)
+                results = owned.log.append(views, gathered.origin, hidden_from=gathered.hidden_from)
                 self.append_calls += 1
                 self.batches += len(views)
                 size = sum(map(len, views))

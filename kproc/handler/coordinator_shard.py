@@ -175,7 +175,9 @@ class Shard(Generic[C]):
         batches, spans = self._pack(writes)
         results: list[AppendResult] = []
         if batches:
-            results = self.owned.log.append([memoryview(batch) for batch in batches], COORDINATOR)
+            is_hidden = self._waits_for_sync and any(write.is_awaited for write in writes)
+            views = [memoryview(batch) for batch in batches]
+            results = self.owned.log.append(views, COORDINATOR, hidden_from=0 if is_hidden else None)
             self.owned.after_append()
         # First all effects, then the callbacks: a callback may decide by the state, or write more.
         codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
@@ -257,6 +259,7 @@ class Shard(Generic[C]):
             marker.coordinator_epoch,
             is_commit=marker.is_commit,
             transaction_version=marker.transaction_version,
+            is_hidden=self._waits_for_sync,
         )
         if not result.error_code:
             self.owned.after_append()

@@ -154,7 +154,7 @@ class FetchFastPath:
         log.traffic.bytes_out += records_bytes
         log.traffic.fetches += 1
         return self._answer.frame(
-            correlation, log.end_offset, log.last_stable_offset, log.start_offset, records_bytes
+            correlation, log.high_watermark, log.last_stable_offset, log.start_offset, records_bytes
         )
 
     def read(self, offset: int) -> Read:
@@ -163,7 +163,7 @@ class FetchFastPath:
         log, state = owned.log, owned.log.state
         if state.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
             return None
-        end = state.end_offset
+        end = state.high_watermark
         if offset == end:
             return 0, None
         if not state.start_offset <= offset < end:
@@ -315,6 +315,7 @@ class FetchFastPaths:
         owned = self.partitions.find((topic.name, partition.index))
         if (
             owned is None
+            or owned.is_recovering
             # It was refused; and paths are dropped with each change of the ACLs, as with any of the metadata.
             or not request.is_allowed(Operation.READ, ResourceType.TOPIC, topic.name, is_question=True)
             or partition.owner != services.handler_index

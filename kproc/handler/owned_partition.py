@@ -35,10 +35,12 @@ class OwnedPartition:
         "_owner",
         "_quiet_word",
         "_row",
+        "_shown",
         "_waiting",
         "generation",
         "key",
         "log",
+        "recovered_end",
         "slot",
     )
 
@@ -54,10 +56,31 @@ class OwnedPartition:
         self._holder_word = holder_word(owner.handler_index)
         self._quiet_word = holder_word(owner.handler_index, has_producers=False)
         self._row = row
+        self._shown = (
+            0  # The high watermark when parked requests last looked after an append of hidden records.
+        )
+        # Where the log ended when it was opened, if nobody knows what of it was visible before; else 0.
+        self.recovered_end = 0
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
+    def hide_from(self, offset: int, *, is_recovery: bool) -> None:
+        """Hide the last records of a log that was just opened until a sync has confirmed them.
+
+        After a recovery readers wait for that sync: the high watermark would seem to go back.
+        """
+        self.log.hide_from(offset)
+        self._owner.unsynced[self] = None
+        if is_recovery:
+            self.recovered_end = self._log_state.end_offset
+
+    @property
+    def is_recovering(self) -> bool:
+        """Return True while nobody knows the high watermark that clients saw before the log was recovered."""
+        unconfirmed = self._log_state.unconfirmed
+        return bool(unconfirmed) and unconfirmed[0] < self.recovered_end
+
     def publish(self) -> None:
-        """Write into the shared table where the log starts and ends."""
+        """Write into the shared table where the log starts and ends, and what of it is visible."""
         log = self._log_state
         active = log.active
         self._row.publish(
@@ -69,6 +92,7 @@ class OwnedPartition:
                 active.base_offset,
                 active.size,
                 log.recovery_point,
+                log.high_watermark,
             )
         )
 
@@ -89,11 +113,28 @@ class OwnedPartition:
         return bool(self._waiting)
 
     def after_append(self) -> None:
+        """Publish the row. Wake parked requests if there is more to read; hidden records wait for a sync first."""
         try:
             self.publish()
         except Exception as error:
             raise FatalError(f"what was appended to {self.key} could not be published: {error!r}") from error
+        if self._log_state.unconfirmed:
+            self._owner.unsynced[self] = None
+            self._wake_readers()
+        else:
+            self._owner.purgatory.check(self.key)
+
+    def after_start_moved(self) -> None:
+        """Publish the row, and let parked fetches from below the log's start end."""
+        self.publish()
         self._owner.purgatory.check(self.key)
+
+    def _wake_readers(self) -> None:
+        """Wake parked requests if the high watermark has moved since the last call."""
+        high_watermark = self._log_state.high_watermark
+        if high_watermark != self._shown:
+            self._shown = high_watermark
+            self._owner.purgatory.check(self.key)
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         if self._log_state.recovery_point >= offset:
@@ -113,8 +154,11 @@ class OwnedPartition:
                     on_done(0)
                 except Exception as error:  # noqa: BLE001 - contained: the others are answered all the same
                     self._contain(on_done, error)
-            if waiting:
+            if waiting or self._log_state.unconfirmed:
                 self._owner.unsynced[self] = None
+            else:  # A request that came while the round ran was covered by it.
+                self._owner.unsynced.pop(self, None)
+            self._wake_readers()
             return
         while waiting:
             on_done = waiting.popleft()[1]

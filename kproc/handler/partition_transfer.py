@@ -327,7 +327,7 @@ class PartitionTransfer:
             if key not in self._arrivals and not self._defers(key):
                 self._denied.pop(key, None)
                 return
-        raise PartitionMoving(key, row.start_offset if row else -1, row.end_offset if row else -1)
+        raise PartitionMoving(key, row.start_offset if row else -1, row.high_watermark if row else -1)
 
     def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
         """Whether the Handler that the row names must be asked, linked or not: its successor may have the log open, and

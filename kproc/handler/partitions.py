@@ -80,6 +80,7 @@ class Partitions:
         self._table = table
         self.purgatory = purgatory
         self.containment = purgatory.containment
+        self._waits_for_sync = config.kproc_flush == "group"
         self.unsynced: dict[OwnedPartition, None] = {}
         self._syncer = syncer
         self.syncing: dict[Log, OwnedPartition] = {}
@@ -180,7 +181,23 @@ class Partitions:
             if not _may_pass(error):
                 self._damaged[key] = str(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        return self._adopt(key, log, partition)
+        owned = self._adopt(key, log, partition)
+        if self._waits_for_sync:
+            self._hide_unconfirmed(owned, row)
+        owned.publish()
+        return owned
+
+    @staticmethod
+    def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:
+        """Hide what no sync has confirmed and nobody has read: a power loss could still take it.
+
+        After an owner's death its row says what was visible. After a crash of the broker, or if the owner died while
+        it wrote the row, nobody knows that.
+        """
+        log = owned.log
+        visible = max(log.recovery_point, log.start_offset, row.high_watermark if row is not None else 0)
+        if visible < log.end_offset:
+            owned.hide_from(visible, is_recovery=row is None)
 
     def _adopt(
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
@@ -192,7 +209,6 @@ class Partitions:
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         if is_distrusted:
             owned.distrust()
-        owned.publish()
         logger.debug("opened %s-%d: offsets %d to %d", *key, log.start_offset, log.end_offset)
         self._open[key] = owned
         if log.leader_epoch > partition.leader_epoch:
@@ -273,6 +289,8 @@ class Partitions:
             if self._open.get(owned.key) is owned:  # Otherwise the topic was deleted while the round ran.
                 owned.publish()
                 owned.on_synced(error)
+                if error is not None:
+                    self.purgatory.check(owned.key)  # Readers that wait for the sync get the error.
         return len(outcomes)
 
     # -- transfer ----------------------------------------------------------------------------------------------
@@ -280,13 +298,14 @@ class Partitions:
     def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
         """Give an open partition up; return everything that its next owner needs, as plain values.
 
-        The next owner is in the metadata already, so nothing opens the log here again. None while a request waits for
-        the disk, or a sync round uses the log: call again when that has ended. Records that no sync has confirmed are
-        in the page cache, which survives every role, and are marked as unconfirmed in the state.
+        The next owner is in the metadata already, so nothing opens the log here again. None while a request or hidden
+        records wait for the disk, or a sync round uses the log: call again when that has ended. Other records that no
+        sync has confirmed are in the page cache, which survives every role; the state's recovery point says so.
         """
         owned = self._open[key]
         log = owned.log
-        if log in self.syncing or (owned.is_waited_for and not log.is_offline):
+        is_waited_for = owned.is_waited_for or log.state.unconfirmed
+        if log in self.syncing or (is_waited_for and not log.is_offline):
             return None
         self.unsynced.pop(owned, None)
         owned.on_synced(None)
@@ -349,7 +368,9 @@ class Partitions:
             fs=self.fs,
         )
         row = self._table.read(partition)
-        return self._adopt(key, log, partition, is_distrusted=row is not None and row.has_failed)
+        owned = self._adopt(key, log, partition, is_distrusted=row is not None and row.has_failed)
+        owned.publish()
+        return owned
 
     # -- changes of the metadata -------------------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
 """PartitionTable: in shared memory, where each partition's log begins and ends, as its owner last published it.
 
-Each slot (assigned in cluster/image.py) has a row of 8 words, written by the owning Handler behind a seqlock and read
+Each slot (assigned in cluster/image.py) has a row of 9 words, written by the owning Handler behind a seqlock and read
 by its successor and the cleaner. The supervisor holds the region, so it outlives a Handler, but not the broker. After
 a Handler's death its successor trusts the end and position in a row: those bytes are complete in the page cache, so
-only what lies behind them is scanned. After a failed sync the page cache may be the only place that has them. The row
-says so, and no Handler opens that log again in this run (storage/failed_sync.py).
+only what lies behind them is scanned. Records below the high watermark were visible and stay so. After a failed sync
+the page cache may be the only place that has them. The row says so, and no Handler opens that log again in this run
+(storage/failed_sync.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Final, NamedTuple
 from kproc.cluster.image import SLOT_COUNT, ClusterImage, PartitionImage
 from kproc.ipc.words import RowWriter, read_row
 
-_ROW_WORDS: Final = 8  # One cache line: sequence word and seven values.
-TABLE_BYTES: Final = 8 * _ROW_WORDS * SLOT_COUNT  # 8 MiB, sparse.
+_VALUES: Final = 8
+# Sequence word and values, up to the next cache line: rows of several Handlers share none.
+ROW_WORDS: Final = 16
+TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # 16 MiB, sparse.
 NOBODY: Final = -1
 # Added to the holder's index in its word: 0 means that the row was never written, 1 that nobody holds the partition.
 _HOLDER: Final = 2
@@ -38,6 +41,7 @@ class PartitionRow(NamedTuple):
     segment_base: int
     position: int
     recovery_point: int
+    high_watermark: int
     has_producers: bool  # Whether the log's owner knew any idempotent producer.
     has_failed: bool = False  # Whether a sync of it failed in this run of the broker.
     is_closed: bool = False
@@ -45,7 +49,7 @@ class PartitionRow(NamedTuple):
     @property
     def behind_holder(self) -> tuple[int, ...]:
         """The words behind the first."""
-        return self.generation, *self[2:7]
+        return self.generation, *self[2:8]
 
 
 class PartitionTable:
@@ -58,14 +62,14 @@ class PartitionTable:
         """The owner's side of one row; repairs the odd sequence that a Handler left which was killed inside
         a store.
         """
-        return RowWriter(self._words, slot * _ROW_WORDS, _ROW_WORDS - 1)
+        return RowWriter(self._words, slot * ROW_WORDS, _VALUES)
 
     def read(self, partition: PartitionImage) -> PartitionRow | None:
         """The row of this partition; None if its owner never wrote it, or died while it did."""
         values = self._values(partition)
         if values is None:
             return None
-        word, generation, start, end, base, position, synced = values
+        word, generation, start, end, base, position, synced, high_watermark = values
         return PartitionRow(
             (word & ~_FLAGS) - _HOLDER,
             generation,
@@ -74,6 +78,7 @@ class PartitionTable:
             base,
             position,
             synced,
+            high_watermark,
             not word & _QUIET,
             bool(word & SYNC_FAILED),
             bool(word & CLOSED),
@@ -81,11 +86,11 @@ class PartitionTable:
 
     def stores(self, partition: PartitionImage) -> int:
         """A number that changes whenever somebody publishes this row, with other values or the same."""
-        return self._words[partition.slot * _ROW_WORDS]
+        return self._words[partition.slot * ROW_WORDS]
 
     def is_untouched(self, partition: PartitionImage) -> bool:
         """Whether nobody has ever published this partition: read() may be None for an owner that died while it did."""
-        return not self._words[partition.slot * _ROW_WORDS] & 1 and self.read(partition) is None
+        return not self._words[partition.slot * ROW_WORDS] & 1 and self.read(partition) is None
 
     def unclosed(self, image: ClusterImage) -> str | None:
         """A partition whose log was opened in this run and not closed in order by whoever had it last; None: none.
@@ -106,7 +111,7 @@ class PartitionTable:
         return None if values is None else (values[2], values[3])
 
     def _values(self, partition: PartitionImage) -> list[int] | None:
-        values = read_row(self._words, partition.slot * _ROW_WORDS, _ROW_WORDS - 1)
+        values = read_row(self._words, partition.slot * ROW_WORDS, _VALUES)
         if values is None or not values[0] or values[1] != partition.slot_generation:
             return None
         return values

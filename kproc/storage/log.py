@@ -6,8 +6,9 @@ changes what readers and indexes see. A write that fails leaves no trace: the fi
 - No room (ENOSPC): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next append tries again.
 - Any other error of a write or a sync: the log goes offline. Reads go on; appends are refused until it is opened anew.
 
-The high watermark is the log's end, because there is one replica. Everything below `recovery_point` is known to be on
-the disk; a sync thread moves it (sync_point, fdatasync of the descriptors, mark_synced).
+Everything below `recovery_point` is known to be on the disk; a sync thread moves it (sync_point, fdatasync of the
+descriptors, mark_synced). Clients read records below the high watermark. It stands at the first record that was
+appended as hidden and that no sync has confirmed, or at the log's end: visible records are always a prefix of the log.
 
 A Log is made of parts, each with its own fields, which share one LogState (log_state.py: files, ends, producers):
 LogAppender (log_append.py, the hot path), LogReader (log_read.py) and LogDurability (log_durability.py) for as long as
@@ -65,7 +66,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_STATE_VERSION: Final = 2
+_STATE_VERSION: Final = 3
 
 
 def _of_state(name: str) -> Any:
@@ -96,6 +97,7 @@ class Log:
     recovery_point: int = _of_state("recovery_point")
     last_stable_offset: int = _of_state("last_stable_offset")
     end_offset: int = _of_state("end_offset")
+    high_watermark: int = _of_state("high_watermark")
     offline_reason: str | None = _of_state("offline_reason")
     is_offline: bool = _of_state("is_offline")
     active: LogSegment = _of_state("active")
@@ -256,6 +258,7 @@ class Log:
         *,
         is_commit: bool,
         transaction_version: int,
+        is_hidden: bool = False,
     ) -> AppendResult:
         """End a producer's transaction in this partition, as its coordinator has decided."""
         return self._appender.append_marker(
@@ -264,10 +267,15 @@ class Log:
             coordinator_epoch,
             is_commit=is_commit,
             transaction_version=transaction_version,
+            is_hidden=is_hidden,
         )
 
+    def hide_from(self, offset: int) -> None:
+        """Hide the records from an offset on until a sync has confirmed them: after an opening, nobody has read yet."""
+        self.state.hide_from(offset)
+
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
-        """What read() finds, as bytes: for the owner's own use. The last batch may be cut short."""
+        """Read up to the log's end, for the owner's own use: also records that no sync has confirmed."""
         return self._reader.read_bytes(offset, max_bytes)
 
     def offset_for_timestamp(
@@ -381,6 +389,8 @@ class Log:
             "end_offset": state.end_offset,
             "leader_epoch": state.leader_epoch,
             "recovery_point": state.recovery_point,
+            "high_watermark": state.high_watermark,
+            "undecided": list(state.undecided),
             "bytes_since_snapshot": state.snapshots.bytes_since,
             "flushed_ms": self._durability.flushed_ms,
             "offline": state.offline_reason,
@@ -422,6 +432,11 @@ class Log:
             end_offset=end_offset, start_offset=exported["start_offset"],
         )  # fmt: skip
         state.snapshots = ProducerSnapshots(exported["snapshots"], exported["bytes_since_snapshot"])
+        if (
+            exported["high_watermark"] < end_offset
+        ):  # Only of a log that is offline: no sync will confirm the rest.
+            state.hide_from(exported["high_watermark"])
+        state.undecided.extend((end, stable) for end, stable in exported["undecided"])
         state.offline_reason = exported["offline"]
         state.segments.doom([Doomed(due_ms, directory / name) for due_ms, name in exported["doomed"]])
         log = cls(state)

@@ -108,12 +108,17 @@ class LogAppender:
         self._producers, self._snapshots, self._clock = state.producers, state.snapshots, state.clock
         self._is_epoch_begun = False  # The leader epoch is known to have its entry.
 
-    def append(self, batches: list[memoryview], origin: str = CLIENT) -> list[AppendResult]:
+    def append(
+        self, batches: list[memoryview], origin: str = CLIENT, *, hidden_from: int | None = None
+    ) -> list[AppendResult]:
         """Append batches, each the records of one partition of one Produce; one result per batch, in order.
 
         The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
         compressed again is replaced in the list. A batch that is refused does not hold back the others.
+        Batch number `hidden_from` and all behind it stay invisible until a sync has confirmed them.
         """
+        if hidden_from is not None:
+            return self._append_hidden(batches, origin, hidden_from)
         state, now_ms = self._state, self._clock.wall_ms()
         results: list[AppendResult] = []
         reason: str | None = None
@@ -136,6 +141,19 @@ class LogAppender:
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or state.offline_reason)
         return results + [refusal] * (len(batches) - len(results))
 
+    def _append_hidden(self, batches: list[memoryview], origin: str, hidden_from: int) -> list[AppendResult]:
+        """Append; then show what lies before the first of the hidden batches that was stored."""
+        state = self._state
+        state.hide_from(state.end_offset)
+        results = self.append(batches, origin)
+        state.unconfirmed.pop()
+        for result in results[hidden_from:]:
+            if not result.error_code and not result.is_duplicate:
+                state.unconfirmed.append(result.base_offset)
+                break
+        state.confirm(state.recovery_point)
+        return results
+
     def append_marker(
         self,
         producer_id: int,
@@ -144,8 +162,13 @@ class LogAppender:
         *,
         is_commit: bool,
         transaction_version: int,
+        is_hidden: bool = False,
     ) -> AppendResult:
-        """End a producer's transaction in this partition, as its coordinator has decided."""
+        """End a producer's transaction in this partition, as its coordinator has decided.
+
+        A hidden marker, and the transaction's records for readers of what is committed, become visible when a sync
+        has confirmed the marker.
+        """
         try:
             self._producers.check_epoch(
                 producer_id, epoch, coordinator_epoch, transaction_version=transaction_version
@@ -159,7 +182,11 @@ class LogAppender:
             producer_epoch=epoch,
             coordinator_epoch=coordinator_epoch,
         )
-        return self.append([memoryview(marker)], COORDINATOR)[0]
+        state, first_open = self._state, self._producers.first_open_offset
+        (result,) = self.append([memoryview(marker)], COORDINATOR, hidden_from=0 if is_hidden else None)
+        if state.unconfirmed and first_open is not None and self._producers.first_open_offset != first_open:
+            state.undecided.append((result.last_offset + 1, first_open))
+        return result
 
     def _append_run(
         self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]
@@ -393,6 +420,8 @@ class LogAppender:
         segment.size, segment.bytes_since_index = size, since_index
         segment.max_timestamp, segment.max_timestamp_offset = largest, largest_offset
         state.end_offset = next_offset
+        if not state.unconfirmed:
+            state.high_watermark = next_offset
         state.tail.extend(lasts, positions)
         if pairs:
             segment.note_indexed(pairs, times)

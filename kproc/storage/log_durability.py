@@ -91,6 +91,7 @@ class LogDurability:
         if self._has_failed:
             return
         state.recovery_point = max(state.recovery_point, point.end_offset)
+        state.confirm(state.recovery_point)
         for segment, size in zip(point.segments, point.sizes, strict=True):
             segment.synced_bytes = size
         state.unsynced.forget(point.segments[: point.sealed_count])

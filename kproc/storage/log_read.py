@@ -42,27 +42,24 @@ class LogReader:
     ) -> ReadResult:
         """Up to `max_bytes` from an offset on, as file ranges; OFFSET_OUT_OF_RANGE outside the log.
 
-        `minimum_one` gives the first batch whole even if it is larger; `committed` ends at the last stable
-        offset.
+        The ranges end at the high watermark, with `committed` at the last stable offset. `minimum_one` gives the
+        first batch whole even if it is larger.
         """
         state = self._state
-        stable = state.last_stable_offset
-        if not state.start_offset <= offset <= state.end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is not in {state.start_offset}..{state.end_offset}",
-            )
-        ranges: list[FileRange] = []
-        size = 0
-        if offset < (stable if committed else state.end_offset):
-            ranges, size = self._read_ranges(offset, max_bytes, minimum_one, stable if committed else None)
-        return ReadResult(ranges, size, state.end_offset, stable, state.start_offset)
+        stable, high_watermark = state.last_stable_offset, state.high_watermark
+        bound = stable if committed else high_watermark
+        ranges, size = self._read_ranges(offset, max_bytes, minimum_one, bound)
+        return ReadResult(ranges, size, high_watermark, stable, state.start_offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
-        """What read() finds, as bytes: for the owner's own use. The last batch may be cut short."""
-        fs = self._state.fs
+        """Read up to the log's end, for the owner's own use: also records that no sync has confirmed.
+
+        The last batch may be cut short.
+        """
+        fs, end_offset = self._state.fs, self._state.end_offset
+        ranges, _ = self._read_ranges(offset, max_bytes, minimum_one=True, bound=end_offset)
         parts: list[bytes] = []
-        for part in self.read(offset, max_bytes).ranges:
+        for part in ranges:
             descriptor = fs.open(Path(os.fsdecode(part.path)), writable=False)
             try:
                 parts.append(fs.read(descriptor, part.length, position=part.position))
@@ -71,9 +68,18 @@ class LogReader:
         return b"".join(parts)
 
     def _read_ranges(
-        self, offset: int, max_bytes: int, minimum_one: bool, bound: int | None
+        self, offset: int, max_bytes: int, minimum_one: bool, bound: int
     ) -> tuple[list[FileRange], int]:
-        active = self._state.active
+        """(ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
+        state = self._state
+        if not state.start_offset <= offset <= state.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in {state.start_offset}..{state.end_offset}",
+            )
+        if offset >= bound:
+            return [], 0
+        active = state.active
         if offset >= self._tail.floor_offset:
             segment, number = active, len(self._segments) - 1
             position, first_bytes = self._tail.locate(offset, segment.size)
@@ -83,7 +89,7 @@ class LogReader:
             if not minimum_one:
                 return [], 0
             max_bytes = first_bytes
-        stop = None if bound is None or bound >= self._state.end_offset else self._locate_bound(bound)
+        stop = None if bound >= state.end_offset else self._locate_bound(bound)
         ranges: list[FileRange] = []
         taken = 0
         while len(ranges) < READ_RANGES_MAX:

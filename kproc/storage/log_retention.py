@@ -34,14 +34,14 @@ class LogRetention:
         return self.delete_segments_before(doomed[-1].next_offset, reason) if doomed else 0
 
     def delete_segments_before(self, offset: int, reason: str) -> int:
-        """Delete the segments that end at or before an offset; returns how many.
+        """Delete the segments that end at or before an offset, and the high watermark; returns how many.
 
         The files are renamed to .deleted now and unlinked by unlink_due() after file.delete.delay.ms, so
         that whoever sends from them can finish.
         """
         state = self._state
         now_ms = state.clock.wall_ms()
-        count = below_start(state.segment_facts(), start_offset=min(offset, state.end_offset))
+        count = below_start(state.segment_facts(), start_offset=min(offset, state.high_watermark))
         if not count:
             return 0
         with state.done_or_offline("a deletion of segments"):
@@ -66,10 +66,10 @@ class LogRetention:
         The caller writes the new start to log-start-offset-checkpoint: one file for all logs of a directory.
         """
         state = self._state
-        if offset > state.end_offset or offset < 0:
+        if offset > state.high_watermark or offset < 0:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is above the high watermark {state.end_offset}",
+                f"offset {offset} is above the high watermark {state.high_watermark}",
             )
         if offset > state.start_offset:
             with state.done_or_offline("a move of the log's start"):

@@ -6,6 +6,7 @@ The parts of a Log share it; none of them knows another, and it knows none of th
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,9 +41,9 @@ class LogState:
     """The fields of a log, and the methods that change several of them together."""
 
     __slots__ = (
-        "active", "clock", "config", "directory", "end_offset", "epochs", "fs", "leader_epoch",
+        "active", "clock", "config", "directory", "end_offset", "epochs", "fs", "high_watermark", "leader_epoch",
         "limits", "offline_reason", "on_surprise", "partition", "producers", "recovery_point", "segments", "snapshots",
-        "start_offset", "tail", "topic", "topic_id", "traffic", "unsynced",
+        "start_offset", "tail", "topic", "topic_id", "traffic", "unconfirmed", "undecided", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,12 @@ class LogState:
         self.leader_epoch = leader_epoch
         self.start_offset = start_offset
         self.end_offset = end_offset
+        # Clients read records below it: up to the first one of `unconfirmed`, or to the log's end.
+        self.high_watermark = end_offset
+        # Where records that wait for a sync begin, oldest first, one for each append that had such records.
+        self.unconfirmed: deque[int] = deque()
+        # (end of a marker that waits for a sync, last stable offset before it), oldest first.
+        self.undecided: deque[tuple[int, int]] = deque()
         self.recovery_point = 0
         self.config = config  # The settings in force: Log.reconfigure() changes them.
         # What LogAppender compares batches with. None: to be found anew, as config, segment or its indexes changed.
@@ -122,9 +129,11 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, as far as the log has it, or the log's end."""
-        first_open = self.producers.first_open_offset
-        return self.end_offset if first_open is None else max(first_open, self.start_offset)
+        """The first offset of the oldest transaction without a visible marker, or the high watermark."""
+        first_open, stable = self.producers.first_open_offset, self.high_watermark
+        if self.undecided:
+            first_open = self.undecided[0][1]
+        return stable if first_open is None else min(max(first_open, self.start_offset), stable)
 
     def segment_facts(self) -> list[SegmentFacts]:
         """Base, next offset, size and largest timestamp of each segment."""
@@ -149,6 +158,22 @@ class LogState:
             raise
         except Exception as error:
             raise FatalError(f"{what} of {self.topic}-{self.partition} ended half way: {error!r}") from error
+
+    # -- visibility ----------------------------------------------------------------------------------------
+
+    def hide_from(self, offset: int) -> None:
+        """Hide the records from an offset on until a sync has confirmed them."""
+        self.unconfirmed.append(offset)
+        self.high_watermark = self.unconfirmed[0]
+
+    def confirm(self, synced: int) -> None:
+        """Show what a sync up to this offset has confirmed, and what lies behind it and waits for no sync."""
+        unconfirmed = self.unconfirmed
+        while unconfirmed and unconfirmed[0] < synced:
+            unconfirmed.popleft()
+        self.high_watermark = unconfirmed[0] if unconfirmed else self.end_offset
+        while self.undecided and self.undecided[0][0] <= self.high_watermark:
+            self.undecided.popleft()
 
     # -- changes -------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ def judge(
     cleaner writes its checkpoints before anybody opens a log, and a crash follows, of the host or of the broker.
     """
     rng = random.Random(second)
+    shown: dict[bytes, dict[int, Content]] = {}
     committed: set[tuple[str, int]] = set()
     has_transactions = STATE_TOPIC in scene.ledger.topics
     for left in reversed(range(2 if has_transactions else rng.choice((1, 2, 2, 3)))):
@@ -49,7 +50,7 @@ def judge(
         if rng.random() < 0.5:
             broker.idle_minute()
         if not left or has_transactions or rng.random() < 0.5:
-            committed = _judge_broker(broker, scene, committed)
+            committed = _judge_broker(broker, scene, committed, shown)
             if rng.random() < 0.5:
                 broker.idle_minute()
         if left and (has_transactions or rng.random() < 0.7):
@@ -57,15 +58,18 @@ def judge(
             fs = fs.crash(rng, contents=rng.choice(("synced", "pages")), names=names)
 
 
-def _judge_broker(broker: Scene, scene: Scene, committed: set[tuple[str, int]]) -> set[tuple[str, int]]:
+def _judge_broker(
+    broker: Scene, scene: Scene, committed: set[tuple[str, int]], shown: dict[bytes, dict[int, Content]]
+) -> set[tuple[str, int]]:
     """Check every promise; return the transactions that are committed. `committed` were so before."""
     ledger = scene.ledger
+    broker.ledger.awaited = ledger.awaited
     found = {name: bytes(each.topic_id) for name, each in broker.image.topics_by_name.items()}
     for name, topic_id in ledger.topics.items():
         if found.get(name) != topic_id:
             raise Violation(f"topic {name} is not there as it was answered")
         if name not in (GROUP_TOPIC, STATE_TOPIC):
-            _judge_log(broker, name, topic_id, ledger)
+            _judge_log(broker, name, topic_id, ledger, shown)
     for group_id in ledger.commits:
         _judge_group(broker, group_id, ledger)
     if STATE_TOPIC in ledger.topics:
@@ -80,7 +84,10 @@ def _judge_broker(broker: Scene, scene: Scene, committed: set[tuple[str, int]]) 
     return committed
 
 
-def _judge_log(broker: Scene, name: str, topic_id: bytes, ledger: Ledger) -> None:
+def _judge_log(
+    broker: Scene, name: str, topic_id: bytes, ledger: Ledger, shown: dict[bytes, dict[int, Content]]
+) -> None:
+    """`shown` gets what a consumer reads now; another crash may not take it."""
     topic = broker.image.topics_by_name[name]
     partition = topic.partitions[0]
     try:
@@ -88,7 +95,9 @@ def _judge_log(broker: Scene, name: str, topic_id: bytes, ledger: Ledger) -> Non
         content, producers = _all_of(log)
     except (KafkaError, Corrupt, StorageFailure) as problem:
         raise Violation(f"{name} is refused: {problem}") from problem
-    sent, kept = ledger.sent.get(topic_id, {}), ledger.kept.get(topic_id, {})
+    sent = ledger.sent.get(topic_id, {})
+    kept = {**ledger.kept.get(topic_id, {}), **shown.get(topic_id, {})}
+    shown[topic_id] = broker.visible(log, committed=False)
     for offset, found in content.items():
         if found not in sent.get(offset, ()):
             raise Violation(f"{name} has at {offset} what was never sent there")

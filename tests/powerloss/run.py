@@ -15,9 +15,11 @@ from kproc.cluster.image import ClusterImage
 from kproc.controller.freed_names import FreedNames
 from kproc.errors import Corrupt
 from kproc.handler.owned_partition import OwnedPartition
+from kproc.handler.partitions import Partitions
+from kproc.storage.log_append import LogAppender
 from kproc.storage.log_durability import LogDurability
 from kproc.storage.recovery import TrustedEnd, _Loader
-from kproc.storage.results import SyncPoint
+from kproc.storage.results import AppendResult, SyncPoint
 from kproc.storage.segment import LogSegment
 from kproc.storage.unsynced_files import UnsyncedFiles
 from tests.powerloss.disk import RecordingFs
@@ -179,6 +181,16 @@ def _without_inherited(writer: CheckpointWriter, image: ClusterImage) -> None:
 _update = CheckpointWriter._update
 
 
+_append_visible: Final = LogAppender.append
+
+
+def _append_at_once(
+    appender: LogAppender, batches: list[memoryview], origin: str, _hidden_from: int
+) -> list[AppendResult]:
+    """Records with acks=all are visible before their sync."""
+    return _append_visible(appender, batches, origin)
+
+
 MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "none": nullcontext,
     "round-covers-what-came-later": lambda: mock.patch.object(LogDurability, "mark_synced", _strike_off_all),
@@ -196,6 +208,8 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
         CheckpointWriter, "_update", _without_inherited
     ),
     "clean-marker-comes-back": lambda: mock.patch("kproc.storage.checkpoints.sync_directory"),
+    "visible-before-its-sync": lambda: mock.patch.object(LogAppender, "_append_hidden", _append_at_once),
+    "visible-after-a-crash-before-its-sync": lambda: mock.patch.object(Partitions, "_hide_unconfirmed"),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),
     **{name: partial(mutated, name) for name in OF_TRANSACTIONS},
 }

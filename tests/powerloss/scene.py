@@ -10,6 +10,7 @@ at different times, and die in the middle of what they do.
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -46,13 +47,13 @@ from kproc.metrics.slab import MetricsRow
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.asks import OnReply
 from kproc.role.calls import ServedCalls
-from kproc.role.partition_table import PartitionTable
+from kproc.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.role.roles import handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import sync_directory
 from kproc.storage.log import Log, SyncPoint
 from kproc.storage.log_config import LogConfig
-from kproc.wire.record_batch import encode_batch
+from kproc.wire.record_batch import decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.metadata import KEY, Answered
@@ -127,6 +128,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.sent: dict[bytes, dict[int, set[Content]]] = {}
+        self.awaited: dict[bytes, set[Content]] = {}  # Sent with acks=all: what of it was read must stay.
         self.kept: dict[bytes, dict[int, Content]] = {}
         self.starts: dict[bytes, int] = {}  # Answered to DeleteRecords;
         self.asked: dict[bytes, int] = {}  # asked for, so that records below may be gone.
@@ -276,7 +278,7 @@ class Scene:
                 "log.cleaner.backoff.ms": "0", "delegation.token.secret.key": KEY, **settings,
             }
         )  # fmt: skip
-        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * SLOTS)).cast("Q"))
         if fs.make_directory(DATA):
             sync_directory(fs, DATA.parent)
         self.handlers: list[Handler] = []
@@ -442,11 +444,12 @@ class Scene:
         if producer_id >= 0:
             sequence = self.sequences.get((owned.log.topic_id, producer_id), 0)
             fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
+        acks = -1 if self.rng.random() < 0.8 else 1
         batch = encode_batch([Record(k, v, now_ms) for k, v in zip(keys, values, strict=True)], **fields)
         sent = bytes(batch)
         contents: list[Content] = list(zip(keys, values, strict=True))
         first = owned.log.end_offset
-        if self._append(owned, batch, first, contents) and producer_id >= 0:
+        if self._append(owned, batch, first, contents, acks) and producer_id >= 0:
             self.sequences[owned.log.topic_id, producer_id] = sequence + count
             self.last_batches[owned.log.topic_id, producer_id] = (sent, first)
 
@@ -457,21 +460,25 @@ class Scene:
         if owned is None or found is None:
             return
         batch, first = found
-        (result,) = owned.log.append([memoryview(bytearray(batch))])
+        (result,) = owned.log.append([memoryview(bytearray(batch))], hidden_from=0)
         if result.error_code or not result.is_duplicate or result.base_offset != first:
             raise Violation(f"{name} took a duplicate of offset {first}: {result}")
 
     def _append(
-        self, owned: OwnedPartition, batch: bytearray, first: int, contents: Sequence[Content]
+        self, owned: OwnedPartition, batch: bytearray, first: int, contents: Sequence[Content], acks: int
     ) -> bool:
         topic_id, ledger = owned.log.topic_id, self.ledger
         sent = ledger.sent.setdefault(topic_id, {})
         for number, content in enumerate(contents):
             sent.setdefault(first + number, set()).add(content)
-        (result,) = owned.log.append([memoryview(batch)])
+        if acks == -1:
+            ledger.awaited.setdefault(topic_id, set()).update(contents)
+        (result,) = owned.log.append([memoryview(batch)], hidden_from=0 if acks == -1 else None)
         if result.error_code:
             return False
         owned.after_append()
+        if acks == 1:
+            return True
 
         def on_synced(code: int) -> None:
             if code == 0:
@@ -480,6 +487,36 @@ class Scene:
 
         owned.when_synced(owned.log.end_offset, on_synced)
         return True
+
+    def fetch(self, name: str) -> None:
+        """A consumer reads what is visible: of records that were sent with acks=all nothing may vanish from then on."""
+        owned = self.owned(name)
+        if owned is not None:
+            kept = self.ledger.kept.setdefault(owned.log.topic_id, {})
+            kept.update(self.visible(owned.log, self.rng.random() < 0.5))
+
+    def visible(self, log: Log, committed: bool) -> dict[int, Content]:
+        """Records below the high watermark, or the last stable offset, that were sent with acks=all, by offset."""
+        awaited = self.ledger.awaited.get(log.topic_id, set())
+        found: dict[int, Content] = {}
+        offset, more = log.start_offset, True
+        while more:
+            more = False
+            for part in log.read(offset, 1 << 20, committed=committed).ranges:
+                raw = self.fs.read_file(Path(os.fsdecode(part.path)))
+                assert raw is not None
+                data, position = raw[part.position : part.position + part.length], 0
+                while position + 12 <= len(data):
+                    end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+                    if end > len(data):
+                        break
+                    header = parse_header(data, position)
+                    if header.record_count and not header.is_control:
+                        for each in decode_records(data[position:end]):
+                            if each.offset >= log.start_offset and (each.key, each.value) in awaited:
+                                found[each.offset] = each.key, each.value
+                    offset, position, more = header.last_offset + 1, end, True
+        return found
 
     def commit(self, group_id: str, *, deletes: bool = False) -> None:
         """OffsetCommit, each with a larger offset, or DeleteGroups; answered when it is durable."""
@@ -518,14 +555,15 @@ class Scene:
             return
         log = owned.log
         everything = self.rng.random() < 0.4
-        wanted = log.end_offset if everything else self.rng.randint(log.start_offset, log.end_offset)
+        visible = log.high_watermark
+        wanted = visible if everything else self.rng.randint(log.start_offset, visible)
         topic_id = self.ledger.topics[name]
         self.ledger.asked[topic_id] = max(wanted, self.ledger.asked.get(topic_id, 0))
         start = log.advance_start(wanted)
-        if self.dies_after and everything:
+        if self.dies_after and start == log.end_offset:
             self.dies_after = 1  # The active segment is gone, and the row names it.
         self.may_die()
-        owned.after_append()
+        owned.after_start_moved()
         self.acting = None
         self.update_cleaner()  # It answers nobody who knows newer metadata.
         self.checkpoints.write_log_starts(self.cleaner_image)
@@ -570,7 +608,7 @@ class Scene:
 
     def restart(self) -> None:
         """All roles are killed, and the broker is started again; the host goes on."""
-        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * SLOTS)).cast("Q"))
         self.failed.clear()
         self.start_cleaner()
         for index in range(len(self.handlers)):
@@ -591,7 +629,7 @@ class Scene:
         self.checkpoints.write(self.cleaner_image)
         if all(closed) and self.table.unclosed(self.image) is None:
             checkpoints.write_clean_shutdown(self.fs, DATA, self.image.broker_epoch)
-        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * SLOTS)).cast("Q"))
         self.failed.clear()
         before, self.handlers = self.handlers, []
         self._open()

@@ -281,6 +281,7 @@ class Client:
         log, first = owned.log, owned.log.end_offset
         for number, content in enumerate(contents):
             scene.ledger.sent.setdefault(log.topic_id, {}).setdefault(first + number, set()).add(content)
+        scene.ledger.awaited.setdefault(log.topic_id, set()).update(contents)
         transaction.open += 1
 
         def on_synced(code: int) -> None:
@@ -308,7 +309,7 @@ class Client:
                 on_synced(code)
 
         def append() -> None:
-            (result,) = log.append([memoryview(batch)], TRANSACTION)
+            (result,) = log.append([memoryview(batch)], TRANSACTION, hidden_from=0)
             guard.is_confirmed = False
             log.producers.end_verification(self.identity[0] if self.identity else -1)
             if result.error_code:

@@ -36,6 +36,12 @@ def _produce_in_order(scene: Scene) -> None:
         scene.produce(name, size, count=scene.rng.randint(1, 3), producer_id=producer_id)
 
 
+def _fetch(scene: Scene) -> None:
+    name = _pick(scene)
+    if name is not None:
+        scene.fetch(name)
+
+
 def _handler(scene: Scene) -> Handler:
     return scene.rng.choice(scene.handlers)
 
@@ -190,11 +196,18 @@ class Workload(NamedTuple):
 
 _NO_DELAY: Final = {"log.segment.delete.delay.ms": "0"}
 _COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
-_BASE: Final[list[tuple[int, Step]]] = [(12, _produce), (6, _sync), (1, _checkpoint), (1, _clock)]
+_BASE: Final[list[tuple[int, Step]]] = [
+    (12, _produce),
+    (6, _sync),
+    (3, _fetch),
+    (1, _checkpoint),
+    (1, _clock),
+]
 _TRANSACTIONS: Final[list[tuple[int, Step]]] = [
     (30, _transact),
     (30, _coordinate),
     (4, _deliver),
+    (3, _fetch),
     (3, _clock),
 ]
 
@@ -251,7 +264,9 @@ WORKLOADS: Final[dict[str, Workload]] = {
         needs_order=True,
     ),
     "stops-failed-syncs": Workload([*_BASE, (1, _kill), (2, _stop), (1, _scale), (4, _hear)], sync_fails=0.1),
-    "producers": Workload([(12, _produce_in_order), (6, _sync), (1, _checkpoint), (1, _clock), (1, _kill)]),
+    "producers": Workload(
+        [(12, _produce_in_order), (6, _sync), (3, _fetch), (1, _checkpoint), (1, _clock), (1, _kill)]
+    ),
     "groups": Workload(
         [(10, _commit), (4, _produce), (6, _sync), (1, _checkpoint), (1, _scale), (3, _hear), (1, _kill)],
         has_groups=True,

@@ -36,6 +36,8 @@ def test_what_was_found_once_is_not_found_again(workload: str, seed: int) -> Non
         ("log-is-not-synced", "rolls", 5, 100),
         ("namesake-rename-unchecked", "deletion", 41, 20),
         ("successor-syncs-no-names", "producers", 6, 100),
+        ("visible-before-its-sync", "rolls", 1, 12),
+        ("visible-after-a-crash-before-its-sync", "deaths", 2, 12),
         ("lost-deletion-refused", "deaths", 6, 20),
         ("failed-sync-is-forgotten", "failed-syncs", 77, 20),
         ("any-name-confirms-a-log-start", "namesakes", 5, 60),

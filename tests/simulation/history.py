@@ -2,7 +2,8 @@
 
 A record's value names who sent it, over which connection, to which topic (its id) and partition, and its number, so
 that wherever it turns up it says whether it belongs there. Per partition the history knows which offsets were given
-out, to what, and how durable the promise was: `acks=all` survives a power loss, `acks=1` the death of any role.
+out, to what, and how durable the promise was: `acks=all` survives a power loss, `acks=1` the death of any role. A
+record that was sent with acks=all and was read is promised like one that was answered.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class History:
         self._violate = violate
         self.topics: dict[bytes, TopicHistory] = {}
         self.partitions: dict[Key, PartitionHistory] = {}
+        self.awaited: set[bytes] = set()  # Values that were sent with acks=all.
+        self.on_unanswered_read: Callable[[], None] | None = None
         self.commits: dict[tuple[str, str, int], CommitHistory] = {}
         self.counts = {
             "acknowledged": 0,
@@ -168,6 +171,10 @@ class History:
                     f"{self._name(topic_id, partition)}: offset {offset} was given to {promised.value!r} "
                     f"and is {value!r}"
                 )
+            if promised is None and self.is_synced and value in self.awaited:
+                known.acknowledged[offset] = Promise(value, is_durable=True)
+                if self.on_unanswered_read is not None:
+                    self.on_unanswered_read()
             owner = value.split(b"|")[0]
             if value.startswith(MARKER):
                 continue

@@ -34,15 +34,17 @@ from kproc.net.tls_connections import TlsConnections
 from kproc.net.tls_transport import TlsShare, TlsTransport
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.calls import Calls
-from kproc.role.partition_table import PartitionRow, PartitionTable
+from kproc.role.partition_table import ROW_WORDS, PartitionRow, PartitionTable
 from kproc.security.authorizer import StandardAuthorizer
 from kproc.security.tls import make_context
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.storage import checkpoints
 from kproc.storage import log as log_module
+from kproc.storage.log_append import LogAppender
 from kproc.storage.log_durability import LogDurability
 from kproc.storage.producer_state import ProducerTable
+from kproc.storage.results import AppendResult
 from kproc.transaction.coordinator import TransactionCoordinator
 from kproc.transaction.state import PREPARED, State
 from tests.simulation import doubles
@@ -86,13 +88,20 @@ def _answered_at_once(self: Any, offset: int, on_done: Callable[[int], None]) ->
     on_done(0)
 
 
+def _append_visible(
+    self: Any, batches: list[memoryview], origin: str, _hidden_from: int
+) -> list[AppendResult]:
+    """Records with acks=all are visible before their sync."""
+    return self.append(batches, origin)  # type: ignore[no-any-return]
+
+
 def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
-    values = read_row(self._words, partition.slot * 8, 7)
+    values = read_row(self._words, partition.slot * ROW_WORDS, 8)
     if values is None or not values[0]:
         return None
-    word, generation, start, end, base, position, synced = values
+    word, generation, start, end, base, position, synced, visible = values
     return PartitionRow(
-        (word & ~_FLAGS) - 2, generation, start, end, base, position, synced, not word & _QUIET
+        (word & ~_FLAGS) - 2, generation, start, end, base, position, synced, visible, not word & _QUIET
     )
 
 
@@ -272,6 +281,7 @@ OF_TLS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
 MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "fsync-skipped": [(LogDurability, "run_sync", _nothing)],
     "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
+    "visible-before-sync": [(LogAppender, "_append_hidden", _append_visible)],
     "sync-covers-what-came-later": [(LogDurability, "mark_synced", _mark_synced_with_the_active_segment)],
     "directory-not-synced": [(LogDurability, "sync_point", _sync_point_without_directories)],
     "metadata-not-synced": [(doubles.OsDouble, "fdatasync", _fdatasync_but_of_metadata)],

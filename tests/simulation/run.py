@@ -336,8 +336,19 @@ class Run:
                 client.orders.append(order)
                 client.wake()
 
-    def _do_power(self, _number: int) -> None:
-        raise PowerLost
+    def _do_power(self, number: int) -> None:
+        """Now, or just after a client has read a record that was sent with acks=all and that has no answer yet."""
+        if number % 3:
+            raise PowerLost
+        losses = self.history.power_losses
+
+        def cut() -> None:
+            self.history.on_unanswered_read = None
+            if self.history.power_losses == losses and self.phase == "faults":
+                raise PowerLost
+
+        self.history.on_unanswered_read = lambda: self.world.after(0, cut)
+        self.world.after(_READ_WAIT_MS * MS, cut)
 
     def _do_restart(self) -> None:
         assert self.broker is not None
@@ -490,6 +501,8 @@ class Run:
         self.world.after(_REST_NS, look)
 
 
+# How long a power loss waits for a read of a record that has no answer yet.
+_READ_WAIT_MS: Final = 50
 # Whether a power loss keeps any subset of a file's dirty pages, or a prefix of what was written.
 ANY_ORDER = True
 

@@ -227,6 +227,7 @@ class Hauler(Worker):
         records = bytes(encode_batch([record]))
         losses = self.history.power_losses
         fields = produce_fields([("", topic.topic_id, [(partition, records)])])
+        self.history.awaited.add(value)
         answer = yield from self.call(ApiKey.PRODUCE, 13, fields)
         row = answer["responses"][0]["partition_responses"][0]
         self.check_code("Produce", row["error_code"])

@@ -296,6 +296,7 @@ class TransactionalProducer(Worker):
         )
         self.sequences[key] = sequence + len(values)
         transaction.values.update(dict.fromkeys(values, key))
+        self.history.awaited.update(values)
         return Batch(topic, partition, values, records)
 
     # -- Produce -----------------------------------------------------------------------------------------------

@@ -119,6 +119,8 @@ class Producer(Worker):
             values.append(value_of(topic.topic_id, partition, source, self.number, self.rng.randrange(5)))
         records = encode(values, self.world.clock.wall_ms())
         fields = produce_fields([("", topic.topic_id, [(partition, records)])], acks=self.acks)
+        if self.acks == -1:
+            self.history.awaited.update(values)
         if self.acks == 0:
             yield from self.send(ApiKey.PRODUCE, 13, fields)
             self.waits.pop()
@@ -220,6 +222,8 @@ class IdempotentProducer(Worker):
         while self.sent < len(self.open):
             batch = self.open[self.sent][2]
             fields = produce_fields([("", self.topic.topic_id, [(self.partition, batch)])], acks=self.acks)
+            if self.acks == -1:
+                self.history.awaited.update(self.open[self.sent][1])
             if not self.sent:
                 self.losses = self.history.power_losses
             self.sent += 1

@@ -24,6 +24,8 @@ class OwnedLog:
 
     def sync(self, code: int = 0) -> None:
         """End the sync rounds that were waited for, with an error if `code` is not 0."""
+        if not code:
+            self.log.sync()
         waiting, self.waiting = self.waiting, []
         for _, on_done in waiting:
             on_done(code)

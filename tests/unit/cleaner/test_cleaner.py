@@ -21,7 +21,7 @@ from kproc.cleaner.strays import StrayDirectories
 from kproc.clock import ManualClock
 from kproc.ipc.wait import Sleeper, make_eventfd
 from kproc.metrics.slab import MetricsRow
-from kproc.role.partition_table import CLOSED, PartitionTable
+from kproc.role.partition_table import CLOSED, ROW_WORDS, PartitionTable
 from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
@@ -69,7 +69,7 @@ class CleanerRig:
         metrics = MetricsRow(slab, 0, 1)
         eventfd = make_eventfd()
         stack.callback(os.close, eventfd)
-        self.table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
         self.cleaner = Cleaner(
             CLEANER,
             doze=Sleeper(slab.words, metrics.sleeping_word, eventfd, is_edge_triggered=True),
@@ -126,7 +126,7 @@ class CleanerRig:
         partition = self.cluster.image.partition(name, index)
         assert partition is not None
         self.table.writer(partition.slot).publish(
-            (1 | flags, partition.slot_generation, start, end, start, 100, recovery)
+            (1 | flags, partition.slot_generation, start, end, start, 100, recovery, end)
         )
 
     def advance_ms(self, duration_ms: int) -> None:

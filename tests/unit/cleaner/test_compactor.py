@@ -28,7 +28,7 @@ from kproc.clock import ManualClock
 from kproc.handler.compaction_calls import CompactionCalls
 from kproc.metrics.slab import MetricsRow
 from kproc.metrics.spec import SLOT
-from kproc.role.partition_table import PartitionTable
+from kproc.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.storage import checkpoints
 from kproc.storage.compaction_files import SegmentIdentity
 from kproc.storage.fs import Fs, OsFs, sync_directory
@@ -56,7 +56,7 @@ class Rig:
         self.cluster = InMemoryController(
             {"log.dirs": str(directory), "log.cleaner.backoff.ms": BACKOFF_MS, **settings}
         )
-        self.table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
         self.logs: dict[tuple[str, int], Log] = {}
         self.asked: list[str] = []
         self.answers: dict[str, Any] = {}  # Instead of the owner's.
@@ -122,6 +122,7 @@ class Rig:
                 log.active_base,
                 log.active_bytes,
                 log.recovery_point,
+                log.high_watermark,
             )
         )
 
@@ -201,7 +202,7 @@ def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_pu
     rig.fill("t", "a", "b")
     rig.fill("t", "a", sync=False)
     if not is_published:  # Without a row the cleaner has to ask.
-        rig.table = rig.compactor._table = PartitionTable(memoryview(bytearray(64 * 64)).cast("Q"))
+        rig.table = rig.compactor._table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
     before = log.size_bytes
     rig.run()
     assert (rig.offsets(), log.size_bytes) == ({("t", 0): 2}, before)

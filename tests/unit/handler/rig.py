@@ -35,7 +35,7 @@ from kproc.net.slow_frames import LARGE_FRAME_BYTES
 from kproc.observe.offline_partitions import TOLD
 from kproc.role.calls import ServedCalls, serve_raw_call
 from kproc.role.listeners import Endpoint
-from kproc.role.partition_table import PartitionTable
+from kproc.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.role.plan import Plan
 from kproc.role.roles import CONTROLLER, handler_id, processor_id
 from kproc.security.principal import ANONYMOUS, Principal
@@ -336,7 +336,7 @@ class HandlerRig:
             cluster_id="test-cluster",
             was_clean=was_clean,
         )
-        self.table = PartitionTable(memoryview(bytearray(64 * SLOTS)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * SLOTS)).cast("Q"))
         self.slab = new_slab()
         self.syncers = [HeldSyncer() for _ in range(handlers)]
         self.handlers: list[Handler | None] = [None] * handlers

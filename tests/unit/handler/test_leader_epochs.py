@@ -78,5 +78,5 @@ def test_opening_a_log_with_a_higher_epoch_raises_the_metadata(start: Callable[.
         rig.kill(0)
         path = rig.directory / "t-0" / "leader-epoch-checkpoint"
         replace_file(OsFs(), path, b"0\n1\n7 0\n")
-        rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)
+        rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
         rig.start_handler(0, is_restart=True)

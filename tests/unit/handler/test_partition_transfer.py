@@ -353,7 +353,7 @@ def test_fetch_that_may_not_wait_is_answered_with_what_is_known(start: Start) ->
     poll(rig, 1, index, 0, max_wait_ms=0)
     (answer,) = rig.processors[1].answers()
     (row,) = answer.fields(ApiKey.FETCH, FETCH_VERSION)["responses"][0]["partitions"]
-    assert (row["error_code"], row["high_watermark"], row["log_start_offset"]) == (0, 1, 0)
+    assert (row["error_code"], row["high_watermark"], row["log_start_offset"]) == (0, 0, 0)
     poll(rig, 1, index, 0, max_wait_ms=100)
     assert polled(rig, 1) == []
     rig.advance_ms(100)

@@ -160,7 +160,8 @@ def test_a_log_whose_owner_died_while_it_published_is_none_of_a_clean_start(star
     rig.processors[1].ask(ApiKey.PRODUCE, 9, fields)
     rig.kill(1)
     partition = rig.image_of("t", index)
-    rig.table._words[partition.slot * 8] += 1  # The version is odd while words are being stored.
+    # The version is odd while words are being stored.
+    rig.table._words[partition.slot * partition_table.ROW_WORDS] += 1
     assert rig.table.read(partition) is None
     rig.set_handler_count(1)
     assert rig.partitions().unknown_log() == f"t-{index}", "a stop now is not clean"
@@ -197,7 +198,7 @@ def test_table_says_what_the_log_says(start: Start) -> None:
     rig.settle()
     row = rig.table.read(rig.image_of("t"))
     assert row is not None
-    assert (row.start_offset, row.end_offset, row.recovery_point) == (0, 2, 0)
+    assert (row.start_offset, row.end_offset, row.recovery_point, row.high_watermark) == (0, 2, 0, 0)
     rig.syncers[0].end_round()
     rig.settle()
     row = rig.table.read(rig.image_of("t"))
@@ -209,11 +210,12 @@ def test_table_says_what_the_log_says(start: Start) -> None:
         log.active_base,
         log.active_bytes,
         log.recovery_point,
+        log.high_watermark,
         False,
         False,
         False,
     )
-    assert row.recovery_point == 2
+    assert (row.recovery_point, row.high_watermark) == (2, 2)
 
 
 def test_row_of_a_deleted_namesake_is_not_trusted(start: Start) -> None:
@@ -274,7 +276,7 @@ def test_damaged_partition_is_offline_and_the_others_are_served(start: Start) ->
     fs.note_synced(descriptor, len(content))
     fs.close(descriptor)
     rig.table.writer(rig.image_of("bad").slot).publish(
-        (0,) * 7
+        (0,) * 8
     )  # Another run of the broker: nothing is known.
     rig.start_handler(0, is_restart=True)
     assert produce(rig, "bad") == (STORAGE_ERROR, -1)
@@ -454,7 +456,7 @@ def test_the_next_start_writes_again_what_a_failed_sync_left(
     rig.create_topic("t")
     fail_a_sync(rig, monkeypatch)
     rig.kill(0)
-    rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)  # Another run of the broker.
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)  # Another run of the broker.
     rig.start_handler(0, is_restart=True)
     with monkeypatch.context() as failing:
         failing.setattr(os, "fdatasync", _no_sync)
@@ -593,7 +595,7 @@ def test_records_of_nobody_are_kept_aside(start: Start, left: bytes | None) -> N
     metadata.unlink()
     if left is not None:
         metadata.write_bytes(left)
-    rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
     rig.start_handler(0, is_restart=True)
     assert produce(rig, "t", b"new") == (0, 0)
     assert fetch(rig, "t") == (0, [b"new"])
@@ -608,7 +610,7 @@ def test_directory_of_nobody_without_records_is_used(start: Start) -> None:
     assert not rig.open("t").log.is_offline
     rig.kill(0)
     (rig.directory / "t-0" / checkpoints.PARTITION_METADATA_FILE).unlink()
-    rig.table.writer(rig.image_of("t").slot).publish((0,) * 7)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
     rig.start_handler(0, is_restart=True)
     assert produce(rig, "t", b"new") == (0, 0)
     assert directories(rig) == ["t-0"]

@@ -640,4 +640,8 @@ def test_an_owner_that_dies_is_asked_again_and_has_the_batch_once(
     if not was_confirmed:
         scene.coordinator.answer()
     assert scene.answers() == [[(0, 0)]]
+    if was_confirmed:  # What the page cache has is visible when it is on the disk.
+        assert scene.values() == []
+        scene.rig.syncers[0].end_round()
+        scene.rig.settle()
     assert scene.values() == [b"0"]

@@ -16,7 +16,7 @@ from kproc.cluster.image import ClusterImage
 from kproc.observe import broker_figures
 from kproc.observe.broker_figures import BrokerFigures, Group, HandlerFigures, ShownKeys
 from kproc.observe.figures_text import OTHERS, figures_text
-from kproc.role.partition_table import PartitionTable, holder_word
+from kproc.role.partition_table import ROW_WORDS, PartitionTable, holder_word
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -28,7 +28,7 @@ class Rig:
         self.clock = ManualClock()
         self.image = ClusterImage()
         self.image.handler_count = 2
-        self.table = PartitionTable(memoryview(bytearray(64 * 4096)).cast("Q"))
+        self.table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 4096)).cast("Q"))
         self.asked: dict[int, Callable[[HandlerFigures | Lost], None]] = {}
         self.ends: dict[tuple[str, int], tuple[int, int]] = {}
         self.directory = directory
@@ -62,7 +62,7 @@ class Rig:
         partition = self.image.partition(topic, index)
         assert partition is not None
         self.table.writer(partition.slot).publish(
-            (holder_word(0), partition.slot_generation, start, end, 0, 0, end)
+            (holder_word(0), partition.slot_generation, start, end, 0, 0, end, end)
         )
 
     def scrape(self, *replies: HandlerFigures | Lost) -> Samples:

@@ -6,10 +6,10 @@ import pytest
 
 from kproc.cluster.image import SLOT_COUNT, PartitionImage
 from kproc.ipc.region import Region, RegionKind
-from kproc.role.partition_table import NOBODY, TABLE_BYTES, PartitionTable, holder_word
+from kproc.role.partition_table import NOBODY, ROW_WORDS, TABLE_BYTES, PartitionTable, holder_word
 from tests.support.ring_pair import Forked
 
-ROW = (holder_word(NOBODY), 7, 10, 20, 10, 4096, 15)
+ROW = (holder_word(NOBODY), 7, 10, 20, 10, 4096, 15, 18)
 
 
 def partition(slot: int = 3, generation: int = 7) -> PartitionImage:
@@ -18,7 +18,7 @@ def partition(slot: int = 3, generation: int = 7) -> PartitionImage:
 
 @pytest.fixture
 def words() -> memoryview:
-    return memoryview(bytearray(64 * 8)).cast("Q")
+    return memoryview(bytearray(8 * 8 * ROW_WORDS)).cast("Q")
 
 
 @pytest.fixture
@@ -36,13 +36,9 @@ def test_row_comes_back_by_name(table: PartitionTable) -> None:
     table.writer(3).publish(ROW)
     row = table.read(partition())
     assert row is not None
-    assert (row.start_offset, row.end_offset, row.segment_base, row.position, row.recovery_point) == (
-        10,
-        20,
-        10,
-        4096,
-        15,
-    )
+    assert (row.start_offset, row.end_offset, row.segment_base, row.position) == (10, 20, 10, 4096)
+    assert (row.recovery_point, row.high_watermark) == (15, 18)
+    assert (holder_word(NOBODY), *row.behind_holder) == ROW
 
 
 def test_row_of_an_earlier_partition_of_the_slot_is_none(table: PartitionTable) -> None:
@@ -58,7 +54,7 @@ def test_row_whose_writer_was_killed_in_the_middle_is_none_until_its_successor_w
     table: PartitionTable, words: memoryview
 ) -> None:
     table.writer(3).publish(ROW)
-    words[3 * 8] += 1  # The version is odd while words are being stored.
+    words[3 * ROW_WORDS] += 1  # The version is odd while words are being stored.
     assert table.read(partition()) is None
     assert not table.is_untouched(partition()), "somebody had it open"
     table.writer(3).publish((*ROW[:3], 21, *ROW[4:]))
@@ -68,7 +64,7 @@ def test_row_whose_writer_was_killed_in_the_middle_is_none_until_its_successor_w
 
 
 def test_table_has_a_row_for_every_slot() -> None:
-    assert TABLE_BYTES == 64 * SLOT_COUNT
+    assert TABLE_BYTES == 8 * ROW_WORDS * SLOT_COUNT
 
 
 def test_other_processes_see_what_the_owner_published() -> None:
