@@ -245,10 +245,10 @@ def _configs(client: Client, resource: Resource, names: list[str] | None) -> lis
 def _unhonoured(resource: Resource, name: str) -> str | None:
     """Why a setting of a broker or a topic has no effect; None: it has."""
     from kproc.cluster.topic_config import ROWS
-    from kproc.config import SETTINGS
+    from kproc.config import DYNAMIC_UNHONOURED, SETTINGS
 
     if resource.kind == _TOPIC:
         topic_row = next((row for row in ROWS if row.name == name), None)
         name = topic_row.settings[0] if topic_row is not None and topic_row.settings else name
-    row = SETTINGS.get(name)
+    row = SETTINGS.get(name) or DYNAMIC_UNHONOURED.get(name)
     return row.unhonoured if row is not None else None

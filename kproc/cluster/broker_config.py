@@ -1,8 +1,11 @@
 """Dynamic broker configs (KIP-226): which settings may change while the broker runs, and which do so at once.
 
 Precedence, highest first: this node's dynamic value, the cluster-wide dynamic value, what the broker was
-started with, the default. A change that would only be stored and not acted on is refused: an operator who
-sees it accepted would believe it.
+started with, the default.
+
+Kafka's dynamic settings that mean nothing here are taken and stored, and shown as without effect: clients set them
+(config/dynamic_unhonoured.py). A setting that has an effect at the start, and would have none on the running broker,
+is refused: most of these say who may come in, and an operator who sees one accepted would believe it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from kproc.cluster.connection_limits import CONNECTION_LIMITS, LIMITS_OF_LISTENE
 from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.cluster.role_counts import ROLE_COUNTS
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
-from kproc.config import KNOWN_UNHONOURED, SETTINGS, Config, ConfigError, Dynamic, Setting
+from kproc.config import (
+    DYNAMIC_UNHONOURED,
+    KNOWN_UNHONOURED,
+    SETTINGS,
+    Config,
+    ConfigError,
+    Dynamic,
+    Setting,
+)
 from kproc.config.dynamic import split_listener_key
 from kproc.config.exposure import exposure_complaint
 from kproc.config.listeners import is_address, parse_listeners
@@ -54,6 +65,10 @@ APPLIED_LIVE: Final = (
     | CLEANER_SETTINGS
     | {"listeners"}
 )
+# Stored and shown only.
+_WITHOUT_EFFECT: Final = DYNAMIC_UNHONOURED.keys() | {
+    name for name, row in SETTINGS.items() if row.unhonoured is not None and row.is_dynamic
+}
 # What new TLS connections of a listener begin with (net/tls_connections.py), only with the listener's prefix.
 TLS_SETTINGS: Final = frozenset(
     name for name, row in SETTINGS.items() if name.startswith("ssl.") and row.is_dynamic
@@ -71,7 +86,15 @@ def is_live(name: str) -> bool:
     listener, plain = split_listener_key(name)
     if plain in TLS_SETTINGS:
         return bool(listener)
+    if plain in _WITHOUT_EFFECT:
+        return not listener
     return plain in APPLIED_LIVE and (not listener or plain in LISTENER_KEYS)
+
+
+def find_setting(name: str) -> Setting | None:
+    """The row of a broker setting, or of a listener's, that a client may name; None if Kafka has no such setting."""
+    plain = split_listener_key(name)[1]
+    return SETTINGS.get(plain) or DYNAMIC_UNHONOURED.get(plain)
 
 
 def is_tls(name: str) -> bool:
@@ -101,7 +124,7 @@ def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
 
 def check_settable(name: str, node: str) -> Setting:
     """The row of a setting that may be changed now for `node`; KafkaError says why not."""
-    row = SETTINGS.get(split_listener_key(name)[1])
+    row = find_setting(name)
     if row is None and split_listener_key(name)[1] in KNOWN_UNHONOURED:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

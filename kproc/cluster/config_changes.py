@@ -27,6 +27,7 @@ from kproc.cluster.topic_names import check_name
 from kproc.config import Config, ConfigError, EndPoint, Kind
 from kproc.config.dynamic import DynamicSettings, canonical_key, listener_key, split_listener_key
 from kproc.config.exposure import CLIENT_AUTH, exposure_complaint
+from kproc.config.values import list_problem
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import STRING_BYTES_MAX
 
@@ -139,6 +140,7 @@ class ConfigChanges:
                 wanted.pop(key, None)
             elif operation in OP_NAMES:
                 row = _list_row(key, operation)
+                _check_list(key, operation, value or "")
                 start = wanted.get(key)
                 if start is None:
                     start = defaults.get(key, row.default(self._config))
@@ -170,9 +172,11 @@ class ConfigChanges:
                 continue
             row = broker_config.check_settable(key, node)
             assert value is not None
+            if operation in OP_NAMES and row.kind is not Kind.LIST:
+                raise _not_a_list(key, operation)
+            if row.kind is Kind.LIST:
+                _check_list(key, operation, value)
             if operation in OP_NAMES:
-                if row.kind is not Kind.LIST:
-                    raise _not_a_list(key, operation)
                 start = after.get(key) or values_in_force.current_value(self._image, self._config, key) or ""
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
@@ -301,6 +305,12 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_CONFIG, f"Can't {OP_NAMES[operation]} to key {name} because its type is not LIST."
     )
+
+
+def _check_list(name: str, operation: int, value: str) -> None:
+    """Reject a list with an empty element, or with one twice; to append or remove one twice means once."""
+    if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 
 
 def _edit_list(before: str, operation: int, value: str) -> str:

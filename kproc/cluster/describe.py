@@ -11,7 +11,7 @@ from itertools import dropwhile
 from typing import Any, Final
 
 from kproc.cluster import client_metrics_config, group_config
-from kproc.cluster.broker_config import is_live
+from kproc.cluster.broker_config import find_setting, is_live
 from kproc.cluster.config_changes import RESOURCE_CLIENT_METRICS, RESOURCE_GROUP
 from kproc.cluster.image import ClusterImage
 from kproc.cluster.records import CLUSTER_DEFAULT_NODE
@@ -76,22 +76,21 @@ def describe_broker(
         rows.append(
             _row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=not is_live(name))
         )
-    return rows + _listener_rows(image, config, None if names is None else wanted)
+    return rows + _stored_broker_rows(image, config, None if names is None else wanted)
 
 
-def _listener_rows(
+def _stored_broker_rows(
     image: ClusterImage, config: Config, wanted: Container[str] | None
 ) -> list[dict[str, Any]]:
-    """Dynamic settings of single listeners: their keys are not in the table of settings."""
+    """Stored settings that are not in the table: those of single listeners, and Kafka's that have no effect here."""
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
     rows: list[dict[str, Any]] = []
     for key in keys:
-        listener, plain = split_listener_key(key)
-        if not listener or (wanted is not None and key not in wanted):
+        setting = find_setting(key)
+        if setting is None or key in SETTINGS or (wanted is not None and key not in wanted):
             continue
-        setting = SETTINGS[plain]
-        synonyms = _broker_synonyms((key, plain), image, config)
+        synonyms = _broker_synonyms(tuple(dict.fromkeys((key, split_listener_key(key)[1]))), image, config)
         value, source = _first(synonyms, None)
         rows.append(_row(key, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
     return rows
@@ -102,8 +101,8 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
-        if wanted is None or name in wanted:
-            setting = SETTINGS[split_listener_key(name)[1]]
+        setting = find_setting(name)
+        if setting is not None and (wanted is None or name in wanted):
             synonyms = [{"name": name, "value": value, "source": SOURCE_DYNAMIC_DEFAULT}]
             source = SOURCE_DYNAMIC_DEFAULT
             rows.append(_row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
@@ -219,7 +218,10 @@ def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config
     found += [(name, config.wire_value(name), SOURCE_STATIC) for name in names if name in explicit]
     # The default of a setting in several units is declared for the coarsest one: Kafka has 168 hours, not 604,800,000
     # ms.
-    found += [(name, _default(SETTINGS[name]), SOURCE_DEFAULT) for name in names[-1:]]
+    for name in names[-1:]:
+        setting = find_setting(name)
+        if setting is not None:
+            found.append((name, _default(setting), SOURCE_DEFAULT))
     rows = [
         {"name": name, "value": value, "source": source} for name, value, source in found if value is not None
     ]

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kproc.config import SETTINGS, Config, ConfigError, Kind
-from kproc.config.values import LONG_MAX, Check, at_least, between, one_of, parse_value, wire_text
+from kproc.config.values import (
+    LONG_MAX,
+    Check,
+    at_least,
+    between,
+    list_problem,
+    one_of,
+    parse_value,
+    wire_text,
+)
 from kproc.errors import ErrorCode, KafkaError
 
 
@@ -46,11 +55,10 @@ class TopicConfig:
         return told(self.check(value)) if self.check is not None else None
 
     def normalize(self, text: str) -> str:
-        """`text` as it is stored and shown: checked, without blanks, each list entry once."""
-        value = self.parse(text)
-        if isinstance(value, tuple):
-            value = tuple(dict.fromkeys(value))
-        return wire_text(value) or ""
+        """`text` as it is stored and shown: checked, without blanks."""
+        if self.kind is Kind.LIST and (problem := list_problem(self.name, text)):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+        return wire_text(self.parse(text)) or ""
 
     def default(self, config: Config) -> str:
         """The value of a topic without an override, before dynamic broker configs."""

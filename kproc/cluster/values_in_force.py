@@ -5,13 +5,16 @@ from __future__ import annotations
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.cluster.records import node_over_cluster
 from kproc.cluster.topic_config import LOG_SETTINGS, ROWS
-from kproc.config import Config
+from kproc.config import DYNAMIC_UNHONOURED, Config
+from kproc.config.values import wire_text
 
 
 def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
     """The value of a broker setting in force now."""
     overrides = node_over_cluster(image.broker_configs, config.node_id)
-    return overrides.get(name, config.wire_value(name))
+    if name in overrides or name not in DYNAMIC_UNHONOURED:
+        return overrides.get(name, config.wire_value(name))
+    return wire_text(DYNAMIC_UNHONOURED[name].default)
 
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:

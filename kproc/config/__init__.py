@@ -7,6 +7,7 @@ the environment. Read the files *_settings.py for the table, build.py for mergin
 from __future__ import annotations
 
 from kproc.config.cpus import available_cpus, default_role_count
+from kproc.config.dynamic_unhonoured import DYNAMIC_UNHONOURED
 from kproc.config.listeners import EndPoint
 from kproc.config.settings import SETTINGS, Config
 from kproc.config.sources import Flag, parse_assignments, read_settings_file
@@ -14,6 +15,7 @@ from kproc.config.unhonoured import KNOWN_UNHONOURED
 from kproc.config.values import ConfigError, Dynamic, Kind, Setting
 
 __all__ = [
+    "DYNAMIC_UNHONOURED",
     "KNOWN_UNHONOURED",
     "SETTINGS",
     "Config",

@@ -23,7 +23,7 @@ from kproc.config.listeners import (
 from kproc.config.sasl_settings import check_sasl
 from kproc.config.sources import Flag, Written
 from kproc.config.unhonoured import KNOWN_UNHONOURED
-from kproc.config.values import LONG_MAX, ConfigError, Setting, show
+from kproc.config.values import LONG_MAX, ConfigError, Kind, Setting, list_problem, show
 
 MS_PER_MINUTE: Final = 60_000
 MS_PER_HOUR: Final = 3_600_000
@@ -83,6 +83,8 @@ def parse_given(
         try:
             if row is not None:
                 values[name] = row.parse(raw)
+                if row.kind is Kind.LIST and isinstance(raw, str) and (problem := list_problem(name, raw)):
+                    warnings.append(f"{place}{name}={show(raw)}: {problem} Such elements are ignored.")
                 if row.unhonoured is not None and values[name] != row.default:
                     warnings.append(f"{place}{name}={show(raw)} has no effect: {row.unhonoured}")
             elif (row := _row_of_listener(own[2] if own is not None else name, table)) is not None:

@@ -197,6 +197,22 @@ def _parse_list(raw: object, name: str) -> tuple[str, ...]:
     raise ConfigError(f"{name}={show(raw)}: expected names separated by commas")
 
 
+def list_problem(name: str, text: str, *, may_repeat: bool = False) -> str | None:
+    """What Kafka says of a list that a client sets with an empty element, or with one twice; None: it is fine.
+
+    An empty text is an empty list. Files and stored values are read more leniently, so that none keeps a broker from
+    starting.
+    """
+    if not text.strip():
+        return None
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        return f"Configuration '{name}' values must not be empty."
+    if len(set(items)) < len(items) and not may_repeat:
+        return f"Configuration '{name}' values must not be duplicated."
+    return None
+
+
 def _parse_double(raw: object, name: str) -> float:
     if isinstance(raw, (int, float)) and not isinstance(raw, bool):
         return float(raw)

@@ -158,14 +158,14 @@ def test_a_name_twice_in_a_request_fails_once_and_the_others_succeed(cluster):
 
 
 def test_configs_are_answered_as_they_were_given_and_stored_in_their_normal_form(cluster):
-    given = {"preallocate": "TRUE", "min.cleanable.dirty.ratio": "1", "cleanup.policy": "delete,delete"}
+    given = {"preallocate": "TRUE", "min.cleanable.dirty.ratio": "1", "cleanup.policy": "delete , compact"}
     (row,) = cluster.create(topic("given", configs=given))
     shown = {config["name"]: config["value"] for config in row["configs"]}
     assert {name: shown[name] for name in given} == given
     assert cluster.image.topic("given").configs == {
         "preallocate": "true",
         "min.cleanable.dirty.ratio": "1.0",
-        "cleanup.policy": "delete",
+        "cleanup.policy": "delete,compact",
     }
 
 

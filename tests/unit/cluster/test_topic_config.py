@@ -19,7 +19,6 @@ from tests.unit.cluster.in_memory import InMemoryController, changes, topic
         ("retention.ms", "+5", "5"),
         ("retention.bytes", "-7", "-7"),
         ("cleanup.policy", " compact , delete ", "compact,delete"),
-        ("cleanup.policy", "compact,compact", "compact"),
         ("cleanup.policy", "", ""),
         ("preallocate", "TRUE", "true"),
         ("min.cleanable.dirty.ratio", "0.75", "0.75"),
@@ -32,6 +31,22 @@ from tests.unit.cluster.in_memory import InMemoryController, changes, topic
 )
 def test_a_value_is_stored_in_one_spelling(name, text, stored):
     assert check_all({name: text}) == {name: stored}
+
+
+@pytest.mark.parametrize("name", ["cleanup.policy", "leader.replication.throttled.replicas"])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{},", "empty"), (",", "empty"), ("{},,{}", "empty"), (",{}", "empty"), ("{}, ,{}", "empty"),
+        ("{0},{0}", "duplicated"), ("{0}, {0}", "duplicated"),
+    ],
+)  # fmt: skip
+def test_list_with_empty_or_repeated_element_is_rejected(name: str, text: str, why: str) -> None:
+    first, second = ("compact", "delete") if name == "cleanup.policy" else ("0:1", "1:1")
+    with pytest.raises(KafkaError) as caught:
+        check_all({name: text.format(first, second)})
+    assert caught.value.code == ErrorCode.INVALID_CONFIG
+    assert caught.value.message == f"Configuration '{name}' values must not be {why}."
 
 
 @pytest.mark.parametrize(
