@@ -21,6 +21,7 @@ from kproc.cli import (
     doctor,
     dump_log,
     groups,
+    import_log,
     lifecycle,
     pipeline,
     pipeline_demo,
@@ -106,6 +107,9 @@ app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor", short_help="Put what a report of a problem needs into one archive.")(doctor.doctor)
 app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(
     dump_log.dump_log
+)
+app.command("import-log", short_help="Put other brokers' files of partitions under topics of this one.")(
+    import_log.import_log
 )
 app.command("convert-log", short_help="Convert messages from before Kafka 0.11, which kproc refuses.")(
     convert_log.convert_log

@@ -1,0 +1,35 @@
+"""`kproc import-log`: other brokers' files of partitions, or set-aside ones, under topics of this broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kproc.cli.lines import print_line
+
+Sources = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FROM", help="Directories of partitions, or a data directory with all of its partitions."
+    ),
+]
+Data = Annotated[
+    Path,
+    typer.Option("--data", metavar="DIR", help="The data directory of the stopped broker to import into."),
+]
+
+
+def import_log(sources: Sources, data: Data) -> None:
+    """Copy partitions' files under existing topics of the same names, while both brokers are stopped."""
+    from kproc.config import Config
+    from kproc.server.import_partitions import import_partitions
+    from kproc.storage.checkpoints import read_meta_properties
+    from kproc.storage.fs import OsFs
+
+    meta = read_meta_properties(OsFs(), data)
+    settings = {"log.dirs": str(data)} if meta is None else {"log.dirs": str(data), "node.id": meta.node_id}
+    for each in import_partitions(Config.build(settings), sources):
+        converted = f", {each.converted_records} records converted" if each.converted_records else ""
+        print_line(f"{each.topic}-{each.partition}: {each.segments} segments from {each.source}{converted}")

@@ -1,0 +1,193 @@
+"""The guide MOVING.md, as it stands there: a real Kafka's files, and back by clients."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.peers.kafka import KafkaPeer
+from tests.support.broker import ROOT, ServedBroker
+from tests.support.java_tools import run_process
+from tests.support.kafka_jars import missing_reason
+from tests.support.secured_kafka import JVM
+
+pytest.importorskip("confluent_kafka", reason="confluent is not installed: it writes and reads")
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.java,
+    pytest.mark.own_broker,
+    pytest.mark.transports("process"),
+    pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
+]
+
+GROUP = "billing"
+SETTINGS = {
+    "num.network.threads": 1,
+    "num.io.threads": 2,
+    "group.initial.rebalance.delay.ms": 0,
+}
+KAFKA_SETTINGS = {
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "share.coordinator.state.topic.num.partitions": "1",
+}
+
+
+def steps(section: int) -> list[str]:
+    """The commands of a section of the guide, block by block."""
+    text = (ROOT / "kproc" / "MOVING.md").read_text()
+    (part,) = re.findall(rf"^## {section}\. .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", part, re.MULTILINE | re.DOTALL)
+    assert blocks
+    return blocks
+
+
+def run_step(block: str, **variables: str) -> str:
+    """Run a block in a shell in which `kproc` is this one."""
+    script = f'set -euo pipefail\nkproc() {{ "{sys.executable}" -m kproc "$@"; }}\n{block}'
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, **variables, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[KafkaPeer]:
+    peer = KafkaPeer(settings=KAFKA_SETTINGS, under=tmp_path, jvm=JVM)
+    peer.start()
+    try:
+        yield peer
+    finally:
+        peer.kill()
+
+
+def create_topics(bootstrap: str) -> None:
+    topics = [
+        NewTopic("orders", 2, 1, config={"retention.ms": "-1"}),
+        NewTopic("latest", 1, 1, config={"cleanup.policy": "compact"}),
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes], *, keys: list[bytes] | None = None) -> None:
+    """By an idempotent producer that writes to partition 0."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, key=keys[number] if keys else None, partition=0)
+    assert producer.flush(30) == 0
+
+
+def transact(bootstrap: str, values: list[bytes], *, is_commit: bool) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "mover"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce("orders", value, partition=1)
+    producer.flush(30)
+    producer.commit_transaction(30) if is_commit else producer.abort_transaction(30)
+
+
+def read_partition(bootstrap: str, topic: str, partition: int, count: int, offset: int = 0) -> list[bytes]:
+    """The committed values from an offset on."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "isolation.level": "read_committed"}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, partition, offset)])
+    values: list[bytes] = []
+    while len(values) < count:
+        message = consumer.poll(30)
+        assert message is not None, f"{len(values)} of {count}"
+        assert message.error() is None, message.error()
+        values.append(message.value())
+    consumer.close()
+    return values
+
+
+def commit(bootstrap: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def committed(bootstrap: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
+    (position,) = consumer.committed([TopicPartition("orders", 0)], 30)
+    consumer.close()
+    return int(position.offset)
+
+
+def java_consumer(bootstrap: str, group: str, count: int) -> list[str]:
+    """Values that Java's consumer reads; it begins where the group is, and gives up after a while."""
+    result = run_process(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", bootstrap, "--topic", "orders", "--group", group, "--timeout-ms", "8000"),
+        *("--max-messages", str(count), "--formatter-property", "print.offset=false"),
+        *("--command-property", "auto.offset.reset=earliest"),
+    )
+    return result.stdout.split()
+
+
+def test_guide_moves_from_kafka_and_back(kafka: KafkaPeer, tmp_path: Path) -> None:
+    create_topics(kafka.bootstrap)
+    orders = [b"k%d" % number for number in range(5)]
+    produce(kafka.bootstrap, "orders", orders)
+    produce(kafka.bootstrap, "latest", [b"1", b"2"], keys=[b"a", b"a"])
+    transact(kafka.bootstrap, [b"committed"], is_commit=True)
+    transact(kafka.bootstrap, [b"aborted"], is_commit=False)
+    commit(kafka.bootstrap, 3)
+    # Kafka's leader epochs grow by two with a restart: they are above those of the new topic.
+    kafka.restart()
+    produce(kafka.bootstrap, "orders", [b"k5"])
+    kafka.end()
+
+    data = tmp_path / "kproc"
+    variables = {"KAFKA": kafka.bootstrap, "KAFKA_DATA": str(kafka.data), "KPROC_DATA": str(data)}
+    create, move, show = steps(1)
+    with ServedBroker(data, settings=SETTINGS) as broker:
+        run_step(create, KPROC=broker.bootstrap, **variables)
+    moved = run_step(move, **variables)
+    assert "orders-0: 1 segments" in moved
+    with ServedBroker(data, settings=SETTINGS) as broker:
+        assert GROUP in run_step(show, KPROC=broker.bootstrap, **variables)
+        assert read_partition(broker.bootstrap, "orders", 0, 6) == [*orders, b"k5"]
+        assert read_partition(broker.bootstrap, "orders", 1, 1) == [b"committed"]
+        assert read_partition(broker.bootstrap, "latest", 0, 2)[-1] == b"2"
+        assert committed(broker.bootstrap) == 3
+        # A new producer must not be taken for one of Kafka's with the same id.
+        produce(broker.bootstrap, "orders", [b"new"])
+        transact(broker.bootstrap, [b"by the same id"], is_commit=True)
+        # Java's takes a partition whose leader epoch is below that of its records for one that it must wait for.
+        values = java_consumer(broker.bootstrap, GROUP, 100)
+        assert [value for value in values if value[0] in "kn"] == ["k3", "k4", "k5", "new"]
+        assert read_partition(broker.bootstrap, "orders", 1, 2) == [b"committed", b"by the same id"]
+        assert read_partition(broker.bootstrap, "orders", 0, 1, offset=6) == [b"new"]
+
+        kafka.start()
+        create_topics(kafka.bootstrap)
+        commit(kafka.bootstrap, 0)
+        copy, seek = steps(2)
+        variables["KAFKA"] = kafka.bootstrap
+        run_step(copy, KPROC=broker.bootstrap, **variables)
+        run_step(seek, KPROC=broker.bootstrap, **variables)
+        assert read_partition(kafka.bootstrap, "orders", 0, 7) == [*orders, b"k5", b"new"]
+        assert read_partition(kafka.bootstrap, "orders", 1, 2) == [b"committed", b"by the same id"]
+        produce(kafka.bootstrap, "orders", [b"back"])
+        assert "back" in java_consumer(kafka.bootstrap, GROUP, 100)
