@@ -33,6 +33,7 @@ from kproc.cli import (
     status,
     top,
     topic_changes,
+    topic_verify,
     topics,
     transactions,
     tune,
@@ -83,6 +84,7 @@ for _parser in (serve.SERVE, serve.DEV):
     _show(_parser)
 topics.app.command("alter")(topic_changes.alter)
 topics.app.command("trim")(topic_changes.trim)
+topics.app.command("verify")(topic_verify.verify)
 app.add_typer(topics.app, name="topic")
 app.add_typer(groups.app, name="group")
 app.add_typer(transactions.app, name="txn")

@@ -35,6 +35,25 @@ class Isolation(StrEnum):
     COMMITTED = "read-committed"
 
 
+SkipUnreadable = Annotated[
+    bool,
+    typer.Option(
+        "--skip-unreadable",
+        help="Go on behind a batch that cannot be read, with a line for each. Default: end with its offset.",
+    ),
+]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="As kcat's: %t %p %o %k %s %h %T, \\n \\t; or json, which produce --json reads. "
+        "[default: %s\\n; of several topics %t\\t%s\\n]",
+    ),
+]
+
+
 def consume(
     topics: Annotated[
         list[str],
@@ -75,16 +94,8 @@ def consume(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
     ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="FORMAT",
-            help="As kcat's: %t %p %o %k %s %h %T, \\n \\t; or json, which produce --json reads. "
-            "[default: %s\\n; of several topics %t\\t%s\\n]",
-        ),
-    ] = None,
+    template: Template = None,
+    skip_unreadable: SkipUnreadable = False,
     isolation: Annotated[
         Isolation,
         typer.Option(help="read-committed: without aborted transactions, up to the first open one."),
@@ -105,7 +116,16 @@ def consume(
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
     if is_watched and follow:
         print_note(f"kproc: following {', '.join(topics)}; Ctrl-C ends")
-    reader = _reader(bootstrap, topics, span, group, isolation, follow=follow, tells=is_watched)
+    reader = _reader(
+        bootstrap,
+        topics,
+        span,
+        group,
+        isolation,
+        follow=follow,
+        tells=is_watched,
+        skips_unreadable=skip_unreadable,
+    )
     _copy(reader, formatter, count)
 
 
@@ -168,6 +188,7 @@ def _reader(
     *,
     follow: bool,
     tells: bool,
+    skips_unreadable: bool,
 ) -> Reader:
     from kproc.cli.group_member import GroupMember
     from kproc.cli.record_reader import Assigned, Progress, Reader
@@ -176,7 +197,9 @@ def _reader(
     source: Source = (
         Assigned(span, progress) if group is None else GroupMember(group, topics, span, progress, tells=tells)
     )
-    return Reader(bootstrap, topics, source, isolation=isolation.replace("-", "_"))
+    return Reader(
+        bootstrap, topics, source, isolation=isolation.replace("-", "_"), skips_unreadable=skips_unreadable
+    )
 
 
 def _span(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,8 @@ Paths = Annotated[
         metavar="PATH", help="Segment files, directories of partitions, or a whole data directory."
     ),
 ]
+# Of one batch: of some kB it may hold millions, and each takes a kilobyte here.
+_RECORDS_SHOWN_MAX = 200_000
 _COLUMNS = (
     ("POSITION", "position"),
     ("BASE", "base_offset"),
@@ -141,15 +144,20 @@ def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
     from kproc.cluster.metadata_log import DIRECTORY_NAME
     from kproc.cluster.shown_records import without_secrets
     from kproc.errors import KafkaError
-    from kproc.wire.record_batch import decode_records
+    from kproc.wire.record_batch import walk_batch
 
     is_metadata = path.resolve().parent.name == DIRECTORY_NAME
 
     try:
-        decoded = decode_records(batch.content)
+        decoded = list(islice(walk_batch(batch.content), _RECORDS_SHOWN_MAX))
     except KafkaError as error:
         print_note(f"kproc: {path}: batch at position {batch.position}: {error}")
         return []
+    if batch.header.record_count > _RECORDS_SHOWN_MAX:
+        print_note(
+            f"kproc: {path}: batch at position {batch.position}: the first {_RECORDS_SHOWN_MAX} of "
+            f"{batch.header.record_count} records are shown"
+        )
     return [
         {
             "offset": record.offset,

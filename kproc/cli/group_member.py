@@ -32,6 +32,7 @@ class GroupMember:
         self._starts = span.starts
         self._tells = tells
         self._refusal: str | None = None
+        self._assigned: dict[Partition, int] = {}  # Where reading began.
         self._consumer: Any = None
         self._is_ending = False
         self.progress = progress
@@ -50,16 +51,23 @@ class GroupMember:
 
     def printed(self, records: Sequence[Consumed]) -> None:
         """These may be committed."""
-        from confluent_kafka import KafkaError, KafkaException, TopicPartition
-
         after = {(record.topic, record.partition): record.offset + 1 for record in records}
         for partition, offset in after.items():
-            try:
-                self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._STATE:
-                    raise Failure(f"{self._group}: {_words(error)}") from error
-                # It went to another member while we printed, which shows these records again.
+            self.skipped(partition, offset)
+
+    def start_of(self, partition: Partition) -> int:
+        return self._assigned.get(partition, -1)
+
+    def skipped(self, partition: Partition, offset: int) -> None:
+        """Everything before this offset may be committed."""
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+        try:
+            self._consumer.store_offsets(offsets=[TopicPartition(*partition, offset)])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise Failure(f"{self._group}: {_words(error)}") from error
+            # It went to another member while we printed, which shows these records again.
 
     def refused(self, error: Any) -> str | None:
         """An error of the group: what heals is left to librdkafka."""
@@ -116,6 +124,7 @@ class GroupMember:
             if committed.offset < 0:
                 each.offset = self._starts.get((each.topic, each.partition), OFFSET_BEGINNING)
                 begun += [each] if each.offset >= 0 else []
+        self._assigned = {(each.topic, each.partition): each.offset for each in partitions}
         consumer.assign(partitions)
         self.progress.give(_pairs(partitions))
         if begun:

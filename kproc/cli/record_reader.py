@@ -6,16 +6,24 @@ the coordinator of a group gives this member (`group_member.py`).
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kproc.cli.common import Failure, connect, librdkafka_security
 from kproc.cli.lines import print_note
 from kproc.cli.record_json import Consumed
 
+if TYPE_CHECKING:
+    from kproc.cli.batch_check import CheckedBatch
+
 Partition = tuple[str, int]
 
+logger = logging.getLogger(__name__)
+
+# After so many calls that found nothing, a batch that librdkafka cannot read may be in the way. 1 s.
+_QUIET_POLLS: Final = 4
 WAIT_S: Final = 0.25
 """How long a call waits for the first record before the loop looks around again."""
 LEAVE_WITHIN_S: Final = 10.0
@@ -69,6 +77,16 @@ class Progress:
             self._finished.add(partition)
             self._open.discard(partition)
 
+    @property
+    def waiting(self) -> list[Partition]:
+        """The partitions of which more is to be read."""
+        return sorted(self._mine if self.ends is None else self._open)
+
+    def skip(self, partition: Partition, offset: int) -> None:
+        """Nothing before `offset` can be read."""
+        if self.ends is not None and offset >= self.ends.get(partition, 0):
+            self.finish(partition)
+
     def wants(self, partition: Partition, offset: int) -> bool:
         """Whether a record belongs to what was asked for."""
         if partition not in self._mine:
@@ -79,6 +97,10 @@ class Progress:
         if offset >= end - 1:
             self.finish(partition)
         return offset < end
+
+
+class UnreadableBatch(Failure):
+    """A batch cannot be read, and is not to be skipped; the text says which and why."""
 
 
 class Source(Protocol):
@@ -95,6 +117,12 @@ class Source(Protocol):
 
     def refused(self, error: Any) -> str | None:
         """What an error that is about no partition means; None: nothing."""
+
+    def start_of(self, partition: Partition) -> int:
+        """Where reading of a partition began, or -1 if that is unknown."""
+
+    def skipped(self, partition: Partition, offset: int) -> None:
+        """Nothing before this offset is read any more."""
 
     def end(self, *, is_away: bool) -> None:
         """Before the consumer closes."""
@@ -128,6 +156,12 @@ class Assigned:
 
         return describe_error(error) if error.fatal() else None
 
+    def start_of(self, partition: Partition) -> int:
+        return self._span.starts.get(partition, -1)
+
+    def skipped(self, partition: Partition, offset: int) -> None:
+        """Nobody keeps where we are."""
+
     def end(self, *, is_away: bool) -> None:
         """Nothing to do."""
 
@@ -136,7 +170,13 @@ class Reader:
     """librdkafka's consumer on the partitions of its source."""
 
     def __init__(
-        self, bootstrap: str, topics: Sequence[str], source: Source, *, isolation: str = "read_uncommitted"
+        self,
+        bootstrap: str,
+        topics: Sequence[str],
+        source: Source,
+        *,
+        isolation: str = "read_uncommitted",
+        skips_unreadable: bool = False,
     ) -> None:
         from confluent_kafka import Consumer
 
@@ -144,7 +184,10 @@ class Reader:
         self._source = source
         self._progress = source.progress
         self._fatal: str | None = None
+        self._skips_unreadable = skips_unreadable
+        self._quiet_polls = 0  # Calls of `take` in a row that found nothing.
         self._is_down = self._is_away = False
+        self._behind: dict[Partition, int] = {}  # Behind the last batch that was skipped.
         self._bootstrap = bootstrap
         self._consumer = Consumer(
             {
@@ -201,6 +244,9 @@ class Reader:
             # One closed connection is enough for that; a refused one ends the command with its reason.
             self._is_down = False
             self._look_for_broker()
+        self._quiet_polls = 0 if records else self._quiet_polls + 1
+        if not records and (self._fatal is not None or self._is_look_due()):
+            self._look_for_unreadable()
         if self._fatal is not None and not records:
             raise Failure(f"{self._topics}: {self._fatal}")
         return records
@@ -228,6 +274,56 @@ class Reader:
             raise raised[0]
         if thread.is_alive():
             raise Failure(f"{self._bootstrap} does not answer: left without its word")
+
+    def _is_look_due(self) -> bool:
+        """Return True after 1 s without records, 2 s, 4 s and so on: who follows a quiet topic waits for hours."""
+        polls = self._quiet_polls
+        return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
+
+    def _look_for_unreadable(self) -> None:
+        """Look whether a batch that cannot be read is in the way. Name it, and end or go on behind it."""
+        from confluent_kafka import TopicPartition
+
+        from kproc.cli.batch_check import find_unreadable
+        from kproc.client import ClientError
+
+        waiting = self._progress.waiting
+        if not waiting:
+            return
+        at = self._consumer.position([TopicPartition(*each) for each in waiting])
+        try:
+            with connect(self._bootstrap) as client:
+                for each in at:
+                    offset = max(each.offset, self._behind.get((each.topic, each.partition), each.offset))
+                    if offset < 0:  # librdkafka has not read anything of it.
+                        offset = self._source.start_of((each.topic, each.partition))
+                    found = (
+                        find_unreadable(client, each.topic, each.partition, offset) if offset >= 0 else None
+                    )
+                    if found is not None:
+                        self._on_unreadable(each.topic, each.partition, found)
+        except UnreadableBatch:
+            raise
+        except (ClientError, Failure) as error:
+            # Another broker may lead the partition, or this one is away, which is looked for elsewhere.
+            logger.debug("no look for unreadable batches: %s", error)
+
+    def _on_unreadable(self, topic: str, partition: int, batch: CheckedBatch) -> None:
+        from confluent_kafka import TopicPartition
+
+        words = (
+            f"{topic}-{partition}: the batch at offsets {batch.offset} to {batch.next_offset - 1} cannot be read: "
+            f"{batch.problem}"
+        )
+        if not self._skips_unreadable:
+            raise UnreadableBatch(f"{words}; --skip-unreadable goes on behind it")
+        print_note(f"kproc: {words}; skipped")
+        self._behind[topic, partition] = batch.next_offset
+        self._consumer.seek(TopicPartition(topic, partition, batch.next_offset))
+        self._progress.skip((topic, partition), batch.next_offset)
+        self._source.skipped((topic, partition), batch.next_offset)
+        self._fatal = None
+        self._quiet_polls = 0
 
     def _look_for_broker(self) -> None:
         """Whether it can be reached: if not, an end in sight ends the command, one that follows waits for it."""

@@ -34,7 +34,7 @@ from kproc.storage.txn_index import read_aborted
 from kproc.wire.batch_header import CRC_FROM
 from kproc.wire.checksum import crc32c
 from kproc.wire.compression import Compression
-from kproc.wire.record_batch import BatchHeader, ControlType, control_type, decode_records
+from kproc.wire.record_batch import BatchHeader, ControlType, control_type, walk_batch
 
 
 class Batch(NamedTuple):
@@ -105,8 +105,8 @@ def _kind(batch: Batch) -> str:
     if not batch.header.is_control:
         return "txn" if batch.header.is_transactional else "data"
     try:
-        records = decode_records(batch.content)
-        return ControlType(control_type(records[0])).name.lower() if records else "control"
+        record = next(walk_batch(batch.content), None)
+        return ControlType(control_type(record)).name.lower() if record is not None else "control"
     except (KafkaError, ValueError):
         return "control"
 
@@ -212,9 +212,9 @@ def _check_batch(path: Path, batch: Batch, expected: int) -> list[Problem]:
     if batch.header.base_offset < expected:
         return [Problem(path, f"{at}: the one before it ends at {expected - 1}")]
     try:
-        decoded = decode_records(batch.content)
-        if batch.header.is_control:
-            for record in decoded:
+        # One by one: a batch of some kB may hold millions of records.
+        for record in walk_batch(batch.content):
+            if batch.header.is_control:
                 control_type(record)
     except KafkaError as error:
         return [Problem(path, f"{at}: {error}")]

@@ -23,7 +23,7 @@ from a producer to the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
@@ -326,21 +326,28 @@ def decode_records(batch: Buffer, limit_bytes: int | None = None) -> list[Record
 
     With log append time every record has the batch's max timestamp, whatever its producer wrote.
     """
+    return list(walk_batch(batch, limit_bytes))
+
+
+def walk_batch(batch: Buffer, limit_bytes: int | None = None) -> Iterator[Record]:
+    """`decode_records` one by one, for batches of strangers: a list of millions of records takes gigabytes."""
     header = parse_header(batch)
     if header.total_bytes > len(batch):
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"batch of {header.total_bytes} bytes is cut at {len(batch)}"
         )
     payload = memoryview(batch)[HEADER_BYTES : header.total_bytes]
-    records = record_format.decode_records(
+    records = record_format.walk_records(
         decompress(header.codec, payload, limit_bytes),
         header.record_count,
         header.base_timestamp,
         header.base_offset,
     )
-    if header.is_log_append_time:
-        records = [record._replace(timestamp_ms=header.max_timestamp) for record in records]
-    return records
+    if not header.is_log_append_time:
+        yield from records
+        return
+    for record in records:
+        yield record._replace(timestamp_ms=header.max_timestamp)
 
 
 class ControlType(IntEnum):

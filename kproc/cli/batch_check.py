@@ -1,0 +1,97 @@
+"""Finds batches that consumers cannot read, by Fetch: for `kproc topic verify`, and for `kproc consume` when it stops.
+
+librdkafka says nothing when it meets such a batch, or names no offset: it fetches the batch again and again. So the
+batches are fetched here as they are, and each is read as kproc's own decoder reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kproc.cli.common import Failure
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+_FETCH_BYTES: Final = 4 << 20
+_MAGIC_AT: Final = 16
+_MAGIC: Final = 2
+_WHOLE_HEADER: Final = 61
+
+
+class CheckedBatch(NamedTuple):
+    """One batch of a partition: where it begins, where the next one does, its records, and what is wrong with it."""
+
+    offset: int
+    next_offset: int
+    records: int
+    problem: str | None
+
+
+def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> bytes:
+    """Return the bytes of batches from the one with this offset on. Raises Failure for an error of the partition."""
+    from kproc.client import code_name
+    from kproc.wire.header import ApiKey
+
+    wanted = {
+        "partition": partition, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
+        "log_start_offset": -1, "partition_max_bytes": _FETCH_BYTES,
+    }  # fmt: skip
+    fields = {
+        "replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": _FETCH_BYTES, "isolation_level": 0,
+        "session_id": 0, "session_epoch": -1, "topics": [{"topic": topic, "partitions": [wanted]}],
+        "forgotten_topics_data": [], "rack_id": "",
+    }  # fmt: skip
+    row: dict[str, Any] = client.call_latest(ApiKey.FETCH, fields)["responses"][0]["partitions"][0]
+    if row["error_code"]:
+        raise Failure(f"{topic}-{partition}: {code_name(row['error_code'])}")
+    return row["records"] or b""
+
+
+def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
+    """Read every whole batch that ends at or after `offset`. A batch whose size is unknown ends the reading."""
+    from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, parse_header
+
+    position = 0
+    while position + _WHOLE_HEADER <= len(content):
+        base = int.from_bytes(content[position : position + 8], "big", signed=True)
+        magic = content[position + _MAGIC_AT]
+        if magic != _MAGIC:
+            yield CheckedBatch(base, base + 1, 0, f"message format {magic}")
+            return
+        header = parse_header(content, position)
+        total = header.batch_length + LOG_OVERHEAD_BYTES
+        if total < _WHOLE_HEADER or header.last_offset_delta < 0:
+            yield CheckedBatch(base, base + 1, 0, f"batch length {header.batch_length} is not possible")
+            return
+        if position + total > len(content):
+            return  # A Fetch cuts its last batch.
+        if header.last_offset >= offset:
+            problem = _problem_of(content[position : position + total])
+            yield CheckedBatch(base, header.last_offset + 1, header.record_count, problem)
+        position += total
+
+
+def _problem_of(batch: bytes) -> str | None:
+    """Return why consumers cannot read a batch, or None."""
+    from kproc.errors import KafkaError
+    from kproc.wire.record_batch import crc_of, parse_header, walk_batch
+
+    header = parse_header(batch)
+    if crc_of(batch) != header.crc:
+        return "its CRC-32C does not match"
+    try:
+        for record in walk_batch(batch):
+            if record.offset > header.last_offset:
+                return f"a record has offset {record.offset}, the batch ends at {header.last_offset}"
+    except KafkaError as error:
+        return error.message or str(error)
+    return None
+
+
+def find_unreadable(client: Client, topic: str, partition: int, offset: int) -> CheckedBatch | None:
+    """Return the batch with this offset if it cannot be read, else None."""
+    for batch in check_batches(fetch_batches(client, topic, partition, offset), offset):
+        return batch if batch.problem is not None else None
+    return None

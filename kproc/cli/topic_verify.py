@@ -1,0 +1,99 @@
+"""`kproc topic verify`: read every batch of topics over the network, and name those that consumers cannot read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kproc.cli.batch_check import check_batches, fetch_batches
+from kproc.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    connect_for_records,
+    print_json,
+    print_table,
+)
+from kproc.cli.lines import print_line
+from kproc.cli.positions import chosen_partitions
+from kproc.cli.topics import EARLIEST, LATEST, Names, checked_topics, offsets_at
+
+if TYPE_CHECKING:
+    from kproc.client import Client
+
+# Of one partition. All are counted.
+_SHOWN_MAX: Final = 20
+
+
+def verify(
+    names: Names,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated.")
+    ] = None,
+    output: OutputFormat = Format.TABLE,
+) -> None:
+    """Read all records, and name batches that consumers cannot read. Exit code 1 if there are some."""
+    rows: list[dict[str, Any]] = []
+    with connect_for_records(bootstrap) as client:
+        for topic in checked_topics(client, names):
+            known = [each["partition_index"] for each in topic["partitions"]]
+            numbers = chosen_partitions(topic["name"], known, partition)
+            starts = offsets_at(client, topic["name"], dict.fromkeys(numbers, EARLIEST))
+            ends = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST))
+            rows += [_verify(client, topic["name"], each, starts[each], ends[each]) for each in numbers]
+    if output is Format.JSON:
+        print_json(rows)
+    else:
+        _print(rows)
+    unreadable = [f"{row['topic']}-{row['partition']}" for row in rows if row["unreadable"]]
+    if unreadable:
+        raise Failure(f"batches that cannot be read: {', '.join(unreadable)}")
+
+
+def _verify(client: Client, topic: str, partition: int, start: int, end: int) -> dict[str, Any]:
+    """Read one partition up to the end that it had when the command began."""
+    batches = records = unreadable = 0
+    first: list[dict[str, Any]] = []
+    offset = start
+    while offset < end:
+        before = offset
+        for batch in check_batches(fetch_batches(client, topic, partition, offset), offset):
+            offset = batch.next_offset
+            batches += 1
+            records += batch.records
+            if batch.problem is not None:
+                unreadable += 1
+                if len(first) < _SHOWN_MAX:
+                    shown = {
+                        "offset": batch.offset,
+                        "next_offset": batch.next_offset,
+                        "problem": batch.problem,
+                    }
+                    first.append(shown)
+        if offset == before:
+            raise Failure(f"{topic}-{partition}: no batch at offset {offset}, the log ends at {end}")
+    return {
+        "topic": topic,
+        "partition": partition,
+        "batches": batches,
+        "records": records,
+        "unreadable": unreadable,
+        "first": first,
+    }
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    keys = ("topic", "partition", "batches", "records", "unreadable")
+    print_table([key.upper() for key in keys], [[row[key] for key in keys] for row in rows])
+    for row in rows:
+        name = f"{row['topic']}-{row['partition']}"
+        for batch in row["first"]:
+            last = batch["next_offset"] - 1
+            print_line(f"{name}: the batch at offsets {batch['offset']} to {last}: {batch['problem']}")
+        more = row["unreadable"] - len(row["first"])
+        if more:
+            print_line(f"{name}: {more} more")
