@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from kproc.api.calls import B, Call, Lost, R, Reply
+from kproc.api.own_operations import OwnOperation
 from kproc.cluster.controller import lost_with_controller
 from kproc.errors import ErrorCode, KafkaError
 
@@ -68,10 +69,9 @@ class LogLevels(msgspec.Struct, array_like=True):
 
 
 class OwnRequest(msgspec.Struct, array_like=True):
-    """One of kproc's own operations (controller/operations.py), with the JSON object that its client sent."""
+    """One of kproc's own operations (controller/operations.py)."""
 
-    op: str
-    fields: dict[str, Any]
+    operation: OwnOperation
 
 
 class OwnAnswer(Reply):

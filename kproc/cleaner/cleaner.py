@@ -82,7 +82,7 @@ class Cleaner(LinkedAgent):
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
         # (version of the metadata that the caller knows, whom to answer when the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
-        self._served = ServedCalls()
+        self._served = ServedCalls(self.containment)
         self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
         self._served.add(
             DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))
@@ -129,7 +129,7 @@ class Cleaner(LinkedAgent):
         elif kind == DELTA:
             self._note_deleted(self._image.apply(view).deleted)
         elif kind == CALL:
-            serve_raw_call(view, peer.outbox, self._served.serve_raw)
+            serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
         else:
             assert kind == REPLY, kind
             self._calls.take_reply(view)

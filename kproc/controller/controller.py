@@ -238,7 +238,7 @@ class Controller(LinkedAgent):
 
     def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
         if kind == CALL:
-            serve_raw_call(view, peer.outbox, self._served.serve_raw)
+            serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
         elif kind == DELTA_ACK:
             self._acknowledged(peer, TOKEN.unpack_from(view)[0])
         else:
@@ -246,7 +246,7 @@ class Controller(LinkedAgent):
             self._calls.take_reply(view)
 
     def _make_served(self, *, waits_for_handlers: bool) -> ServedCalls:
-        served = ServedCalls()
+        served = ServedCalls(self.containment)
         serve_changes(served, partial(self.serve, waits_for_handlers=waits_for_handlers))
         served.add(OWN, self._serve_own)
         served.add(SET_LOG_LEVELS, self._set_log_levels)
@@ -258,8 +258,9 @@ class Controller(LinkedAgent):
         def answer(reply: dict[str, Any]) -> None:
             on_reply(OwnAnswer(error=reply["error"], result=reply["result"]))
 
-        if not self.containment.run(body.op, None, self._operations.serve, body.op, body.fields, answer):
-            on_reply(OwnAnswer(error=f"{body.op} failed: see the broker's log"))
+        what = f"the operation {type(body.operation).__name__}"
+        if not self.containment.run(what, None, self._operations.serve, body.operation, answer):
+            on_reply(OwnAnswer(error=f"{what} failed: see the broker's log"))
 
     def _set_log_levels(self, body: LogLevels, on_reply: OnResult[Outcome]) -> None:
         def on_set(reply: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
 
-Each is `operation(body, on_reply)` and may answer later: what concerns processes is forwarded to the supervisor, which
-alone starts and ends them. Counts chosen here are stored as dynamic configs first, so that they survive a restart of
-the broker. Kafka's rule that a count may at most double or halve does not apply to them; the bounds below do.
+Their bodies are those of api/own_operations.py. Each may answer later: what concerns processes is forwarded to the
+supervisor, which alone starts and ends them. Counts chosen here are stored as dynamic configs first, so that they
+survive a restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the
+bounds below do.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from kproc.api.own_operations import KillClient, OwnOperation, Rebalance, Scale, ShowClients, ShowStatus
 from kproc.cluster.controller import failure_of
 from kproc.cluster.role_counts import role_count_max
 from kproc.observe.network_figures import CONTROL
@@ -20,7 +22,6 @@ from kproc.role.asks import LOG_LEVELS, OnReply
 from kproc.role.plan import Plan
 from kproc.role.roles import CONTROL_PROCESSOR
 
-PrivateOperation = Callable[[dict[str, Any], OnReply], None]
 AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
 
 # What a scale request may name, and the setting behind it.
@@ -89,26 +90,26 @@ class Operations:
         # Part of a ticket: tells a predecessor's tickets from our own.
         self._started_ms = plan.clock.wall_ms()
         self.controller: Decides  # Set by the controller itself, when it is made.
-        self._operations: dict[str, PrivateOperation] = {
-            "status": self._show_status,
-            "scale": self._scale,
-            "rebalance": self._rebalance,
-            "clients": self._show_clients,
-            "kill-client": self._kill_client,
-        }
 
-    def serve(self, name: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def serve(self, operation: OwnOperation, on_reply: OnReply) -> None:
         """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
-        operation = self._operations.get(name)
-        if operation is None:
-            refused(on_reply, f"unknown operation {name!r}")
-            return
         try:
-            operation(body, on_reply)
+            if isinstance(operation, ShowStatus):
+                self._show_status(on_reply)
+            elif isinstance(operation, Scale):
+                self._scale(operation, on_reply)
+            elif isinstance(operation, Rebalance):
+                self._ask("rebalance", {}, _passes_on(on_reply))
+            elif isinstance(operation, ShowClients):
+                self._show_clients(on_reply)
+            elif isinstance(operation, KillClient):
+                self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
+            else:
+                answered(on_reply, {})
         except OperationFailed as failure:
             refused(on_reply, str(failure))
 
-    def _show_status(self, _body: dict[str, Any], on_reply: OnReply) -> None:
+    def _show_status(self, on_reply: OnReply) -> None:
         answered(
             on_reply,
             {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]},
@@ -116,13 +117,13 @@ class Operations:
 
     # -- scale -------------------------------------------------------------------------------------------------
 
-    def _scale(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Change the counts: {"processors": N, "handlers": M}, either or both; or ask about a change: {"ticket"}.
+    def _scale(self, body: Scale, on_reply: OnReply) -> None:
+        """Change the counts of processors, handlers or both; or ask about a change by its ticket.
 
         Answered when the change is done, or else at the next tick with {"is_done": False, "ticket"}: a request that
         waited for the end would keep the Handler that holds it from leaving.
         """
-        ticket = body.get("ticket")
+        ticket = body.ticket
         if ticket is None:
             if len(self._scales) > _WAITING_MAX:
                 raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
@@ -194,10 +195,7 @@ class Operations:
 
     # -- connections -------------------------------------------------------------------------------------------
 
-    def _rebalance(self, _body: dict[str, Any], on_reply: OnReply) -> None:
-        self._ask("rebalance", {}, _passes_on(on_reply))
-
-    def _show_clients(self, _body: dict[str, Any], on_reply: OnReply) -> None:
+    def _show_clients(self, on_reply: OnReply) -> None:
         def on_clients(reply: dict[str, Any]) -> None:
             for row in reply.get("clients", ()):
                 is_control = row["processor"] == CONTROL_PROCESSOR.index
@@ -206,12 +204,6 @@ class Operations:
             _passes_on(on_reply)(reply)
 
         self._ask("clients", {}, on_clients)
-
-    def _kill_client(self, body: dict[str, Any], on_reply: OnReply) -> None:
-        connection_id = body.get("id")
-        if not isinstance(connection_id, str):
-            raise OperationFailed("kill-client needs the id of a connection, as `kproc clients` shows it")
-        self._ask("kill_client", {"id": connection_id}, _passes_on(on_reply))
 
 
 def _passes_on(on_reply: OnReply) -> OnReply:
@@ -228,12 +220,13 @@ def _passes_on(on_reply: OnReply) -> OnReply:
     return take
 
 
-def _wanted_counts(body: dict[str, Any]) -> dict[str, int]:
-    wanted = {what: body[what] for what in COUNTS if body.get(what) is not None}
+def _wanted_counts(body: Scale) -> dict[str, int]:
+    given = {"processors": body.processors, "handlers": body.handlers}
+    wanted = {what: count for what, count in given.items() if count is not None}
     if not wanted:
         raise OperationFailed("scale needs a number of processors or of handlers")
     most = role_count_max()
     for what, count in wanted.items():
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
-            raise OperationFailed(f"{what} must be a number from 1 to {most}, not {count!r}")
+        if not 1 <= count <= most:
+            raise OperationFailed(f"{what} must be a number from 1 to {most}, not {count}")
     return wanted

@@ -217,7 +217,10 @@ class ClientRequests:
                 elif kind == REQUEST_BLOCK:
                     self._serve_block(client, view)
                 else:
-                    self._on_news(client, kind, view)
+                    try:
+                        self._on_news(client, kind, view)
+                    except Exception as error:  # noqa: BLE001 - contained
+                        self._services.containment.caught("the record of a Processor", error)
             self._produce.flush()
             if self._coordinators.dirty:
                 self._coordinators.flush()

@@ -338,7 +338,7 @@ class Handler(LinkedAgent):
             return 0
         for kind, view in batch:
             if kind == CALL:
-                serve_raw_call(view, peer.outbox, self._owner_calls.serve_raw)
+                serve_raw_call(view, peer.outbox, self._owner_calls.serve_raw, self.containment)
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:

@@ -57,7 +57,7 @@ class OwnerCalls:
         self._services = services
         self._containment = services.containment
         self._transfers = transfers
-        served = ServedCalls()
+        served = ServedCalls(services.containment)
         self._by_op = served.by_op
         for each in SERVED.values():
             served.add(each.call, partial(each.serve, services))
@@ -78,7 +78,7 @@ class OwnerCalls:
         try:
             body = self._by_op[op].decode(raw)
         except Exception as error:
-            if op in _UNCONTAINED:
+            if op in _UNCONTAINED:  # A claimer must not take us for dead: there would be two owners.
                 raise
             self._lose(op, error, on_reply)
         else:

@@ -163,8 +163,7 @@ class ConnectionTable:
     def close_failed(self, connection: Connection, error: Exception) -> None:
         """Close a connection after an unexpected error, in whatever state its descriptor is."""
         if not isinstance(error, OSError):
-            self._state.counts[SLOT["contained_failures"]] += 1
-            self._containment.caught(f"the work for connection {connection.id}", error)
+            self.contain(f"the work for connection {connection.id}", error)
         logger.error("closing connection %d: %s", connection.id, error)
         if connection.fd not in self.by_fd:
             return
@@ -174,6 +173,11 @@ class ConnectionTable:
             logger.debug("connection %d is in no epoll: %s", connection.id, also)
         connection.interest = DETACHED
         self.close(connection, str(error))
+
+    def contain(self, what: str, error: Exception) -> None:
+        """Count and log an unexpected error."""
+        self._state.counts[SLOT["contained_failures"]] += 1
+        self._containment.caught(what, error)
 
     def hung_up(self, connection: Connection) -> None:
         """Handle a hang-up of a client. If its connection is paused, requests in the socket are still to be served."""

@@ -107,18 +107,21 @@ class ResponseWriter:
                 if answers:
                     self._pass_back(answers, touched)
                     answers = []
-                if kind <= CLOSE:
-                    connection_id, sequence, _, _ = _unpack_head(view)
-                    if lent:
-                        self._blocks.give_back(connection_id, sequence)
-                    if kind != SEND_PARTS or not self._pass_back_range(
-                        connection_id, sequence, view, touched
-                    ):
-                        self._take_response(kind, view, touched)
-                elif kind != HINT:
-                    self._take_word(kind, view)
-                elif self._handlers.router is not None:
-                    self._handlers.router.learn(view)
+                try:
+                    if kind <= CLOSE:
+                        connection_id, sequence, _, _ = _unpack_head(view)
+                        if lent:
+                            self._blocks.give_back(connection_id, sequence)
+                        if kind != SEND_PARTS or not self._pass_back_range(
+                            connection_id, sequence, view, touched
+                        ):
+                            self._take_response(kind, view, touched)
+                    elif kind != HINT:
+                        self._take_word(kind, view)
+                    elif self._handlers.router is not None:
+                        self._handlers.router.learn(view)
+                except Exception as error:  # noqa: BLE001 - contained: the connection that it is about ends
+                    self._close_misread(view, error)
             if answers:
                 self._pass_back(answers, touched)
             for connection in touched:
@@ -130,6 +133,14 @@ class ResponseWriter:
             if self._timed.leaving:
                 self._finish_timed()
         return work
+
+    def _close_misread(self, view: memoryview, error: Exception) -> None:
+        """Close the connection of a Handler's record that could not be read."""
+        connection = self._table.by_id.get(_unpack_head(view)[0]) if len(view) >= HEAD_BYTES else None
+        if connection is not None:
+            self._table.close_failed(connection, error)
+        else:
+            self._table.contain("the record of a Handler", error)
 
     def _finish_timed(self) -> None:
         self._timed.finish(self._table.by_id)

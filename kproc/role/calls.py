@@ -4,6 +4,9 @@ A call is a CALL record (token, msgpack [op, body], raw payload), its answer a R
 reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
 as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
 successor (`Calls.take_back`). Each call is declared with its types (api/calls.py); a `ServedCalls` answers it.
+
+A peer's bytes are decoded inside containment: what cannot be decoded ends that call, as if its peer had died, and never
+the role that reads it.
 """
 
 from __future__ import annotations
@@ -89,11 +92,17 @@ class Calls:
 
     def take_reply(self, view: memoryview) -> None:
         """Pass a REPLY record to the callback of its call."""
-        token, length = TOKEN.unpack_from(view)
-        found = self._open.get(token)
+        found: _Open | None = None
+        reply: Any = Lost()
+        try:
+            token, length = TOKEN.unpack_from(view)
+            found = self._open.get(token)
+            if found is not None:
+                reply = found.take(view[TOKEN.size : TOKEN.size + length])
+        except Exception as error:  # noqa: BLE001 - contained
+            self._containment.caught("the reply of another role", error)
         if found is None:  # Lost already, with the peer that is answering all the same.
             return
-        reply = found.take(view[TOKEN.size : TOKEN.size + length])
         if isinstance(reply, Lost) or not reply.is_open:
             del self._open[token]
         self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
@@ -139,8 +148,9 @@ class Served(NamedTuple):
 class ServedCalls:
     """The calls that a role answers, and how: now or later, by their types."""
 
-    def __init__(self) -> None:
+    def __init__(self, containment: Containment) -> None:
         self.by_op: dict[str, Served] = {}
+        self._containment = containment
 
     def add(self, call: Call[B, R], serve: Callable[[B, OnResult[R]], None]) -> None:
         self.add_with_payload(call, lambda body, _payload, on_reply: serve(body, on_reply))
@@ -151,9 +161,13 @@ class ServedCalls:
     def serve_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
     ) -> None:
-        """Answer a call as it comes from its link."""
-        served = self.by_op[op]
-        served.serve(served.decode(raw), payload, on_reply)
+        """Answer a call as it comes from its link; as lost if that fails unexpectedly."""
+        try:
+            served = self.by_op[op]
+            served.serve(served.decode(raw), payload, on_reply)
+        except Exception as error:  # noqa: BLE001 - contained
+            self._containment.caught(f"{op}, a call of another role,", error)
+            on_reply(None)
 
     def ask(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """Answer a call of this role itself."""
@@ -164,13 +178,19 @@ class ServedCalls:
         self.by_op[call.name].serve(body, bytearray(), on_result)
 
 
-def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw) -> None:
+def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw, containment: Containment) -> None:
     """Let `serve(op, body, payload, on_reply, is_gone)` answer a CALL record, now or later. It decodes the body."""
-    token, length = TOKEN.unpack_from(view)
-    op, raw = _decode_call(view[TOKEN.size : TOKEN.size + length])
+    token = 0
 
     def on_reply(reply: Any) -> None:
         encoded = _encode(reply)
         outbox.push(REPLY, TOKEN.pack(token, len(encoded)), encoded)
 
+    try:
+        token, length = TOKEN.unpack_from(view)
+        op, raw = _decode_call(view[TOKEN.size : TOKEN.size + length])
+    except Exception as error:  # noqa: BLE001 - contained
+        containment.caught("a call of another role", error)
+        on_reply(None)
+        return
     serve(op, raw, view[TOKEN.size + length :], on_reply, outbox.is_closed)

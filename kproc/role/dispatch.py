@@ -10,6 +10,7 @@ from kproc.api import registry
 from kproc.api.calls import Lost
 from kproc.api.controller_calls import OWN, OwnAnswer, OwnRequest
 from kproc.api.division import count_rows
+from kproc.api.own_operations import InvalidOperation, Ping, ShowClients, ShowStatus, decode_operation
 from kproc.errors import ErrorCode, ProtocolError
 from kproc.metrics.requests import REQUESTS
 from kproc.role.divided_requests import (
@@ -30,7 +31,7 @@ PRIVATE_VERSION: Final = 0
 # No operation needs more. JSON is decoded in one step.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these need DESCRIBE on the cluster, all others ALTER.
-_PRIVATE_READING: Final = frozenset({"status", "clients"})
+_PRIVATE_READING: Final = (ShowStatus, ShowClients)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS_SERVED: Final = range(5)
@@ -95,15 +96,8 @@ def after_header_tags(body: memoryview) -> memoryview:
 
 
 def _serve_private(request: HandlerRequest, body: memoryview) -> None:
-    if len(body) > _PRIVATE_BYTES_MAX:
-        raise ProtocolError(f"private operation of {len(body)} bytes, at most {_PRIVATE_BYTES_MAX} are read")
     if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
         raise ProtocolError("private operations are for loopback clients of this version")
-    try:
-        wanted = orjson.loads(body)
-        op = wanted["op"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise ProtocolError(f"private operation: {error}") from error
 
     def on_reply(reply: OwnAnswer | Lost) -> None:
         if isinstance(reply, Lost):
@@ -114,12 +108,20 @@ def _serve_private(request: HandlerRequest, body: memoryview) -> None:
             length.to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + payload
         )
 
-    if op == "ping":
+    try:
+        if len(body) > _PRIVATE_BYTES_MAX:
+            raise InvalidOperation(f"{len(body)} bytes, at most {_PRIVATE_BYTES_MAX} are read")
+        operation = decode_operation(body)
+    except InvalidOperation as error:
+        request.count_error(ErrorCode.INVALID_REQUEST)
+        on_reply(OwnAnswer(error=f"{ErrorCode.INVALID_REQUEST.name}: {error}"))
+        return
+    if isinstance(operation, Ping):
         on_reply(OwnAnswer(result={}))
         return
-    right = Operation.DESCRIBE if op in _PRIVATE_READING else Operation.ALTER
+    right = Operation.DESCRIBE if isinstance(operation, _PRIVATE_READING) else Operation.ALTER
     if not request.is_allowed(right, ResourceType.CLUSTER, CLUSTER_NAME):
         reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
         on_reply(OwnAnswer(error=reason))
         return
-    request.ask_controller(OWN, OwnRequest(op, wanted), on_reply)
+    request.ask_controller(OWN, OwnRequest(operation), on_reply)

@@ -78,6 +78,9 @@ class ClientPeer:
 
     def introduce(self, connection_id: int, identity: memoryview) -> None:
         """Store who the client of a connection is whose requests will follow."""
+        # First: if what comes cannot be read, the connection is nobody's, and not its former client's.
+        self.identities.pop(connection_id, None)
+        self.sessions.pop(connection_id, None)
         host = host_text(bytes(identity[:ADDRESS_BYTES]))
         session = _session(bytes(identity[ADDRESS_BYTES:]))
         self.identities[connection_id] = Identity(host, session.principal)

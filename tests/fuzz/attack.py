@@ -17,6 +17,7 @@ from typing import Final
 
 from kproc.client import Client
 from kproc.errors import ErrorCode
+from kproc.role.dispatch import PRIVATE_API_KEY
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.fuzz import encrypted, rights
@@ -59,6 +60,7 @@ IDLE_SHARE_MAX: Final = 0.25  # Of one core, for all roles together.
 IDLE_SECONDS: Final = 20.0
 PSS_GROWTH_MAX: Final = 400 << 20
 DESCRIPTORS_GROWTH_MAX: Final = 400
+OWN_SHARE: Final = 0.01  # Requests for kproc's own operations.
 _LEARNED: Final = {int(ApiKey.JOIN_GROUP): 20, int(ApiKey.FETCH): 300}  # One answer in so many is read.
 
 
@@ -152,6 +154,9 @@ class Attack:
         for _ in range(lines):
             frames, rough = [], []
             for number in range(frames_each):
+                if self.source.random() < OWN_SHARE:
+                    frames.append((PRIVATE_API_KEY, 0, self.make.own_operation(number)))
+                    continue
                 key, frame = self.make.frame(number)
                 entry = key, struct.unpack_from(">h", frame, 6)[0], frame
                 (rough if self.make.is_rough else frames).append(entry)
@@ -262,7 +267,7 @@ class Attack:
                 break
             if key != ApiKey.PRODUCE:  # Which may have had acks=0.
                 raise Found(
-                    f"{ApiKey(key).name} {version} has no answer, one behind it has: {frame.hex()[:4000]}"
+                    f"API key {key} {version} has no answer, one behind it has: {frame.hex()[:4000]}"
                 )
         else:
             raise Found(f"an answer that nobody waits for: correlation id {correlation_id}")

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from kproc.role.dispatch import PRIVATE_API_KEY
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.primitives import encode_unsigned_varint
@@ -88,6 +89,12 @@ class FrameMaker:
         make(out)
         out[:4] = struct.pack(">i", len(out) - 4)
         return key, bytes(out)
+
+    def own_operation(self, correlation_id: int) -> bytes:
+        """A frame for one of kproc's own operations, or nearly one."""
+        head = struct.pack(">hhih", PRIVATE_API_KEY, 0, correlation_id, 4) + b"fuzz"
+        body = values.odd_json(self.source)
+        return struct.pack(">i", len(head) + len(body)) + head + body
 
     def damaged(self, correlation_id: int) -> bytes:
         """A frame of which something is wrong, but its length."""

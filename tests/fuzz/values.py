@@ -5,6 +5,7 @@ A request is made of the first kind but for a few fields: with nothing but extre
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from typing import Any, Final
@@ -191,3 +192,37 @@ def setting_names() -> list[str]:
 def setting_values() -> list[str]:
     """What they are changed to."""
     return [*VALUES, *MORE_VALUES]
+
+
+# -- kproc's own operations ----------------------------------------------------------------------------------------
+
+_OPERATIONS: Final = ("ping", "status", "clients", "scale", "kill-client", "no-such", "")
+_MEMBERS: Final = ("op", "processors", "handlers", "ticket", "id", "x", "", "\x1b[2J", "\ud800")
+
+
+def odd_json(source: random.Random) -> bytes:
+    """A body for API key 30000 that is nearly an operation. None changes the roles or closes a connection."""
+    body = json.dumps(
+        {
+            "op": source.choice(_OPERATIONS) if source.random() < 0.6 else _odd_value(source, 0),
+            **{source.choice(_MEMBERS): _odd_value(source, 0) for _ in range(source.randrange(3))},
+        }
+    ).encode()
+    draw = source.random()
+    if draw < 0.15:
+        return body[: source.randrange(len(body))]
+    if draw < 0.3:
+        return flip_bits(b"\0\0\0\0" + body, source)[4:]
+    if draw < 0.35:
+        depth = source.choice((10, 900, 20_000))
+        return b'{"op":"status","x":' + b"[" * depth + b"]" * depth + b"}"
+    return body
+
+
+def _odd_value(source: random.Random, depth: int) -> Any:
+    draw = source.randrange(10 if depth < 4 else 7)
+    if draw < 7:
+        return (None, True, -1, 10**30, 1.5, "x" * source.choice((0, 3, 70_000)), float("inf"))[draw]
+    if draw < 9:
+        return [_odd_value(source, depth + 1) for _ in range(source.randrange(3))]
+    return {source.choice(_MEMBERS): _odd_value(source, depth + 1) for _ in range(source.randrange(3))}

@@ -340,7 +340,7 @@ class Scene:
 
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """A Handler's call."""
-        served = ServedCalls()
+        served = ServedCalls(Containment())
         serve_changes(served, self._decide)
         served.ask(call, body, on_reply)
 

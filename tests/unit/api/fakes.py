@@ -38,7 +38,7 @@ class Broker:
         self.cluster = InMemoryController(settings, handlers=handlers)
         self.calls: deque[tuple[Call[Any, Any], Any, Callable[[Any], None]]] = deque()
         self.controller_failure: Fields | Lost | None = None
-        self._served = ServedCalls()
+        self._served = ServedCalls(Containment())
         serve_changes(self._served, self._decide)
         self.client = Identity("/127.0.0.1", ANONYMOUS)  # Who asks.
         self.services = SimpleNamespace(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from kproc.api.calls import Lost
 from kproc.api.controller_calls import CHANGE, OWN, Change, Changed, OwnAnswer, OwnRequest
+from kproc.api.own_operations import OwnOperation
 from kproc.clock import ManualClock
 from kproc.cluster.controller import FAILURE
 from kproc.cluster.image import ClusterImage
@@ -80,7 +83,8 @@ class ScriptedPeer:
             assert isinstance(reply, OwnAnswer)
             replies.append({"error": reply.error, "result": reply.result})
 
-        self.calls.ask(self.outbox, CONTROLLER, OWN, OwnRequest(op, fields), on_reply)
+        operation = msgspec.convert({"op": op, **fields}, OwnOperation)
+        self.calls.ask(self.outbox, CONTROLLER, OWN, OwnRequest(operation), on_reply)
         self.outbox.flush()
         return replies
 
@@ -435,14 +439,34 @@ def test_data_of_another_cluster_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_private_operations_are_served_and_unknown_ones_named(
-    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]
-) -> None:
+def test_own_operation_is_answered(rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer]) -> None:
     heard = peers[0].ask_own("status")
-    unknown = peers[0].ask_own("dance")
     rig.settle()
     assert [(reply["error"], reply["result"]["cluster_id"]) for reply in heard] == [(None, "the-cluster")]
-    assert unknown == [{"error": "unknown operation 'dance'", "result": None}]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_calls_and_replies_do_not_end_the_controller(
+    rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], seed: int
+) -> None:
+    """Whatever a Handler sends, the controller goes on for everybody else."""
+    chance = random.Random(seed)
+    request = msgspec.msgpack.encode(["own", [{"op": "status"}]])
+    for _ in range(300):
+        damaged = bytearray(TOKEN.pack(chance.randrange(5), len(request)) + request)
+        for _ in range(chance.randrange(1, 4)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        del damaged[chance.randrange(8, len(damaged) + 1) :]
+        peers[0].outbox.push(chance.choice((CALL, REPLY)), bytes(damaged))
+    peers[0].outbox.flush()
+    for _ in range(40):
+        rig.controller.do_work(0)
+        peers[0].inbox.poll(1000)
+        peers[0].inbox.release()
+    heard = peers[1].ask_own("status")
+    rig.settle()
+    assert heard[0]["error"] is None
+    assert rig.controller.containment.count > 0
 
 
 def test_scale_is_answered_when_the_supervisor_has_done_it(
@@ -511,7 +535,7 @@ def test_more_changes_than_anybody_means_are_refused(
     assert "16 changes wait already" in late[0]["error"]
 
 
-@pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": True}])
+@pytest.mark.parametrize("body", [{}, {"processors": 0}, {"handlers": 10_000}, {"handlers": -1}])
 def test_scale_to_nonsense_is_refused(
     rig: ControllerRig, peers: tuple[ScriptedPeer, ScriptedPeer], body: dict[str, int]
 ) -> None:

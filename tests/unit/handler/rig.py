@@ -21,6 +21,7 @@ from kproc.api import load_all
 from kproc.api.controller_calls import OWN
 from kproc.clock import ManualClock
 from kproc.cluster.image import PartitionImage
+from kproc.containment import Containment
 from kproc.controller.answers import serve_changes
 from kproc.handler.fast_path import FastPath, NoFastPath
 from kproc.handler.handler import Handler
@@ -507,12 +508,12 @@ class HandlerRig:
                 on_reply(reply)
                 outbox.flush()
 
-        served = ServedCalls()
+        served = ServedCalls(Containment())
         serve_changes(served, decide)
         # Nobody here reads reports, or answers kproc's own operations.
         for call in (TOLD, OWN):
             served.add(call, lambda _body, _on_reply: None)
-        serve_raw_call(view, outbox, served.serve_raw)
+        serve_raw_call(view, outbox, served.serve_raw, Containment())
         return is_served
 
     # -- the cluster -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -17,9 +18,19 @@ from kproc.errors import ErrorCode, FatalError
 from kproc.group.coordinator import GroupCoordinator
 from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.metrics.spec import SLOT
+from kproc.security.principal import Principal
 from kproc.storage import log_append
 from kproc.transport.agent import STORE_MS
-from kproc.transport.envelope import CLOSE
+from kproc.transport.envelope import (
+    CLOSE,
+    DISCONNECTED,
+    HEAD,
+    IDENTITY,
+    MOVE_IN,
+    MOVE_OUT,
+    RECALL_BLOCK,
+    SOCKET_TIME,
+)
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.groups import SESSION_MS, join_fields
@@ -228,3 +239,32 @@ def test_a_call_that_cannot_be_read_is_answered_as_if_we_had_died(start: Start, 
     parts_of(rig.handler()).owner_calls.serve_raw(op, body, memoryview(b""), replies.append, lambda: False)
     assert replies == [None]
     assert rig.handler().containment.count == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_news_of_a_processor_do_not_end_the_handler(start: Start, seed: int) -> None:
+    chance = random.Random(seed)
+    rig = start()
+    processor = rig.processors[0]
+    for _ in range(200):
+        kind = chance.choice((IDENTITY, SOCKET_TIME, MOVE_OUT, MOVE_IN, DISCONNECTED, RECALL_BLOCK))
+        record = HEAD.pack(2, 0, 0, 0) + chance.randbytes(chance.randrange(40))
+        processor.outbox.push(kind, record[: chance.randrange(len(record) + 1)])
+    processor.outbox.flush()
+    rig.settle()
+    while processor.inbox.poll(1000):
+        processor.inbox.release()
+    answer = processor.ask(ApiKey.API_VERSIONS, 0, {})
+    assert answer["error_code"] == 0
+    assert surprises(rig) > 0
+
+
+def test_identity_that_cannot_be_read_leaves_no_former_identity(start: Start) -> None:
+    rig = start()
+    processor = rig.processors[0]
+    processor.introduce("10.0.0.7", principal=Principal("User", "alice"))
+    processor.outbox.push(IDENTITY, HEAD.pack(1, 0, 0, 0), b"\xff" * 30)
+    processor.outbox.flush()
+    rig.settle()
+    (client,) = rig.handler()._clients.values()
+    assert client.requests.identities == {}

@@ -10,9 +10,9 @@ import pytest
 
 from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
 from kproc.containment import Containment
-from kproc.role.calls import Calls, IsGone, serve_raw_call
+from kproc.role.calls import Calls, IsGone, ServedCalls, serve_raw_call
 from kproc.transport.agent import AgentId
-from kproc.transport.envelope import CALL, REPLY
+from kproc.transport.envelope import CALL, REPLY, TOKEN
 from kproc.transport.outbox import Inbox, Outbox
 from kproc.wire.file_range import FileRange
 from tests.support.links import LinkMaker
@@ -45,7 +45,8 @@ class CallRig:
     def __init__(self, link_kind: str) -> None:
         self._maker = LinkMaker(link_kind)
         near, far = self._maker.make(AgentId("handler", 0), PEER)
-        self.calls = Calls(Containment())
+        self.containment, self.far_containment = Containment(), Containment()
+        self.calls = Calls(self.containment)
         self.outbox = Outbox(near.sender, near.waker)
         self._inbox = Inbox(near.receiver)
         self._far_outbox, self._far_inbox = Outbox(far.sender, far.waker), Inbox(far.receiver)
@@ -66,7 +67,7 @@ class CallRig:
         self.outbox.flush()
         for kind, view in self._far_inbox.poll(100):
             assert kind == CALL
-            serve_raw_call(view, self._far_outbox, self._serve)
+            serve_raw_call(view, self._far_outbox, self._serve, self.far_containment)
         self._far_inbox.release()
         self._far_outbox.flush()
         for kind, view in self._inbox.poll(100):
@@ -229,6 +230,7 @@ def deliver_raw(rig: CallRig) -> list[tuple[str, Wanted, bytes, Any]]:
             lambda op, raw, payload, on_reply, _is_gone: asked.append(
                 (op, FIND.decode_body(raw), bytes(payload), on_reply)
             ),
+            rig.far_containment,
         )
     rig._far_inbox.release()
     return asked
@@ -281,3 +283,48 @@ def test_what_is_not_what_the_call_says_is_refused_and_not_guessed_at(rig: CallR
     rig.ask("find", [7, "name", "no list of ranges"])
     with pytest.raises(msgspec.ValidationError):
         deliver_raw(rig)
+
+
+# -- bytes that cannot be read ---------------------------------------------------------------------------------
+
+DAMAGED = [b"", b"\0", b"\xff" * 12, b"\1\0\0\0\0\0\0\0\xff\xff\xff\xff", TOKEN.pack(1, 3) + b"\xc1\xc1\xc1"]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+def test_call_that_cannot_be_read_is_contained(rig: CallRig, damaged: bytes) -> None:
+    served: list[Any] = []
+    serve_raw_call(
+        memoryview(damaged), rig._far_outbox, lambda *asked: served.append(asked), rig.far_containment
+    )
+    assert served == []
+    assert rig.far_containment.count == 1
+
+
+@pytest.mark.parametrize("body", [b"\xc1", b"\x90", b"\x91\x01", b"\xc0", b"\x93\x01\x02\x03"])
+def test_call_with_body_of_wrong_type_is_answered_as_lost(rig: CallRig, body: bytes) -> None:
+    replies = find(rig)
+    served = ServedCalls(rig.far_containment)
+    served.add(FIND, lambda _body, _on_reply: pytest.fail("it cannot be read"))
+    rig.outbox.flush()
+    for _, view in rig._far_inbox.poll(100):
+        token, _ = TOKEN.unpack_from(view)
+        record = TOKEN.pack(token, 6 + len(body)) + b"\x92\xa4find" + body
+        serve_raw_call(memoryview(record), rig._far_outbox, served.serve_raw, rig.far_containment)
+    rig._far_inbox.release()
+    rig._far_outbox.flush()
+    for _, view in rig._inbox.poll(100):
+        rig.calls.take_reply(view)
+    rig._inbox.release()
+    assert replies == [Lost()]
+    assert rig.far_containment.count == 1
+
+
+@pytest.mark.parametrize("body", [b"\xc1", b"\x91\xc3", b"\x81", b""])
+def test_reply_that_cannot_be_read_counts_as_lost(rig: CallRig, body: bytes) -> None:
+    replies = find(rig)
+    rig.calls.take_reply(memoryview(TOKEN.pack(1, len(body)) + body))
+    assert replies == [Lost()]
+    assert len(rig.calls) == 0
+    assert rig.containment.count == 1
+    rig.calls.take_reply(memoryview(b"\1"))
+    assert rig.containment.count == 2
