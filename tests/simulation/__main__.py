@@ -44,6 +44,11 @@ def main() -> int:
         help="every seed with TLS, or none; by default some",
     )
     parser.add_argument(
+        "--crashes",
+        action=argparse.BooleanOptionalAction,
+        help="every seed with crashes in a row and clock steps, or none; by default some",
+    )
+    parser.add_argument(
         "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
     )
     options = parser.parse_args()
@@ -57,9 +62,19 @@ def main() -> int:
     if options.mutation:
         return hunt(options.mutation, first=options.first, seeds=options.seeds)
     if options.seed is not None:
-        plan = plan_of(options.seed, power=options.power, transactions=options.transactions, tls=options.tls)
+        plan = _plan(options, options.seed)
         return _one(plan, trace=options.trace, shrinks=options.shrink)
     return _many(options)
+
+
+def _plan(options: argparse.Namespace, seed: int) -> Plan:
+    return plan_of(
+        seed,
+        power=options.power,
+        transactions=options.transactions,
+        tls=options.tls,
+        crashes=options.crashes,
+    )
 
 
 def _one(plan: Plan, *, trace: bool, shrinks: bool) -> int:
@@ -90,9 +105,7 @@ def _many(options: argparse.Namespace) -> int:
     totals: Counter[str] = Counter()
     done = 0
     for seed in range(first, first + count):
-        outcome = simulate(
-            plan_of(seed, power=options.power, transactions=options.transactions, tls=options.tls)
-        )
+        outcome = simulate(_plan(options, seed))
         done += 1
         totals.update(outcome.counts)
         totals["turns"] += outcome.steps

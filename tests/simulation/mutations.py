@@ -12,10 +12,13 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from kproc.cleaner import checkpoint_writer
+from kproc.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.cleaner.cleaner import Cleaner
 from kproc.cluster.image import ClusterImage
 from kproc.controller.freed_names import FreedNames
 from kproc.group.coordinator import GroupCoordinator
+from kproc.handler import checkpoint as handler_checkpoint
 from kproc.handler.coordinator_epochs import CoordinatorEpochs
 from kproc.handler.coordinator_shard import Shard
 from kproc.handler.handler import Handler
@@ -278,6 +281,20 @@ OF_TLS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "tickets-of-each-processor": [(TlsConnections, "_make", _with_tickets_of_its_own)],
 }
 
+def _without_inherited(writer: CheckpointWriter, image: ClusterImage) -> None:
+    """Checkpoints of what was opened in this run only."""
+    writer._log_starts = {}
+    _update(writer, image)
+
+
+_update = CheckpointWriter._update
+OF_CRASHES: Final[dict[str, list[tuple[Any, str, Any]]]] = {
+    "any-name-confirms-a-log-start": [
+        (handler_checkpoint, "confirms_log_start", lambda *_: True),
+        (checkpoint_writer, "confirms_log_start", lambda *_: True),
+    ],
+    "checkpoint-drops-untouched-logs": [(CheckpointWriter, "_update", _without_inherited)],
+}
 MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "fsync-skipped": [(LogDurability, "run_sync", _nothing)],
     "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
@@ -315,6 +332,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
     **OF_TLS,
+    **OF_CRASHES,
 }
 
 
@@ -341,6 +359,7 @@ def hunt(name: str, *, first: int, seeds: int) -> int:
                 power=MUTATED_POWER,
                 transactions=each in OF_TRANSACTIONS or None,
                 tls=each in OF_TLS or None,
+                crashes=each in OF_CRASHES or None,
                 **_RARE.get(each, {}),
             )
             gc.collect()

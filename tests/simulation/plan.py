@@ -88,6 +88,9 @@ _CALM: Final = (
     0.4  # Of the plans with TLS: nothing dies, so that nothing excuses an answer that does not come.
 )
 _DEADLY: Final = ("kill", "hang", "power", "restart", "fork")
+_CRASHES_EVERY: Final = 11
+# From one crash to the next while nobody uses the broker: a start, and the checkpoint's shortest interval of a second.
+_IDLE_MS: Final = 1_400
 _QUOTAS: Final = 0.2
 # No throttle of these is as long as a client's patience. 0: no quota any more.
 _QUOTA_RATES: Final = {
@@ -104,10 +107,14 @@ def plan_of(
     power: float = POWER,
     transactions: bool | None = None,
     tls: bool | None = None,
+    crashes: bool | None = None,
     late_markers: float = _LATE_MARKERS,
 ) -> Plan:
     """The plan of a seed; every fourth is of transactions, too, unless it is said whether, and a share of these about
-    markers that come late; every third of rules, every fifth of logins, every seventh of TLS, unless it is said."""
+    markers that come late; every third of rules, every fifth of logins, every seventh of TLS, unless it is said. Every
+    eleventh is about crashes in a row, and nothing else."""
+    if seed % _CRASHES_EVERY == 0 and not (transactions or tls) if crashes is None else crashes:
+        return _with_crashes(_plan_of(seed, power))
     plan = _plan_without_tls(seed, power, transactions=transactions, late_markers=late_markers)
     return _with_tls(plan) if (seed % _TLS_EVERY == 0 if tls is None else tls) else plan
 
@@ -170,6 +177,40 @@ def _plan_of(seed: int, power: float) -> Plan:
         clients=tuple(clients),
         events=tuple(sorted(events, key=lambda each: each.at_ms)),
         segment_bytes=rng.choice((600, 1500, 5000, 1 << 20)),
+    )
+
+
+def _with_crashes(plan: Plan) -> Plan:
+    """One to three power losses in a row, soon after a topic was created again. Nobody touches the broker in between,
+    long enough for the cleaner to write its checkpoints. The host's clock is set meanwhile, by up to a day."""
+    rng = random.Random(f"crashes {plan.seed}")
+    kinds = ["producer-all"] * 2 + ["idempotent"] * rng.choice((1, 2)) + ["consumer"]
+    clients = [ClientPlan(kind, f"{kind}-{n}", rng.getrandbits(30)) for n, kind in enumerate(kinds)]
+    events: list[Event] = []
+    at_ms = 50
+    for _ in range(rng.choice((1, 2, 3))):
+        at_ms += rng.choice((50, 100, 200))
+        events.append(Event(at_ms, "recreate"))
+        at_ms += rng.choice((30, 60, 120))
+        powers = rng.choice((1, 2, 3))
+        idle_ms = powers * _IDLE_MS
+        events.append(Event(at_ms, "idle", (idle_ms,)))
+        for number in range(powers):
+            if rng.random() < 0.5:
+                events.append(Event(at_ms + 1, "clock", (rng.randint(-86_400_000, 86_400_000),)))
+            events.append(Event(at_ms + 5, rng.choice(("power", "power", "restart")), (number,)))
+            at_ms += _IDLE_MS
+    settings = {
+        **plan.settings,
+        "kproc.flush": "group",
+        "log.flush.offset.checkpoint.interval.ms": "1000",
+    }
+    return replace(
+        plan,
+        duration_ms=at_ms + 200,
+        settings=settings,
+        clients=(*(each for each in plan.clients if each.kind in ("admin", "operator")), *clients),
+        events=tuple(events),
     )
 
 

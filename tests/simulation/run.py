@@ -350,7 +350,23 @@ class Run:
         self.history.on_unanswered_read = lambda: self.world.after(0, cut)
         self.world.after(_READ_WAIT_MS * MS, cut)
 
-    def _do_restart(self) -> None:
+    def _do_clock(self, step_ms: int) -> None:
+        """Somebody sets the host's clock. No client's own time changes."""
+        clock = self.world.clock
+        clock.set_wall_ms(clock.wall_ms() + step_ms)
+
+    def _do_idle(self, duration_ms: int) -> None:
+        """No client does anything for a while."""
+        for client in self.clients:
+            client.paused_until_ns = self.world.now_ns() + duration_ms * MS
+
+    def _do_recreate(self) -> None:
+        for client in self.clients:
+            if isinstance(client, Admin):
+                client.recreates = True
+                client.wake()
+
+    def _do_restart(self, _number: int = 0) -> None:
         assert self.broker is not None
         if self.broker.is_ready:
             self.broker.stop()

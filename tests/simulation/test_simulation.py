@@ -41,7 +41,9 @@ def test_more_seeds_pass(seeds: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("seed", ["11", "8", "7"], ids=["plain", "with transactions", "with TLS"])
+@pytest.mark.parametrize(
+    "seed", ["13", "8", "7", "11"], ids=["plain", "with transactions", "with TLS", "with crashes in a row"]
+)
 def test_a_seed_tells_the_same_story_each_time(seed: str) -> None:
     stories = [run("--seed", seed, "--trace").stdout for _ in range(2)]
     assert stories[0] == stories[1]
@@ -51,6 +53,14 @@ def test_a_seed_tells_the_same_story_each_time(seed: str) -> None:
 @pytest.mark.parametrize("name", ["clean-marker-stays", "clean-marker-comes-back"])
 def test_no_role_that_writes_logs_starts_beside_the_marker_of_a_clean_stop(name: str) -> None:
     done = run("--mutation", name, "--first", "136", "--seeds", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("any-name-confirms-a-log-start", 18), ("checkpoint-drops-untouched-logs", 12)]
+)
+def test_checkpoint_mutation_is_found(name: str, seed: int) -> None:
+    done = run("--mutation", name, "--first", str(seed), "--seeds", "1")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -472,6 +472,7 @@ class Admin(Worker):
     def __init__(self, *arguments: Any, more: Sequence[str] = ()) -> None:
         self.has_made = False
         self.more = more  # Topics that stay, too.
+        self.recreates = False  # A topic is to be deleted and created again now, with a log start above 0.
         self.makes_anew = ""  # A topic, at once after its deletion, whether that was answered or not.
         super().__init__(*arguments)
 
@@ -489,6 +490,13 @@ class Admin(Worker):
             return
         roll = self.rng.random()
         churn = [each for each in self.history.alive() if each.name.startswith("churn")]
+        if self.recreates and churn:
+            self.recreates = False
+            doomed = self.rng.choice(churn)
+            yield from self.delete_records(doomed)
+            self.makes_anew = doomed.name
+            yield from self.delete(doomed)
+            return
         if roll < 0.4 and len(churn) < 2:
             name = f"churn{self.rng.randrange(2)}"
             if not any(each.name == name for each in churn):
