@@ -14,9 +14,12 @@ from typing import Final
 from kproc.cluster.image import ClusterImage, TopicImage
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
+from kproc.wire.hot_fetch import FETCH_ROWS_MAX
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
+# Most partitions of all sessions of a Handler: some 40 MB. Beyond that clients go on with full requests.
+PARTITIONS_MAX: Final = 100_000
 _EPOCH_MAX: Final = 2**31 - 1
 _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
 
@@ -125,6 +128,10 @@ class SessionCache:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.last_used_ns = now_ns
         session.update(request)
+        if len(session.targets) > FETCH_ROWS_MAX:
+            # Many small requests must not make one that takes as long as a large one.
+            del self._sessions[session.id]
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.targets:
             del self._sessions[session.id]
             # As in Kafka; it may have been told to forget them, too.
@@ -144,6 +151,8 @@ class SessionCache:
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
                 return None  # The client goes on with full requests.
             del self._sessions[oldest.id]
+        if len(targets) + sum(len(each.targets) for each in self._sessions.values()) > PARTITIONS_MAX:
+            return None
         session_id = self._random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, _EPOCH_MAX)

@@ -94,6 +94,10 @@ _FLEXIBLE_PARTITION: Final = Struct(">Bi")
 _ACKS_TIMEOUT: Final = Struct(">hi")
 
 
+# Most topics and partitions of one Produce, which is handled in one step.
+PRODUCE_ROWS_MAX: Final = 2_000
+
+
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
     """The request, without copying its records. ProtocolError for anything malformed."""
     try:
@@ -181,9 +185,13 @@ def _decode_general(version: int, body: memoryview) -> ProduceRequest:
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, position)
     count, position = _count(body, position + _ACKS_TIMEOUT.size, flexible)
     topics = []
+    rows = 0
     for _ in range(count):
         topic, position = _decode_topic(version, body, position, flexible)
         topics.append(topic)
+        rows += 1 + len(topic.partitions)
+        if rows > PRODUCE_ROWS_MAX:
+            raise ProtocolError(f"Produce to more than {PRODUCE_ROWS_MAX} topics and partitions")
     if flexible:
         skip_tags(body, position)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -213,6 +221,8 @@ def _decode_topic(version: int, body: memoryview, position: int, flexible: bool)
         if name is None:
             raise ProtocolError("topic name must not be null")
     count, position = _count(body, position, flexible)
+    if count > PRODUCE_ROWS_MAX:
+        raise ProtocolError(f"Produce to more than {PRODUCE_ROWS_MAX} topics and partitions")
     partitions: list[PartitionRecords] = []
     for _ in range(count):
         (index,) = INT32.unpack_from(body, position)

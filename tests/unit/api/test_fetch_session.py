@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.api import fetch_session
 from kproc.api.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionCache
 from kproc.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
@@ -255,3 +256,23 @@ def test_id_in_use_is_not_given_out_again() -> None:
     cache = SessionCache(10)
     cache._random = Repeating()
     assert [open_session(cache, ("a", 0, 0)).id for _ in range(2)] == [7, 8]
+
+
+def test_session_that_grows_too_large_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each incremental Fetch walks all partitions of its session."""
+    monkeypatch.setattr(fetch_session, "FETCH_ROWS_MAX", 3)
+    cache = SessionCache(10)
+    session = open_session(cache, ("t", 0, 0), ("t", 1, 0))
+    cache.resolve(request(("t", 2, 0), session=(session.id, 1)), 12, now_ns=0)
+    grown = request(("t", 3, 0), session=(session.id, 2))
+    assert refusal(cache, grown) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(cache) == 0
+
+
+def test_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session, "PARTITIONS_MAX", 3)
+    cache = SessionCache(10)
+    open_session(cache, ("t", 0, 0), ("t", 1, 0))
+    targets, session, _ = cache.resolve(request(("t", 2, 0), ("t", 3, 0)), 12, now_ns=0)
+    assert (len(targets), session) == (2, None)
+    open_session(cache, ("t", 2, 0))

@@ -85,6 +85,18 @@ _MEMBER = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""
 _TRANSACTION = {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0}
 _ADDED = {f"v3_and_below_{name}": value for name, value in _TRANSACTION.items()}
 _MARKER = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
+_FETCH: Fields = {
+    "max_wait": 0,
+    "min_bytes": 1,
+    "max_bytes": 1 << 20,
+    "isolation_level": 0,
+    "session_id": 0,
+    "session_epoch": -1,
+    "forgotten_topics_data": [],
+    "rack_id": "",
+}
+_FROM_START = {"fetch_offset": 0, "partition_max_bytes": 1 << 20}
+_NOTHING: Fields = {"records": None}
 K = ApiKey
 LARGE: list[LargeRequest] = [
     LargeRequest(
@@ -448,6 +460,67 @@ LARGE: list[LargeRequest] = [
             "generation_id": 1,
             "member_id": "m",
             "assignments": [{"member_id": name, "assignment": b""} for name in _names(count)],
+        },
+    ),
+    LargeRequest(
+        "Produce",
+        K.PRODUCE,
+        8,
+        lambda count: {
+            "acks": 1,
+            "timeout": 1000,
+            "topic_data": [{"name": "t", "partition_data": _partitions("index", **_NOTHING)(count)}],
+        },
+    ),
+    LargeRequest(
+        "Produce, topics",
+        K.PRODUCE,
+        8,
+        lambda count: {
+            "acks": 1,
+            "timeout": 1000,
+            "topic_data": [
+                {"name": f"n{at}", "partition_data": [{"index": 0, "records": None}]}
+                for at in range(count // 2)
+            ],
+        },
+    ),
+    LargeRequest(
+        "Fetch",
+        K.FETCH,
+        11,
+        lambda count: {
+            **_FETCH,
+            "topics": [{"topic": "t", "partitions": _partitions("partition", **_FROM_START)(count)}],
+        },
+    ),
+    LargeRequest(
+        "Fetch, one partition",
+        K.FETCH,
+        11,
+        lambda count: {
+            **_FETCH,
+            "topics": [{"topic": "t", "partitions": [{"partition": 0, **_FROM_START}] * count}],
+        },
+    ),
+    LargeRequest(
+        "Fetch, forgotten",
+        K.FETCH,
+        11,
+        lambda count: {
+            **_FETCH,
+            "topics": [],
+            "forgotten_topics_data": [{"topic": "t", "partitions": _numbers(count)}],
+        },
+    ),
+    LargeRequest(
+        "Fetch, session",
+        K.FETCH,
+        11,
+        lambda count: {
+            **_FETCH,
+            "session_epoch": 0,
+            "topics": [{"topic": "t", "partitions": _partitions("partition", **_FROM_START)(count)}],
         },
     ),
 ]

@@ -17,6 +17,8 @@ from kproc.security.principal import Principal
 from kproc.transport.envelope import CLOSE, NO_OP, SEND
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from kproc.wire.hot_fetch import FETCH_ROWS_MAX
+from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
 from tests.support.bytecodes import count_bytecodes
 from tests.support.raw import batch, produce_fields
 from tests.unit.handler.large_requests import LARGE, LargeRequest
@@ -29,7 +31,12 @@ ROWS = 1_000
 # A step decodes or handles 200 rows, fewer where they are dear. CPython 3.11 runs some 50 million bytecodes a second.
 STEP_BYTECODES_MAX = 260_000
 # Those that are handled in one step have a bound on their rows, at which they take about 20 ms.
-WHOLE = {ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_TOPIC_PARTITIONS}
+WHOLE = {
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+}
 WHOLE_BYTECODES_MAX = 700_000
 CHANGES = {
     "raise_leader_epochs",
@@ -121,7 +128,11 @@ def test_no_duty_cycle_costs_more_than_a_step(start: Start, large: LargeRequest)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("large", LARGE, ids=lambda large: large.name)
+@pytest.mark.parametrize(
+    "large",
+    [each for each in LARGE if each.key not in (ApiKey.PRODUCE, ApiKey.FETCH)],
+    ids=lambda large: large.name,
+)
 def test_divided_request_is_answered_like_the_whole_one(start: Start, large: LargeRequest) -> None:
     rig = cluster(start)
     processor = rig.processors[0]
@@ -329,6 +340,25 @@ def test_request_of_too_many_bytes_ends_its_connection(
         (closed,) = rig.processors[0].answers()
     assert closed.kind == CLOSE
     assert "DESCRIBE_GROUPS reads at most 5000" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "name"), [(ApiKey.PRODUCE, 8, "Produce"), (ApiKey.FETCH, 11, "Fetch")]
+)
+def test_produce_and_fetch_of_too_many_partitions_end_their_connection(
+    start: Start, key: ApiKey, version: int, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are handled in one step."""
+    rig = cluster(start)
+    processor = rig.processors[0]
+    (large,) = (each for each in LARGE if each.name == name)
+    rows_max = {ApiKey.PRODUCE: PRODUCE_ROWS_MAX, ApiKey.FETCH: FETCH_ROWS_MAX}[key]
+    with caplog.at_level(logging.WARNING):
+        processor.send(key, version, large.make(rows_max))
+        processor.send(key, version, large.make(rows_max - 1), connection=OTHER)
+        kinds = {answer.connection_id: answer.kind for answer in processor.answers()}
+    assert kinds == {LARGE_ONE: CLOSE, OTHER: SEND}
+    assert f"more than {rows_max} topics and partitions" in caplog.text
 
 
 def test_rows_beyond_the_bound_of_the_answer_get_an_error(
