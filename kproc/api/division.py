@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from kproc.wire import codec
@@ -79,15 +80,14 @@ def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
 def _without_duplicates(fields: Fields, where: Rows) -> tuple[Fields, list[Fields]]:
     """The request without the rows that occur several times, and those rows."""
     (name,) = where.request
-
-    def key_of(row: Any) -> Any:
-        return row if isinstance(row, str) else tuple(row[each] for each in where.unique)
-
-    counts = Counter(map(key_of, fields[name]))
-    if len(counts) == len(fields[name]):
+    found: list[Any] = fields[name]
+    keys: list[Any] = found if isinstance(found[0], str) else list(map(itemgetter(*where.unique), found))
+    if len(set(keys)) == len(found):
         return fields, []
-    duplicates = [row for row in fields[name] if counts[key_of(row)] > 1]
-    return {**fields, name: [row for row in fields[name] if counts[key_of(row)] == 1]}, duplicates
+    counts = Counter(keys)
+    duplicates = [row for row, key in zip(found, keys, strict=True) if counts[key] > 1]
+    others = [row for row, key in zip(found, keys, strict=True) if counts[key] == 1]
+    return {**fields, name: others}, duplicates
 
 
 class _Cutter:

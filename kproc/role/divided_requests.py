@@ -16,10 +16,11 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from kproc.api.context import RequestContext, error_codes
-from kproc.api.division import JoinedAnswer, Slice, divide
+from kproc.api.division import SLICE_ROWS, JoinedAnswer, Slice, divide
 from kproc.api.registry import Api
 from kproc.api.rights import check_needs
 from kproc.containment import Containment
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 # Documented in SECURITY.md. Produce, whose batches are not decoded, has a bound of its own.
 REQUEST_BYTES_MAX: Final = 16 << 20
 ROWS_MAX: Final = 100_000
-ANSWER_BYTES_MAX: Final = 24 << 20
+ANSWER_BYTES_MAX: Final = 16 << 20
 # Requests in work: as many, and of as many bytes together. A single one may be larger. The others wait, encoded.
 IN_WORK_MAX: Final = 4
 IN_WORK_BYTES_MAX: Final = 4 << 20
@@ -138,8 +139,10 @@ class DividedRequest:
     """A large request in work."""
 
     __slots__ = (
+        "__weakref__",
         "_api",
         "_decoded",
+        "_errors_per_step",
         "_failure",
         "_is_waiting",
         "_joined",
@@ -161,6 +164,7 @@ class DividedRequest:
         self._joined: JoinedAnswer | None = None
         self._failure: KafkaError | None = None  # With which the remaining rows are answered.
         self._is_waiting = False
+        self._errors_per_step = 1
 
     @property
     def is_ready(self) -> bool:
@@ -175,7 +179,17 @@ class DividedRequest:
             if self._decoded.fields is not None:
                 self._start(self._decoded.fields)
             return
-        part = next(self._slices, None)
+        if self._failure is None:
+            self._handle_slice(self._slices)
+            return
+        # Errors are cheap, also where a slice is small because its rows are dear.
+        for _ in range(self._errors_per_step):
+            self._handle_slice(self._slices)
+            if self.is_over:
+                return
+
+    def _handle_slice(self, slices: Iterator[Slice]) -> None:
+        part = next(slices, None)
         if part is None:
             self._answer()
             return
@@ -198,9 +212,12 @@ class DividedRequest:
             try:
                 where.validate(fields)
             except KafkaError as error:
-                self._failure = error
+                # Without its traceback: the frames hold all rows, and this object.
+                self._failure = KafkaError(error.code, error.message)
         self._joined = JoinedAnswer(request.api_key, request.api_version, where.response)
-        self._slices = divide(fields, where)
+        self._errors_per_step = max(1, SLICE_ROWS // where.size)
+        # A request that fails as a whole may have far more rows than are looked at for duplicates in one step.
+        self._slices = divide(fields, where if self._failure is None else replace(where, unique=()))
 
     def on_answer(self, part: SliceRequest, fields: Fields) -> None:
         """Add the answer to the slice in work. The next slice is handled in a later duty cycle."""
@@ -248,14 +265,15 @@ class DividedRequest:
 
 def handle(context: RequestContext, api: Api, failure: KafkaError | None = None) -> None:
     """Call the API's handler function for a decoded request or slice. With `failure` answer that instead."""
-    try:
-        if failure is not None:
-            raise failure
-        if api.needs:
-            check_needs(context, api.needs, context.decoded)
-        fields = api.handler(context, context.decoded)
-    except KafkaError as error:
-        fields = _error_fields(context, api, error)
+    if failure is not None:
+        fields = _error_fields(context, api, failure)
+    else:
+        try:
+            if api.needs:
+                check_needs(context, api.needs, context.decoded)
+            fields = api.handler(context, context.decoded)
+        except KafkaError as error:
+            fields = _error_fields(context, api, error)
     if fields is not None:
         context.reply(fields)
 

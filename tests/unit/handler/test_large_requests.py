@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kproc.api import registry
+from kproc.api import controller_call, registry
 from kproc.errors import ErrorCode
 from kproc.handler import client_requests
 from kproc.role import divided_requests
@@ -221,6 +223,25 @@ def test_large_requests_wait_while_too_many_bytes_are_in_work(
         most = max(most, sum(each.size_bytes for each in rig.handler()._requests.large))
         answers += len(processor.answers(settles=False))
     assert most <= 50_000
+
+
+@pytest.mark.parametrize("records_max", [2 * ROWS, ROWS // 2])
+def test_memory_of_a_large_request_is_freed_with_its_answer(
+    start: Start, records_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector of cycles comes late: a request that failed once kept its traceback, and that kept all rows."""
+    monkeypatch.setattr(controller_call, "RECORDS_MAX", records_max)
+    rig = cluster(start)
+    (large,) = (each for each in LARGE if each.name == "CreateAcls")
+    rig.processors[0].send(large.key, large.version, large.make(ROWS))
+    pass_once(rig)
+    gc.disable()
+    try:
+        (divided,) = map(weakref.ref, rig.handler()._requests.large)
+        assert len(rig.processors[0].answers()) == 1
+        assert divided() is None
+    finally:
+        gc.enable()
 
 
 def test_client_that_leaves_ends_its_large_request(start: Start) -> None:
