@@ -43,7 +43,7 @@ class Watch:
         self._broker = broker
         self._may_produce = may_produce
         self._handlers = [row["pid"] for row in broker.processes if row["role"].startswith("handler")]
-        self._stop = threading.Event()
+        self._stop, self._round = threading.Event(), threading.Event()
         self.longest_s = 0.0
         self.memory = self.before = self._memory()
         self._threads = [
@@ -60,6 +60,13 @@ class Watch:
         for thread in self._threads:
             thread.join()
 
+    def wait_for_a_round(self) -> None:
+        """Wait until the client has sent something from now on, and got its answer."""
+        self._round.clear()
+        self._round.wait()
+        self._round.clear()
+        self._round.wait()
+
     def _produce(self) -> None:
         with RawClient(self._broker.bootstrap, timeout=120) as client:
             while not self._stop.is_set():
@@ -69,6 +76,7 @@ class Watch:
                 else:
                     client.call(ApiKey.API_VERSIONS, 0, {})
                 self.longest_s = max(self.longest_s, time.monotonic() - began)
+                self._round.set()
                 self._stop.wait(0.005)
 
     def _measure(self) -> None:
@@ -110,7 +118,7 @@ def try_one(broker: ServedBroker, large: LargeRequest, label: str, frame: bytes,
     """Send one request, print its line of the table. Return True if the bounds hold."""
     outcome: Any
     with Watch(broker, may_produce=may) as watch:
-        time.sleep(0.1)
+        watch.wait_for_a_round()
         began = time.monotonic()
         try:
             with RawClient(broker.bootstrap, timeout=300) as client:
@@ -119,7 +127,7 @@ def try_one(broker: ServedBroker, large: LargeRequest, label: str, frame: bytes,
         except (Closed, ConnectionLost, OSError):
             outcome = "closed"
         took_s = time.monotonic() - began
-        time.sleep(0.1)
+        watch.wait_for_a_round()
     is_well = watch.longest_s * 1000 < WAIT_MS_MAX and watch.memory < MEMORY_MIB_MAX * _MIB
     print(
         f"{large.name:34} {label:>13} {len(frame) / _MIB:7.1f} MiB  answer {outcome:>14} in {took_s:6.2f} s  "
