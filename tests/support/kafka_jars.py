@@ -7,6 +7,7 @@ are there calls `missing_reason()`, which never fetches: a test run must not sta
 
     python -m tests.support.kafka_jars        # fetch, print the directory
     python -m tests.support.kafka_jars --streams      # those of Kafka Streams, too
+    python -m tests.support.kafka_jars --if-possible  # all that are missing; one line where that cannot be
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -134,7 +136,33 @@ def _pom(artifacts: Artifacts) -> str:
     )
 
 
-if __name__ == "__main__":
+def fetch_if_possible() -> str | None:
+    """Fetch all jars that are missing; why not, in one line, where Java or Maven is missing, or Maven fails."""
+    from tests.support import spark_jars
+
+    if shutil.which("java") is None:
+        return "no java on the PATH"
+    try:
+        fetch_jars()
+        fetch_streams_jars()
+        spark_jars.fetch_jars()
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        return " ".join(str(error).split())[:300]
+    return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch the jars, as the arguments say."""
+    if "--if-possible" in arguments:
+        reason = fetch_if_possible()
+        if reason is not None:
+            sys.stdout.write(f"no jars of Apache Kafka, so the tests of its Java tools are skipped: {reason}\n")
+        return 0
     sys.stdout.write(f"{fetch_jars()}\n")
-    if "--streams" in sys.argv[1:]:
+    if "--streams" in arguments:
         sys.stdout.write(f"{fetch_streams_jars()}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+"""`scripts/test` and `.ci/run`: the commands that they run, by an interpreter that only prints its arguments."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import kafka_jars
+from tests.support.broker import ROOT
+
+FAKE_PYTHON = """#!/bin/sh
+echo "ran: $*"
+case "$*" in *pytest*) echo "== 3 passed in 1 s =="; exit "${PYTEST_CODE:-0}";; *mypy*) exit "${MYPY_CODE:-0}";; esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The scripts beside an environment that is made already."""
+    for name in ("scripts", ".ci"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(FAKE_PYTHON)
+    python.chmod(0o755)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path / "venv" / ".installed-dev,spark,bench")
+    return tmp_path
+
+
+def run(checkout: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [checkout / command[0], *command[1:]],
+        env={**os.environ, "KPROC_VENV": str(checkout / "venv"), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_scripts_test_of_whole_suite_uses_workers_and_says_how_long(checkout: Path) -> None:
+    done = run(checkout, "scripts/test")
+    lines = done.stdout.splitlines()
+    workers = 2 * len(os.sched_getaffinity(0))
+    options = "-m not slow --transports process,thread,inline"
+    assert f"ran: -m pytest {options} -n {workers} --dist loadfile --timeout 300" in lines
+    assert any(line.startswith(f"+ the whole suite with {workers} workers: about ") for line in lines)
+    assert "ran: -m tests.support.kafka_jars --if-possible" in lines
+
+
+@pytest.mark.parametrize(
+    "chosen", [("tests/unit",), ("-m", "faults", "--rounds", "9"), ("-n", "0"), ("--pdb",)]
+)
+def test_scripts_test_of_chosen_tests_adds_no_workers(checkout: Path, chosen: tuple[str, ...]) -> None:
+    done = run(checkout, "scripts/test", *chosen)
+    last = done.stdout.splitlines()[-2]
+    assert last == f"ran: -m pytest -m not slow --transports process,thread,inline {' '.join(chosen)}"
+    assert "--dist" not in done.stdout
+
+
+def test_scripts_test_ends_with_pytests_code(checkout: Path) -> None:
+    done = run(checkout, "scripts/test", PYTEST_CODE="1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "== 3 passed in 1 s =="
+
+
+def test_ci_run_checks_first_and_ends_with_summary_of_tests() -> None:
+    text = (ROOT / ".ci" / "run").read_text()
+    assert text.index("\nscripts/check\n") < text.index("\nscripts/test ")
+    assert text.rstrip().splitlines()[-1] == 'scripts/test "$@"'
+    assert "set -euo pipefail" in text
+
+
+def test_scripts_check_fails_when_types_do(checkout: Path) -> None:
+    assert run(checkout, "scripts/check").returncode == 0
+    assert run(checkout, "scripts/check", MYPY_CODE="1").returncode == 1
+
+
+def test_jars_that_cannot_be_fetched_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert kafka_jars.main(["--if-possible"]) == 0
+    (tmp_path / "java").write_text("#!/bin/sh\n")
+    (tmp_path / "java").chmod(0o755)
+    assert kafka_jars.main(["--if-possible"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("are skipped: no java on the PATH")
+    assert "no mvn on the PATH to fetch them" in second
