@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
@@ -26,7 +27,7 @@ from kproc.cli.completion import (
     complete_settings,
     complete_topics,
 )
-from kproc.cli.lines import print_line
+from kproc.cli.lines import print_line, print_note
 from kproc.cli.topics import explain
 
 if TYPE_CHECKING:
@@ -143,17 +144,29 @@ def set_configs(
             autocompletion=complete_setting_names,
         ),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="Also set what this file holds, as lines NAME=VALUE; - reads the standard input. For passwords.",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it would be taken.")] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Change settings at run time, of the broker unless a topic or a group is named.
 
+    Everybody on the host may read a command line. Give passwords by --file instead.
+
     With --loggers log levels, until the broker ends: `kproc config set --loggers kproc.net=DEBUG`. A package's level
     holds for all modules in it that have none of their own; --unset gives a logger that of the package above it.
     """
     changes = config_changes("config set", settings, unset)
+    _warn_of_secrets(changes)
+    changes += _changes_in(file)
     if not changes:
-        usage_error("nothing to change: give NAME=VALUE or --unset NAME")
+        usage_error("nothing to change: give NAME=VALUE, --file FILE or --unset NAME")
     with connect(bootstrap) as client:
         resource = _resource(client, topic, group, loggers=loggers)
         alter_configs(client, resource, changes, dry_run=dry_run)
@@ -162,6 +175,32 @@ def set_configs(
     print_done(
         [{"result": done, "resource": str(resource), "names": names}], "{result} {resource}: {names}", output
     )
+
+
+def _warn_of_secrets(changes: list[dict[str, Any]]) -> None:
+    from kproc.config.settings import is_secret
+
+    for change in changes:
+        if change["value"] is not None and is_secret(change["name"]):
+            print_note(
+                f"kproc: warning: {change['name']}: everybody on this host may read a command line; use --file"
+            )
+
+
+def _changes_in(file: str | None) -> list[dict[str, Any]]:
+    """The settings in a file of NAME=VALUE lines, or on the standard input, as changes."""
+    from kproc.config.sources import parse_properties
+
+    if file is None:
+        return []
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+    except UnicodeDecodeError:
+        usage_error(f"--file {file}: it is not UTF-8")
+    return [
+        {"name": name, "config_operation": _SET, "value": value}
+        for name, value in parse_properties(text).items()
+    ]
 
 
 def _remark(row: dict[str, Any]) -> str:

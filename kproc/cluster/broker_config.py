@@ -30,7 +30,7 @@ from kproc.config import (
 from kproc.config.dynamic import split_listener_key
 from kproc.config.exposure import exposure_complaint
 from kproc.config.listeners import is_address, parse_listeners
-from kproc.config.values import HIDDEN, Secret, parse_value, wire_text
+from kproc.config.values import HIDDEN, Secret, parse_value, wire_text, without_url_secrets
 from kproc.errors import ErrorCode, KafkaError
 
 # Settings that every Handler reads from its image: handler/request_log.py.
@@ -161,7 +161,7 @@ def normalize(row: Setting, text: str) -> str:
         topic_row = _TOPIC_ROWS.get(row.name)
         complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
     if complaint:
-        shown = HIDDEN if row.is_secret else text
+        shown = HIDDEN if row.is_secret else without_url_secrets(text)
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Invalid value {shown} for configuration {row.name}: {complaint}"
         )

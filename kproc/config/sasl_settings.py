@@ -19,6 +19,7 @@ from kproc.config.values import (
     Secret,
     at_least,
     setting,
+    show,
 )
 
 PLAIN: Final = "PLAIN"
@@ -214,7 +215,9 @@ def _check_tokens(config: Any, listener: str, options: Mapping[str, str], jaas_n
     if url is not None:
         if urlsplit(url).scheme not in _URL_SCHEMES:
             schemes = ", ".join(_URL_SCHEMES)
-            raise ConfigError(f"sasl.oauthbearer.jwks.endpoint.url={url}: must begin with one of {schemes}")
+            raise ConfigError(
+                f"sasl.oauthbearer.jwks.endpoint.url={show(url)}: must begin with one of {schemes}"
+            )
         if is_unsecured:
             raise ConfigError(
                 f"{jaas_name}: unsecured tokens are asked for, and sasl.oauthbearer.jwks.endpoint.url for signed ones"

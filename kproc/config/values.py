@@ -249,9 +249,18 @@ def wire_text(value: object) -> str | None:
     return str(value)
 
 
+_URL_USER: Final = re.compile(r"(://)[^\s,@]+@")
+_URL_QUERY: Final = re.compile(r"(://[^\s?]*\?)\S+")
+
+
+def without_url_secrets(text: str) -> str:
+    """Hide user, password and query of every URL in a text: `https://[hidden]@host/keys?[hidden]`."""
+    return _URL_QUERY.sub(rf"\1{HIDDEN}", _URL_USER.sub(rf"\1{HIDDEN}@", text))
+
+
 def show(raw: object) -> str:
-    """A raw value in a message: short, on one line, whatever it holds."""
-    text = raw if isinstance(raw, str) else repr(raw)
+    """A raw value in a message: short, on one line, and without the password of a URL."""
+    text = without_url_secrets(raw if isinstance(raw, str) else repr(raw))
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= 80 else text[:77] + "..."
 

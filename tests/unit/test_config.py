@@ -801,3 +801,28 @@ def test_unknown_settings_warn_where_that_is_wanted(tmp_path):
         f"{file}:1: my.plugin.setting has no effect: nobody knows that setting",
         f"{file}:3: num.partitons has no effect: nobody knows that setting; did you mean num.partitions?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl.oauthbearer.jwks.endpoint.url", "htp://user:hunter2@host/keys?token=hunter2"),
+        ("num.io.threads", "https://user:hunter2@host"),
+        ("listeners", "PLAINTEXT://user:hunter2@host:9092"),
+        ("log.retention.ms", "https://host/?password=hunter2"),
+    ],
+)
+def test_error_about_setting_shows_no_password_of_url(name: str, value: str) -> None:
+    settings = {name: value}
+    if name.startswith("sasl."):
+        settings |= {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "sasl.enabled.mechanisms": "OAUTHBEARER"}
+    with pytest.raises(ConfigError) as caught:
+        Config.build(settings)
+    assert "hunter2" not in str(caught.value)
+    assert "[hidden]" in str(caught.value)
+
+
+def test_service_unit_bounds_memory_and_core_dumps() -> None:
+    text = (Path(__file__).resolve().parents[2] / "scripts/service/kproc.service").read_text()
+    assert "\nLimitCORE=0\n" in text
+    assert "\nMemoryMax=75%\n" in text

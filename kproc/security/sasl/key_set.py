@@ -6,14 +6,19 @@ them: a new key is used as soon as it is published. Who asks for a key meanwhile
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.client
 import json
 import logging
+import socket
 import threading
 import urllib.request
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
+from kproc.config.values import without_url_secrets
 from kproc.security.sasl.mechanism import KeysAwaited
 
 if TYPE_CHECKING:
@@ -22,19 +27,125 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 10.0
+_TOTAL_S: Final = 30.0
 _BYTES_MAX: Final = 1 << 20
 # Between two loads that were not due: whoever invents names of keys must not make us load without end.
 _PAUSE_MS: Final = 10_000
 _RETRY_MS: Final = 1_000
 
 
-def fetch(url: str) -> bytes:
-    """What a URL holds, up to a limit. Raises OSError, ValueError."""
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the settings allow three schemes
-        data: bytes = answer.read(_BYTES_MAX + 1)
+def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
+    """Return what a URL holds, up to a limit, within `seconds_max` in all. Raises OSError, ValueError.
+
+    A server that sends a byte from time to time stays below every timeout of a single read: a timer ends the
+    connections. From https only https is followed: whoever is on the way could otherwise choose the keys.
+    """
+    connections = _Connections()
+    timer = threading.Timer(seconds_max, connections.shut_down)
+    timer.daemon = True
+    timer.start()
+    opener = urllib.request.build_opener(_Http(connections), _Https(connections), _Redirects())
+    try:
+        with opener.open(_request(url), timeout=_TIMEOUT_S) as answer:
+            data: bytes = answer.read(_BYTES_MAX + 1)
+    except (OSError, http.client.HTTPException) as error:
+        if connections.is_late:
+            raise TimeoutError(f"no complete answer in {seconds_max:g} s") from error
+        raise
+    finally:
+        timer.cancel()
+        connections.close()
+    if connections.is_late:  # What came before is a part.
+        raise TimeoutError(f"no complete answer in {seconds_max:g} s")
     if len(data) > _BYTES_MAX:
         raise ValueError(f"it is larger than {_BYTES_MAX} bytes")
     return data
+
+
+def _request(url: str) -> urllib.request.Request:
+    """A request for the URL. A user and a password in it become a header, which no redirection repeats.
+
+    http.client would take them for a port, and repeat the password in its error.
+    """
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)))  # noqa: S310 - three schemes are allowed
+    if at:
+        credentials = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
+    return request
+
+
+class _Connections:
+    """The sockets of one fetch, by descriptors of their own: TLS takes the first ones over."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self.is_late = False
+
+    def create(self, *arguments: Any, **options: Any) -> socket.socket:
+        """Connect as http.client does, and remember the socket."""
+        made = socket.create_connection(*arguments, **options)
+        with self._lock:
+            if self.is_late:
+                made.close()
+                raise TimeoutError("the time is over")
+            self._sockets.append(made.dup())
+        return made
+
+    def shut_down(self) -> None:
+        """End every connection: reads of them return at once."""
+        with self._lock:
+            self.is_late = True
+            for each in self._sockets:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        with self._lock:
+            for each in self._sockets:
+                each.close()
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, connections: _Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connect(host: str, **options: Any) -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection(host, **options)
+            connection._create_connection = self._connections.create  # type: ignore[attr-defined]
+            return connection
+
+        return self.do_open(connect, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, connections: _Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connect(host: str, **options: Any) -> http.client.HTTPSConnection:
+            connection = http.client.HTTPSConnection(host, **options)
+            connection._create_connection = self._connections.create  # type: ignore[attr-defined]
+            return connection
+
+        return self.do_open(connect, req)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if urlsplit(newurl).scheme not in ("https", req.type):
+            raise ValueError(
+                f"it redirects from {req.type} to {urlsplit(newurl).scheme}, which is not followed"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def in_thread(work: Callable[[], None]) -> None:
@@ -98,7 +209,8 @@ class KeySet:
             keys = _keys_in(self._load_url(self._url))
         except Exception as error:  # noqa: BLE001 - whatever an address may answer; the old keys stay
             self._due_ms = self._now_ms() + _RETRY_MS
-            logger.error("the keys of OAUTHBEARER tokens cannot be loaded from %s: %s", self._shown(), error)
+            why = without_url_secrets(str(error))
+            logger.error("the keys of OAUTHBEARER tokens cannot be loaded from %s: %s", self._shown(), why)
         else:
             self._keys = keys
             logger.info("%d keys of OAUTHBEARER tokens loaded from %s", len(keys), self._shown())

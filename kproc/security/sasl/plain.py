@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 from collections.abc import Mapping
 from typing import Final
 
 from kproc.config.sasl_settings import PLAIN, USER_PREFIX
 from kproc.security.sasl.mechanism import AuthenticationFailed, Outcome
 
+_KEY_BYTES: Final = 32
 _OTHER_NAME: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
@@ -23,13 +25,34 @@ def users_of(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+class PlainPasswords:
+    """Passwords by user, kept and compared as digests of one length.
+
+    A comparison of the texts takes as long as the shorter one, and ends at once if their lengths differ: the time would
+    tell whether a user exists, and how long the password is. A digest of what the client sent takes the same time for
+    every user. The key differs in every process, so that nobody can prepare digests.
+    """
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._digests = {user: self._digest(password.encode()) for user, password in passwords.items()}
+        self._nobody = secrets.token_bytes(len(self._digest(b"")))
+
+    def is_right(self, user: str, password: bytes) -> bool:
+        """Return True if the user exists and has this password, after the same work in every case."""
+        return hmac.compare_digest(self._digests.get(user, self._nobody), self._digest(password))
+
+    def _digest(self, password: bytes) -> bytes:
+        return hmac.digest(self._key, password, "sha256")
+
+
 class PlainMechanism:
     """PLAIN with a fixed set of users."""
 
     name = PLAIN
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
-        self._passwords = {user: password.encode() for user, password in passwords.items()}
+        self._passwords = PlainPasswords(passwords)
 
     def begin(self) -> PlainExchange:
         """A new client's exchange."""
@@ -39,7 +62,7 @@ class PlainMechanism:
 class PlainExchange:
     """One client's run through PLAIN: one token."""
 
-    def __init__(self, passwords: Mapping[str, bytes]) -> None:
+    def __init__(self, passwords: PlainPasswords) -> None:
         self._passwords = passwords
         self.outcome: Outcome | None = None
 
@@ -56,10 +79,7 @@ class PlainExchange:
             raise _told("Authentication failed: username not specified")
         if not parts[2]:
             raise _told("Authentication failed: password not specified")
-        # An unknown user is compared with something, too: the time must not tell who exists.
-        known = self._passwords.get(user)
-        is_equal = hmac.compare_digest(parts[2], known if known is not None else parts[2] + b"-")
-        if not is_equal or known is None:
+        if not self._passwords.is_right(user, parts[2]):
             raise _told("Authentication failed: Invalid username or password")
         if authorization_id and authorization_id != user:
             raise _told(_OTHER_NAME)

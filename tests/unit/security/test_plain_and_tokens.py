@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from kproc.security.sasl import plain as plain_module
 from kproc.security.sasl.bearer import BadToken, Claims, TokenExchange, TokenMechanism
 from kproc.security.sasl.mechanism import AuthenticationFailed, Outcome
 from kproc.security.sasl.plain import PlainMechanism, users_of
@@ -168,3 +172,34 @@ def test_a_token_without_the_scope_is_told_which_one_it_needs() -> None:
     with pytest.raises(BadToken) as refused:
         check(unsecured(scope="a"), RequiredScope="a b c")
     assert refused.value.answer() == '{"status":"insufficient_scope","scope":"b c"}'
+
+
+@pytest.mark.parametrize("password", [b"pencil", b"x", b"x" * 500_000])
+def test_plain_compares_alike_for_known_and_unknown_user(
+    monkeypatch: pytest.MonkeyPatch, password: bytes
+) -> None:
+    """The same calls with arguments of the same lengths: no measurement tells which users exist."""
+    seen: list[list[tuple[int, ...]]] = []
+
+    def record(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            seen[-1].append((hash(name), *(len(each) for each in arguments)))
+            return real(*arguments)
+
+        return call
+
+    mechanism = PlainMechanism({"alice": "pencil-2", "bob": "y" * 1000})
+    monkeypatch.setattr(plain_module.hmac, "compare_digest", record("compare", hmac.compare_digest))
+    monkeypatch.setattr(plain_module.hmac, "digest", record("digest", hmac.digest))
+    for user in (b"alice", b"nobdy", b"bob"):
+        seen.append([])
+        with pytest.raises(AuthenticationFailed) as refused:
+            mechanism.begin().evaluate(b"\0" + user + b"\0" + password)
+        assert refused.value.told == "Authentication failed: Invalid username or password"
+    assert len(seen[0]) == 2
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_plain_without_users_lets_nobody_in() -> None:
+    with pytest.raises(AuthenticationFailed):
+        PlainMechanism({}).begin().evaluate(b"\0alice\0x")

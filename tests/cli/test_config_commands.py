@@ -1,0 +1,74 @@
+"""`kproc config`: settings from a file or the standard input, and settings without effect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import BrokerUnderTest
+from tests.support.command_line import call_kproc
+
+pytestmark = [pytest.mark.long, pytest.mark.transports("process")]
+Capture = pytest.CaptureFixture[str]
+
+
+def test_config_set_reads_settings_from_file_and_stdin(
+    broker: BrokerUnderTest, topic, capsys: Capture, tmp_path: Path
+) -> None:
+    """A password must not stand on a command line, which everybody on the host may read."""
+    name, at = topic(), ("-b", broker.bootstrap)
+    file = tmp_path / "settings"
+    file.write_text("# ours\nretention.ms=12345\nsegment.bytes = 2000000\n")
+    done = call_kproc(capsys, "config", "set", "--topic", name, "--file", str(file), *at)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"changed topic {name}: retention.ms, segment.bytes\n"
+    done = call_kproc(
+        capsys, "config", "set", "--topic", name, "--file", "-", "--unset", "retention.ms", *at,
+        stdin="max.message.bytes=7777\n",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = json.loads(call_kproc(capsys, "config", "get", "--topic", name, "-f", "json", *at).stdout)
+    assert {row["name"]: row["value"] for row in shown} == {
+        "segment.bytes": "2000000",
+        "max.message.bytes": "7777",
+    }
+
+
+def test_config_set_without_readable_file_changes_nothing(
+    broker: BrokerUnderTest, capsys: Capture, tmp_path: Path
+) -> None:
+    at = ("-b", broker.bootstrap)
+    done = call_kproc(capsys, "config", "set", "--file", str(tmp_path / "missing"), *at)
+    assert done.returncode == 1
+    assert "missing: No such file or directory" in done.stderr
+    done = call_kproc(capsys, "config", "set", "--file", "-", *at, stdin="# nothing\n")
+    assert done.returncode == 2
+    assert "nothing to change" in done.stderr
+
+
+def test_config_set_of_password_as_argument_warns(broker: BrokerUnderTest, capsys: Capture) -> None:
+    name = "listener.name.plaintext.ssl.keystore.password"
+    given = ("config", "set", "--dry-run", "-b", broker.bootstrap)
+    warned = call_kproc(capsys, *given, f"{name}=s3cret-4711")
+    assert f"warning: {name}: everybody on this host may read a command line; use --file" in warned.stderr
+    assert "s3cret-4711" not in warned.stdout + warned.stderr
+    silent = call_kproc(capsys, *given, "--file", "-", stdin=f"{name}=s3cret-4711\n")
+    assert "warning" not in silent.stderr
+
+
+def test_config_get_says_that_setting_has_no_effect(broker: BrokerUnderTest, capsys: Capture) -> None:
+    at = ("-b", broker.bootstrap)
+    settings = ("sasl.kerberos.min.time.before.relogin=58000", "background.threads=12")
+    names = [setting.partition("=")[0] for setting in settings]
+    assert call_kproc(capsys, "config", "set", *settings, *at).returncode == 0
+    try:
+        shown = call_kproc(capsys, "config", "get", *names, *at).stdout.splitlines()
+        assert len(shown) == 3
+        assert all("no effect: " in line for line in shown[1:])
+        listed = call_kproc(capsys, "config", "get", *at).stdout
+        assert all(name in listed for name in names)
+    finally:
+        unset = [word for name in names for word in ("--unset", name)]
+        assert call_kproc(capsys, "config", "set", *unset, *at).returncode == 0
