@@ -22,6 +22,13 @@ FINAL_EPOCH: Final = -1
 PARTITIONS_MAX: Final = 100_000
 _EPOCH_MAX: Final = 2**31 - 1
 _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
+# A session that was not used for so long is dropped when another one is made. Its client begins a new one.
+_IDLE_NS: Final = 600_000_000_000
+# Of all sessions of a Handler, and of one.
+BYTES_MAX: Final = 64 << 20
+SESSION_BYTES_MAX: Final = 16 << 20
+# A target with its request, besides a name that is its own.
+_TARGET_BYTES: Final = 500
 
 
 class FetchTarget:
@@ -40,6 +47,11 @@ class FetchTarget:
     @property
     def key(self) -> tuple[str | bytes | None, int]:
         return (self.name if self.name is not None else self.topic_id, self.index)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return _TARGET_BYTES + len(self.name or "")
 
     def topic(self, image: ClusterImage) -> TopicImage | None:
         """The topic that it names. As in Kafka a session knows the name afterwards that was found by an id."""
@@ -61,7 +73,7 @@ class FetchTarget:
 class FetchSession:
     """The partitions of one consumer, in the order in which they are served next."""
 
-    __slots__ = ("epoch", "id", "last_used_ns", "targets", "uses_topic_ids")
+    __slots__ = ("epoch", "id", "last_used_ns", "size_bytes", "targets", "uses_topic_ids")
 
     def __init__(
         self, session_id: int, targets: Iterable[FetchTarget], now_ns: int, *, uses_topic_ids: bool
@@ -69,6 +81,7 @@ class FetchSession:
         self.id = session_id
         self.epoch = 1
         self.targets = {target.key: target for target in targets}
+        self.size_bytes = sum(target.size_bytes for target in self.targets.values())
         self.last_used_ns = now_ns
         self.uses_topic_ids = uses_topic_ids
 
@@ -78,11 +91,14 @@ class FetchSession:
             known = self.targets.get(target.key)
             if known is None:
                 self.targets[target.key] = target
+                self.size_bytes += target.size_bytes
             else:
                 known.request = target.request
         for name, topic_id, indexes in request.forgotten:
             for index in indexes:
-                self.targets.pop((name if name is not None else topic_id, index), None)
+                forgotten = self.targets.pop((name if name is not None else topic_id, index), None)
+                if forgotten is not None:
+                    self.size_bytes -= forgotten.size_bytes
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
     def served(self, keys: Iterable[tuple[str | bytes | None, int]]) -> None:
@@ -94,11 +110,12 @@ class FetchSession:
 
 
 class SessionCache:
-    """The sessions of one Handler, bounded by max.incremental.fetch.session.cache.slots."""
+    """The sessions of one Handler, bounded by max.incremental.fetch.session.cache.slots and by their memory."""
 
     def __init__(self, slots_max: int) -> None:
         self._slots_max = slots_max
         self._sessions: dict[int, FetchSession] = {}  # In order of last use.
+        self.size_bytes = 0
         self._random = random.Random()  # noqa: S311 - ids must differ, they are no secret
 
     def __len__(self) -> int:
@@ -112,10 +129,10 @@ class SessionCache:
         Raises KafkaError with the session error that Kafka gives.
         """
         if version < 7 or request.session_epoch == FINAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
+            self._discard(request.session_id)
             return list(targets_of(request)), None, False
         if request.session_epoch == INITIAL_EPOCH:
-            self._sessions.pop(request.session_id, None)
+            self._discard(request.session_id)
             targets = list(targets_of(request))
             return targets, self._create(targets, now_ns, uses_topic_ids=version >= 13), False
         session = self._sessions.pop(request.session_id, None)
@@ -127,13 +144,16 @@ class SessionCache:
         if session.uses_topic_ids != (version >= 13):
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         session.last_used_ns = now_ns
+        before_bytes = session.size_bytes
         session.update(request)
-        if len(session.targets) > FETCH_ROWS_MAX:
+        self.size_bytes += session.size_bytes - before_bytes
+        if len(session.targets) > FETCH_ROWS_MAX or session.size_bytes > SESSION_BYTES_MAX:
             # Many small requests must not make one that takes as long as a large one.
-            del self._sessions[session.id]
+            self._discard(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._discard_oldest()
         if not session.targets:
-            del self._sessions[session.id]
+            self._discard(session.id)
             # As in Kafka; it may have been told to forget them, too.
             return list(targets_of(request)), None, False
         return list(session.targets.values()), session, True
@@ -146,20 +166,36 @@ class SessionCache:
     def _create(
         self, targets: list[FetchTarget], now_ns: int, *, uses_topic_ids: bool
     ) -> FetchSession | None:
+        while (oldest := next(iter(self._sessions.values()), None)) is not None:
+            if now_ns - oldest.last_used_ns < _IDLE_NS:
+                break
+            self._discard(oldest.id)
         if len(self._sessions) >= self._slots_max:
-            oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
                 return None  # The client goes on with full requests.
-            del self._sessions[oldest.id]
+            self._discard(oldest.id)
         if len(targets) + sum(len(each.targets) for each in self._sessions.values()) > PARTITIONS_MAX:
             return None
         session_id = self._random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, _EPOCH_MAX)
-        session = self._sessions[session_id] = FetchSession(
-            session_id, targets, now_ns, uses_topic_ids=uses_topic_ids
-        )
+        session = FetchSession(session_id, targets, now_ns, uses_topic_ids=uses_topic_ids)
+        if session.size_bytes > SESSION_BYTES_MAX:
+            return None
+        self._sessions[session_id] = session
+        self.size_bytes += session.size_bytes
+        self._discard_oldest()
         return session
+
+    def _discard(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.size_bytes -= session.size_bytes
+
+    def _discard_oldest(self) -> None:
+        """Discard the sessions that were not used for longest, until the others fit."""
+        while self.size_bytes > BYTES_MAX:
+            self._discard(next(iter(self._sessions)))
 
 
 def targets_of(request: FetchRequest) -> Iterable[FetchTarget]:

@@ -24,6 +24,9 @@ from kproc.security.tokens import token_hmac, token_key
 
 REMOVE_EXPIRED: Final = "remove_expired_tokens"
 _REMOVED_AT_ONCE: Final = 1000  # Records of one batch; what is left goes next time.
+# Every user who has logged in may create tokens, and every role stores them until they expire. Kafka has no limit.
+TOKENS_MAX: Final = 10_000
+RENEWER_BYTES_MAX: Final = 16 << 10
 
 Reply = dict[str, Any]
 Handled = tuple[Reply, list[r.Record]]
@@ -73,6 +76,9 @@ class TokenChanges:
         renewers = tuple(_name(each) for each in body["renewers"])
         if any(kind != USER for kind, _ in renewers):
             return creation_fields(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE, 0), []
+        renewer_bytes = sum(len(name) for _, name in renewers)
+        if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
+            return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
         if body["max_lifetime"] > 0:
             longest_ms = min(longest_ms, body["max_lifetime"])

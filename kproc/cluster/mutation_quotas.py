@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from kproc.bounded import short_name
 from kproc.clock import NS_PER_MS, NS_PER_S
 from kproc.cluster.client_quotas import CONTROLLER_MUTATION_RATE, LASTING_NS, ClientQuotas
 from kproc.errors import ErrorCode, KafkaError
@@ -20,6 +21,8 @@ CLIENT: Final = "client"
 """The field of an operation's body that says who wants it: [user, client id, whether it may be refused]. Without it,
 the broker itself does."""
 _SWEEP_LEAST: Final = 1024
+# A client that makes up client ids has a bucket for each. With more, the fullest ones are dropped.
+BUCKETS_MAX: Final = 20_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
 
 Account = tuple[str, str]
@@ -77,14 +80,17 @@ class MutationQuotas:
         found = (
             self._quotas().account_of(user, client_id, CONTROLLER_MUTATION_RATE) if CLIENT in body else None
         )
-        account, rate = found or (None, 0.0)
+        account, rate = ((found[0][0], short_name(found[0][1])), found[1]) if found else (None, 0.0)
         return Mutations(self, account, rate, self._now_ns(), is_strict=is_strict)
 
     def charge(self, account: Account, cost_ns: int, now_ns: int) -> None:
         """Take that many nanoseconds' worth of its rate out of a bucket."""
         if account not in self._full_ns and len(self._full_ns) >= self._sweep_at:
             self._full_ns = {each: full_ns for each, full_ns in self._full_ns.items() if full_ns > now_ns}
-            self._sweep_at = max(_SWEEP_LEAST, 2 * len(self._full_ns))
+            if len(self._full_ns) >= BUCKETS_MAX:
+                by_due = sorted(self._full_ns.items(), key=lambda each: each[1])
+                self._full_ns = dict(by_due[len(by_due) // 2 :])
+            self._sweep_at = min(max(_SWEEP_LEAST, 2 * len(self._full_ns)), BUCKETS_MAX)
         self._full_ns[account] = max(self._full_ns.get(account, 0), now_ns) + cost_ns
 
     def missing_ms(self, account: Account, now_ns: int) -> int:

@@ -188,6 +188,11 @@ class ClassicGroup:
         if self._rebalance.withdraw(answer):
             answer(ErrorCode.NONE)
 
+    def discard_pending(self, member_id: str, now_ms: int) -> None:
+        """Discard a member id that was given out and not used: too many others were given out since."""
+        if self.roster.pending.pop(member_id, None) is not None:
+            self._rebalance.maybe_complete_join(now_ms)
+
     def _leave(self, leaving: LeavingMember) -> ErrorCode:
         roster = self.roster
         member_id = leaving.member_id

@@ -6,8 +6,11 @@ dynamic one), a static one that returns (KIP-345, KIP-814), a pending one, a kno
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from kproc.bounded import NAME_MAX
 from kproc.errors import ErrorCode
 from kproc.group.classic_rebalance import ClassicRebalance
 from kproc.group.classic_state import ClassicState
@@ -22,19 +25,26 @@ from kproc.group.messages import (
     join_failed,
 )
 from kproc.group.state import GroupState
-from kproc.wire.primitives import STRING_BYTES_MAX, shortened
+from kproc.wire.primitives import shortened
+
+# All names and metadata that a member may send with its join. A group's record has no room for more: by default a batch
+# of `__consumer_offsets` has at most 1 MiB.
+PROTOCOL_BYTES_MAX: Final = 1 << 20
 
 
 def join_refusal(
     group_id: str, request: JoinRequest, config: GroupConfig, *, group_exists: bool
 ) -> ErrorCode:
     """Why a join is refused before there is a group to ask (INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
-    UNKNOWN_MEMBER_ID), or NONE. The coordinator asks first, so that a refused join makes no group."""
+    INVALID_REQUEST, UNKNOWN_MEMBER_ID), or NONE. The coordinator asks first, so that a refused join makes no group."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not shortest <= request.session_timeout_ms <= longest:
         return ErrorCode.INVALID_SESSION_TIMEOUT
+    protocol_bytes = sum(len(name) + len(metadata) for name, metadata in request.protocols)
+    if protocol_bytes > PROTOCOL_BYTES_MAX:
+        return ErrorCode.INVALID_REQUEST
     if request.member_id != UNKNOWN_MEMBER_ID and not group_exists:
         return ErrorCode.UNKNOWN_MEMBER_ID
     return ErrorCode.NONE
@@ -101,12 +111,13 @@ class ClassicJoin:
         instance_id = request.group_instance_id
         prefix = request.client_id if instance_id is None else instance_id
         suffix = f"-{state.environment.random_id()}"
-        member_id = shortened(prefix, STRING_BYTES_MAX - len(suffix)) + suffix
+        member_id = shortened(prefix, NAME_MAX) + suffix
         if instance_id is not None and instance_id in state.roster.static_ids:
             member = state.roster.members[state.roster.static_ids[instance_id]]
             self._return_static(request, member, member_id, now_ms, reply)
         elif instance_id is None and request.requires_known_member_id:
             state.roster.pending[member_id] = state.wake_by(now_ms + request.session_timeout_ms)
+            state.environment.on_pending(state.group_id, member_id)
             reply(join_failed(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._add(request, member_id, now_ms, reply)

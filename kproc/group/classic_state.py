@@ -45,6 +45,8 @@ class GroupEnvironment(msgspec.Struct):
     random_id: Callable[[], str]  # a new UUID's text, for member ids
     wall_ms: Callable[[], int]  # dates what is persisted; timers use the `now_ms` of the calls (monotonic)
     persist: Persist
+    # A member id was given out, to join with: (group id, member id).
+    on_pending: Callable[[str, str], None] = lambda _group_id, _member_id: None
 
 
 class ClassicState:

@@ -64,6 +64,9 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+# In one coordinator. A client that finds its member id gone joins anew.
+UNWRITTEN_GROUPS_MAX: Final = 5_000
+PENDING_MEMBERS_MAX: Final = 5_000
 # Groups looked at in one go when offsets expire: some ms, whatever the groups hold.
 SWEPT_AT_ONCE: Final = 64
 _MS_PER_MINUTE: Final = 60_000
@@ -102,9 +105,13 @@ class GroupCoordinator:
         self._deadlines = deadlines
         self._log = log
         self._environment = GroupEnvironment(
-            group_config(config), timing.random_id, timing.wall_ms, self._persist
+            group_config(config), timing.random_id, timing.wall_ms, self._persist, self._add_pending
         )
         self._groups: dict[str, ClassicGroup] = {}
+        # Groups of which nothing is in the log, and member ids that were given out; the oldest first. Both cost a
+        # client nothing but a request, so the oldest leaves when there are too many.
+        self._unwritten: dict[str, None] = {}
+        self._pending: dict[tuple[str, str], None] = {}
         self.offsets = GroupOffsets()
         self._replayed: dict[str, GroupSnapshot] = {}
         self._unknown_types: set[int] = set()
@@ -170,9 +177,41 @@ class GroupCoordinator:
             reply(JoinResult(refusal, request.member_id))
             return
         if group is None:
-            group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
+            group = self._add_unwritten(group_id)
         group.join(request, self._timing.now_ms(), reply)
         self._watch(group_id)
+        self._end_unused(group_id)
+
+    def _add_unwritten(self, group_id: str) -> ClassicGroup:
+        """Add a group of which nothing is in the log. The oldest one that nobody uses leaves if there are too many."""
+        group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
+        self._unwritten[group_id] = None
+        while len(self._unwritten) > UNWRITTEN_GROUPS_MAX:
+            oldest_id = next(iter(self._unwritten))
+            del self._unwritten[oldest_id]
+            oldest = self._groups.get(oldest_id)
+            if oldest is not None and oldest.is_empty and not oldest.generation:
+                self._end_without_offsets(oldest_id)
+        return group
+
+    def _add_pending(self, group_id: str, member_id: str) -> None:
+        self._pending[group_id, member_id] = None
+        if len(self._pending) > PENDING_MEMBERS_MAX:
+            oldest_group_id, oldest_id = next(iter(self._pending))
+            del self._pending[oldest_group_id, oldest_id]
+            group = self._groups.get(oldest_group_id)
+            if group is not None:
+                group.discard_pending(oldest_id, self._timing.now_ms())
+
+    def _end_unused(self, group_id: str) -> None:
+        """End a group of which nothing is in the log and that nobody is about to join."""
+        group = self._groups.get(group_id)
+        if group is not None and group.has_no_history:
+            self._end_without_offsets(group_id)
+
+    def _end_without_offsets(self, group_id: str) -> None:
+        if not self.offsets.of_group(group_id) and not self.offsets.pending.has_group(group_id):
+            self._end(group_id)
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
         """SyncGroup."""
@@ -232,8 +271,9 @@ class GroupCoordinator:
         """OffsetCommit, TxnOffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
         code = self._commit_refusal(request)
         if code or not request.offsets:
-            if not code:  # As in Kafka there is a group from now on, until somebody sweeps.
-                self._group_of_offsets(request.group_id)
+            if not code and request.group_id not in self._groups:
+                # As in Kafka there is a group from now on, until somebody sweeps.
+                self._add_unwritten(request.group_id)
             on_done(code)
             return
 
@@ -338,6 +378,7 @@ class GroupCoordinator:
 
     def _end(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
+        self._unwritten.pop(group_id, None)
         self._deadlines.discard((self, group_id))
         if group is not None:
             group.kill()
@@ -350,6 +391,7 @@ class GroupCoordinator:
         if group is not None:
             group.tick(self._timing.now_ms())
             self._watch(name)
+            self._end_unused(name)
 
     def _watch(self, group_id: str) -> None:
         """A group may have got an earlier deadline."""
@@ -360,6 +402,14 @@ class GroupCoordinator:
     def begin_sweep(self) -> None:
         """offsets.retention.check.interval.ms has passed: look at every group, a few at a time."""
         self._to_sweep = deque(self._groups)
+        self._pending = {
+            (group_id, member_id): None
+            for group_id, member_id in self._pending
+            if group_id in self._groups and member_id in self._groups[group_id].roster.pending
+        }
+        self._unwritten = {
+            group_id: None for group_id in self._unwritten if not self._groups[group_id].generation
+        }
 
     @property
     def is_sweeping(self) -> bool:

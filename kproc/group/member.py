@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kproc.bounded import short_name
 from kproc.group.messages import JoinReply, JoinRequest, SyncReply
 from kproc.group.snapshot import MemberSnapshot
 
@@ -50,7 +51,8 @@ class Member:
     @classmethod
     def from_request(cls, member_id: str, request: JoinRequest) -> Member:
         """A member that joins for the first time."""
-        member = cls(member_id, request.group_instance_id, request.client_id, request.client_host)
+        client_id = short_name(request.client_id)
+        member = cls(member_id, request.group_instance_id, client_id, request.client_host)
         member.take(request)
         member.is_new = True
         return member

@@ -56,7 +56,7 @@ class Roster:
         assert member.join_reply is None, member.member_id
         assert member.sync_reply is None, member.member_id
         del self.members[member.member_id]
-        self._known_by.subtract(names_of(member.protocols))
+        self._forget_protocols(member)
         if member.group_instance_id is not None:
             del self.static_ids[member.group_instance_id]
         if self.leader == member.member_id:
@@ -75,9 +75,17 @@ class Roster:
 
     def update(self, member: Member, request: JoinRequest) -> None:
         """A member joins again, perhaps with other protocols and timeouts."""
-        self._known_by.subtract(names_of(member.protocols))
+        self._forget_protocols(member)
         member.take(request)
         self._known_by.update(names_of(member.protocols))
+
+    def _forget_protocols(self, member: Member) -> None:
+        """Count the protocols of a member no more. A name that nobody knows any more leaves."""
+        for name in names_of(member.protocols):
+            if self._known_by[name] == 1:
+                del self._known_by[name]
+            else:
+                self._known_by[name] -= 1
 
     def await_join(self, member: Member, reply: JoinReply) -> None:
         """Store the reply of a join. An earlier join that still waits belongs to a connection that is probably gone.
@@ -134,7 +142,7 @@ class Roster:
         if not self.members:
             return bool(protocol_type) and any(True for _ in protocols)
         return protocol_type == self.protocol_type and any(
-            self._known_by[name] == len(self.members) for name in names_of(protocols)
+            self._known_by.get(name) == len(self.members) for name in names_of(protocols)
         )
 
     def select_protocol(self) -> str:

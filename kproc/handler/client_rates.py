@@ -28,6 +28,7 @@ import msgspec
 
 from kproc.api.calls import Call, OnResult, Reply
 from kproc.api.context import RequestContext
+from kproc.bounded import BoundedCache, short_name
 from kproc.cluster.client_quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -48,7 +49,14 @@ _METRICS: Final = {
 }
 _EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _PER_CENT: Final = 100
-_CLIENTS_MAX: Final = 10_000  # Most cached look-ups by user and client id; with more, the cache is cleared.
+_ENTRY_BYTES: Final = 300  # A cached look-up besides its names.
+# Cached look-ups by user and client id.
+_CLIENTS_MAX: Final = 10_000
+_CLIENTS_BYTES_MAX: Final = 4 << 20
+# A client that makes up client ids has an account for each. With more, those that owe least are dropped.
+ACCOUNTS_MAX: Final = 20_000
+# Rows of one message to another Handler; the rest goes with the next one.
+TOLD_MAX: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
@@ -94,7 +102,9 @@ class ClientRates:
         self._has_percentage = False
         self._throttles: Counter[int] = Counter()
         self._accounts: dict[Key, _Account] = {}
-        self._found: dict[tuple[str, str, bytes | None], tuple[Key, float] | None] = {}
+        self._found: BoundedCache[tuple[str, str, bytes | None], tuple[Key, float] | None] = BoundedCache(
+            _CLIENTS_MAX, _CLIENTS_BYTES_MAX
+        )
         self._version = -1
         self.is_on = False
 
@@ -197,6 +207,8 @@ class ClientRates:
         idle_since_ns = self._now_ns() - self._ahead_ns
         for key, account in list(self._accounts.items()):
             if account.untold_ns:
+                if len(told) == TOLD_MAX:
+                    continue
                 told.append([*key, account.untold_ns])
                 account.untold_ns = 0
             elif account.due_ns < idle_since_ns:
@@ -225,6 +237,8 @@ class ClientRates:
     def _add(self, key: Key, cost_ns: int, now_ns: int) -> _Account:
         account = self._accounts.get(key)
         if account is None:
+            if len(self._accounts) >= ACCOUNTS_MAX:
+                self._drop_accounts()
             account = self._accounts[key] = _Account()
         account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
         if key[0] == REQUEST_PERCENTAGE:
@@ -232,20 +246,27 @@ class ClientRates:
             account.due_ns = min(account.due_ns, now_ns + self._window_s * _NS_PER_S)
         return account
 
+    def _drop_accounts(self) -> None:
+        """Drop the half of the accounts that owe least. Nothing is lost but what these clients owed."""
+        by_due = sorted(self._accounts.items(), key=lambda each: each[1].due_ns)
+        self._accounts = dict(by_due[len(by_due) // 2 :])
+
     def _find(self, kind: str, user: str, client_id: bytes | None) -> tuple[Key, float] | None:
         at = (kind, user, client_id)
         try:
             return self._found[at]
         except KeyError:
-            if len(self._found) >= _CLIENTS_MAX:
-                self._found.clear()
-            found = self._found[at] = self._look_up(kind, user, (client_id or b"").decode("utf-8", "replace"))
+            found = self._look_up(kind, user, (client_id or b"").decode("utf-8", "replace"))
+            self._found.put(at, found, len(user) + 2 * len(client_id or b"") + _ENTRY_BYTES)
             return found
 
     def _look_up(self, kind: str, user: str, client_id: str) -> tuple[Key, float] | None:
         """The quota in force for a client, and the key of the clients that share it."""
         found = self._quotas().account_of(user, client_id, kind)
-        return None if found is None else ((kind, *found[0]), found[1])
+        if found is None:
+            return None
+        (owner, owner_client_id), limit = found
+        return (kind, owner, short_name(owner_client_id)), limit
 
 
 class _Meter:

@@ -20,6 +20,9 @@ from kproc.role.request import HandlerRequest
 RECORD_START: Final = "8s4s12s4s"
 RECORD_START_BYTES: Final = Struct(RECORD_START).size
 CONNECTION_BYTES: Final = 8
+# Requests with more bytes to repeat (a long client id, for example) have no fast path: it would stay in memory for as
+# long as the connection.
+REPEATED_BYTES_MAX: Final = 2048
 _LISTENER_AND_FLAGS: Final = Struct("=HH")
 _IDS: Final = Struct("=QI")  # Connection id and sequence.
 _CORRELATION: Final = Struct(">i")

@@ -19,7 +19,7 @@ from kproc.api.fetch_session import targets_of
 from kproc.api.produce import ProduceBatcher
 from kproc.cluster.image import PartitionImage, TopicImage
 from kproc.errors import Corrupt
-from kproc.handler.fast_path import RECORD_START, RECORD_START_BYTES, RequestTemplate
+from kproc.handler.fast_path import RECORD_START, RECORD_START_BYTES, REPEATED_BYTES_MAX, RequestTemplate
 from kproc.handler.partitions import Partitions
 from kproc.metrics.requests import REQUESTS
 from kproc.purgatory.purgatory import DelayedOperation
@@ -300,7 +300,7 @@ class FetchFastPaths:
         if version >= _FLEXIBLE:
             body = after_header_tags(body)
         located = locate_fetch_offset(version, body) if version >= FIRST_KNOWN_FETCH else None
-        if located is None or services.traffic is not None:
+        if located is None or services.traffic is not None or len(record) > REPEATED_BYTES_MAX:
             return None
         wanted, offset_in_body = located
         (target,) = targets_of(wanted)

@@ -1,12 +1,15 @@
-"""Gathers a Handler's figures of topics and groups for the cleaner, when metrics are scraped."""
+"""Gathers a Handler's figures of topics and groups for the role that answers scrapes, when metrics are scraped."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from kproc.api.calls import FromImage, OnResult
 from kproc.api.context import Services
 from kproc.api.group_call import GROUPS
+from kproc.bounded import short_name
 from kproc.handler.partitions import Partitions
-from kproc.observe.broker_figures import Group, HandlerFigures
+from kproc.observe.broker_figures import REPORTED_GROUPS_MAX, REPORTED_OFFSETS_MAX, Group, HandlerFigures
 
 
 def serve_call(services: Services, _body: FromImage, on_reply: OnResult[HandlerFigures]) -> None:
@@ -31,16 +34,25 @@ def _figures(services: Services) -> HandlerFigures:
         topic: [each.bytes_in, each.records_in, each.bytes_out, each.fetches]
         for topic, each in partitions.traffic.items()
     }
-    return HandlerFigures(partitions.since_ns, traffic, sizes, offline, _groups(services))
+    groups, more_groups = _groups(services)
+    return HandlerFigures(partitions.since_ns, traffic, sizes, offline, groups, more_groups)
 
 
-def _groups(services: Services) -> list[Group]:
+def _groups(services: Services) -> tuple[list[Group], Counter[str]]:
+    """Return the groups, and by state how many were left out because there are too many groups or offsets."""
     rows: list[Group] = []
+    more: Counter[str] = Counter()
+    offset_count = 0
     for coordinator in GROUPS.of(services).loaded():
         for group_id, state, members in coordinator.sizes():
+            committed = coordinator.offsets.of_group(group_id)
+            offset_count += sum(map(len, committed.values()))
+            if len(rows) == REPORTED_GROUPS_MAX or offset_count > REPORTED_OFFSETS_MAX:
+                more[state] += 1
+                continue
             offsets = {
-                topic: {index: committed.offset for index, committed in partitions.items()}
-                for topic, partitions in coordinator.offsets.of_group(group_id).items()
+                topic: {index: each.offset for index, each in partitions.items()}
+                for topic, partitions in committed.items()
             }
-            rows.append(Group(group_id, state, members, offsets))
-    return rows
+            rows.append(Group(short_name(group_id), state, members, offsets))
+    return rows, more

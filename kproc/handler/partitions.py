@@ -45,6 +45,8 @@ _SYNC_THREADS: Final = 32
 _CLOSED_TOGETHER: Final = 128
 # A transaction that was silent for its longest timeout is given this time to be ended, as by Kafka.
 _LATE_MS: Final = 300_000
+# Producers that all partitions of a Handler remember: about 100 MB.
+PRODUCERS_MAX: Final = 200_000
 _SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -437,6 +439,15 @@ class Partitions:
                 self.unsynced[owned] = None
         self.offline = offline
         self.hanging = hanging
+        self._trim_producers()
+
+    def _trim_producers(self) -> None:
+        """Drop idle producers if all partitions together remember too many, in those that remember most."""
+        tables = [owned.log.producers for owned in self._open.values() if owned.log.producers]
+        if sum(map(len, tables)) > PRODUCERS_MAX:
+            share = PRODUCERS_MAX // len(tables)
+            for table in tables:
+                table.trim(share)
 
     def _hanging_of(self, owned: OwnedPartition, now_ms: int) -> set[tuple[PartitionKey, int]]:
         """The open transactions that their coordinator should have ended long ago. Nobody else ends one, but people."""

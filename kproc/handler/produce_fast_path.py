@@ -16,7 +16,7 @@ from typing import Final
 from kproc.api.context import Services
 from kproc.api.produce import Placed, ProduceBatcher
 from kproc.api.produce_answers import OneProduce, row_of
-from kproc.handler.fast_path import RECORD_START, RECORD_START_BYTES, RequestTemplate
+from kproc.handler.fast_path import RECORD_START, RECORD_START_BYTES, REPEATED_BYTES_MAX, RequestTemplate
 from kproc.metrics.requests import REQUESTS
 from kproc.role.request import Answers, HandlerRequest
 from kproc.storage.results import AppendResult
@@ -142,7 +142,7 @@ class ProduceFastPath:
             at = len(frame) - len(_NO_TAGS) - size - _varint_bytes(size + 1)
         else:
             at = len(frame) - size - _SIZE.size
-        if at <= _START.size:
+        if not _START.size < at <= REPEATED_BYTES_MAX:
             return None
         path = cls(request, placed, bytes(frame[_START.size : at]), batcher, counts)
         if path._records_of(frame, at) is None:

@@ -11,6 +11,7 @@ import struct
 import sys
 from typing import Any, Final
 
+from kproc.bounded import short_name
 from kproc.net.connection import Connection
 from kproc.net.handoff import address_text
 from kproc.wire.header import REQUEST_HEADER
@@ -33,7 +34,7 @@ def client_of(frame: memoryview) -> tuple[str, str, str]:
         client_id = bytes(frame[REQUEST_HEADER.size : REQUEST_HEADER.size + length]).decode(
             "utf-8", "replace"
         )
-    return sys.intern(client_id), UNKNOWN, UNKNOWN
+    return sys.intern(short_name(client_id)), UNKNOWN, UNKNOWN
 
 
 def connection_name(connection: Connection) -> str:

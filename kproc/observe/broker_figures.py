@@ -8,6 +8,7 @@ and keep them until they are deleted, the others share one, and `left_out` says 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -25,6 +26,9 @@ PARTITIONS_MAX: Final = 1000
 GROUPS_MAX: Final = 1000
 GROUP_TOPICS_MAX: Final = 1000
 GROUP_PARTITIONS_MAX: Final = 1000
+# In the reply of one Handler.
+REPORTED_GROUPS_MAX: Final = 10_000
+REPORTED_OFFSETS_MAX: Final = 100_000
 _PATIENCE_NS: Final = 2 * NS_PER_S
 _LOOKED_UP_AT_ONCE: Final = 64
 _NEVER_MS: Final = 1 << 40
@@ -59,7 +63,7 @@ class ShownKeys(Generic[Key]):
 class Group(NamedTuple):
     """One consumer group: its committed offsets by topic and partition."""
 
-    id: str
+    id: str  # Shortened, if it is long.
     state: str
     members: int
     offsets: Mapping[str, Mapping[int, int]]
@@ -73,6 +77,7 @@ class HandlerFigures(Reply):
     sizes: dict[str, list[int]]  # By topic: index, bytes, segments of a log, of the next log ...
     offline: int
     groups: list[Group]
+    more_groups: dict[str, int]  # By state, how many were left out of `groups`.
 
 
 FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, HandlerFigures)
@@ -257,8 +262,15 @@ class BrokerFigures:
         return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
 
     def groups(self) -> list[Group]:
-        """Every consumer group."""
+        """The consumer groups that Handlers report, all of them unless there are very many."""
         return [group for reply in self._replies.values() for group in reply.groups]
+
+    def more_groups(self) -> Counter[str]:
+        """By state, how many groups Handlers left out."""
+        counts: Counter[str] = Counter()
+        for reply in self._replies.values():
+            counts.update(reply.more_groups)
+        return counts
 
 
 def _all(image: ClusterImage) -> Iterator[tuple[TopicImage, PartitionImage]]:

@@ -82,9 +82,10 @@ def _logs(figures: BrokerFigures, sizes: Sizes) -> Iterator[str]:
 
 def _groups(figures: BrokerFigures) -> Iterator[str]:
     groups = figures.groups()
-    yield _gauge(_MANAGER, "Consumer groups.", len(groups))
+    more = figures.more_groups()
+    yield _gauge(_MANAGER, "Consumer groups.", len(groups) + more.total())
     for state in _STATES:
-        count = sum(group.state == state for group in groups)
+        count = sum(group.state == state for group in groups) + more[state]
         yield _gauge(_MANAGER + state.lower(), f"Consumer groups in the state {state}.", count)
     shown_ids = set(figures.group_ids.choose([group.id for group in groups]))
     members = [(group.id, group.members) for group in groups if group.id in shown_ids]
@@ -133,7 +134,7 @@ def _about(figures: BrokerFigures) -> Iterator[str]:
     left_out = {
         "topics": figures.topics.left_out,
         "partitions": figures.partitions.left_out,
-        "groups": figures.group_ids.left_out,
+        "groups": figures.group_ids.left_out + figures.more_groups().total(),
         "group_topics": figures.group_topics.left_out,
         "group_partitions": figures.group_partitions.left_out,
     }

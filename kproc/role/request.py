@@ -10,6 +10,7 @@ import msgspec
 
 from kproc.api.context import RequestContext, Services
 from kproc.api.registry import lookup
+from kproc.bounded import short_name
 from kproc.errors import ErrorCode
 from kproc.net.handoff import ADDRESS_BYTES, address_text
 from kproc.security.acl import Operation, ResourceType, host_of_rule
@@ -281,7 +282,8 @@ class HandlerRequest(RequestContext):
         self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
 
     def note_client(self, software_name: str, software_version: str) -> None:
-        client_id = (self.client_id_bytes or b"").decode("utf-8", "replace")
+        client_id = short_name((self.client_id_bytes or b"").decode("utf-8", "replace"))
+        software_name, software_version = short_name(software_name), short_name(software_version)
         note = msgspec.msgpack.encode([client_id, software_name, software_version])
         self.peer.outbox.push(NOTE, HEAD.pack(self.connection_id, self.sequence, 0, 0), note)
 

@@ -14,7 +14,7 @@ from kproc.storage.fs import StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX
 from kproc.storage.log_state import AppendLimits, LogState
-from kproc.storage.producer_state import ProducerEntry, first_offset
+from kproc.storage.producer_state import PRODUCERS_MAX, ProducerEntry, Verification, first_offset
 from kproc.storage.results import NO_OFFSET, AppendResult
 from kproc.storage.segment import LogSegment
 from kproc.storage.validate import CLIENT, COORDINATOR, examine, read_marker
@@ -36,7 +36,7 @@ from kproc.wire.records import RECORD_BYTES_MIN
 # (a header scan of one-record batches takes 2.9 s/GiB).
 SNAPSHOT_BYTES: Final = 64 << 20
 # And after this many batches of idempotent producers: a successor reads each of them, some 5 us, before it serves the
-# log.
+# log. With more producers than this, after as many batches as there are producers: a snapshot costs 3 us for each.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
 # No record has a smaller timestamp, so this roll time means: roll before the next batch.
@@ -91,10 +91,11 @@ _LEADS_END: Final = len(_LEADS)
 class _Undo:
     """What a run changes before its write."""
 
-    __slots__ = ("aborted", "producers")
+    __slots__ = ("aborted", "producers", "verifications")
 
     def __init__(self) -> None:
         self.producers: list[tuple[int, ProducerEntry | None]] = []  # As they were.
+        self.verifications: list[tuple[int, Verification]] = []  # That markers of the run have ended.
         self.aborted: list[AbortedTransaction] = []  # Rows for the transaction index.
 
 
@@ -364,6 +365,8 @@ class LogAppender:
             transactional = attributes & TRANSACTIONAL != 0
             producers.record(producer_id, epoch, mark, transactional=transactional, heard_ms=now_ms)
         elif marker is not None:  # Other control batches end no transaction.
+            if producer_id in producers.verifying:
+                undo.verifications.append((producer_id, producers.verifying[producer_id]))
             aborted = producers.record_marker(
                 producer_id, epoch, marker[1], offset=last, timestamp=now_ms, is_abort=marker[0]
             )
@@ -429,7 +432,9 @@ class LogAppender:
         if undo is not None:
             snapshots.batches_since += len(undo.producers)
             if snapshots.batches_since >= SNAPSHOT_BATCHES:
-                state.take_snapshot()
+                self._producers.trim(PRODUCERS_MAX)
+                if snapshots.batches_since >= len(self._producers):
+                    state.take_snapshot()
         if snapshots.bytes_since >= SNAPSHOT_BYTES:
             state.take_snapshot()
 
@@ -440,6 +445,8 @@ class LogAppender:
         state = self._state
         for producer_id, entry in reversed(undo.producers if undo is not None else ()):
             self._producers.restore(producer_id, entry)
+        for producer_id, verification in undo.verifications if undo is not None else ():
+            self._producers.verifying[producer_id] = verification
         state.note_failure(failure)
         if state.offline_reason is None:
             self._cut_back(state.active, indexes_too=undo is not None and bool(undo.aborted))

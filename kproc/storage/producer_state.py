@@ -33,6 +33,9 @@ from kproc.storage.format import (
 )
 from kproc.wire.checksum import crc32c
 
+# A client can make up producer ids. With more in one partition, those that were idle for longest are dropped: such a
+# producer may send a batch twice when it comes back.
+PRODUCERS_MAX: Final = 10_000
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
 NO_SEQUENCE: Final = -1
@@ -96,12 +99,12 @@ class Verification:
 class ProducerTable:
     """All producers of one partition. Owned by one Log."""
 
-    __slots__ = ("_entries", "_open", "_verifying", "end_offset", "first_open_offset")
+    __slots__ = ("_entries", "_open", "end_offset", "first_open_offset", "verifying")
 
     def __init__(self, end_offset: int = 0) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
-        self._verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
+        self.verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
         # The smallest first offset of an open transaction, or None: what the last stable offset follows.
         self.first_open_offset: int | None = None
         # State is that of everything before this offset.
@@ -174,7 +177,7 @@ class ProducerTable:
             # Before all else: INVALID_TXN_STATE is fatal for a producer that only has to begin anew.
             if entry is not None and epoch < entry.epoch:
                 raise _too_old(entry, epoch)
-            verification = self._verifying.get(producer_id)
+            verification = self.verifying.get(producer_id)
             if must_be_confirmed and (verification is None or not verification.is_confirmed):
                 raise KafkaError(
                     ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction open here"
@@ -192,21 +195,23 @@ class ProducerTable:
         self, producer_id: int, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int
     ) -> Verification:
         """A batch with this first sequence waits for the coordinator of its transaction."""
-        found = self._verifying.get(producer_id)
+        found = self.verifying.get(producer_id)
         if found is None:
+            if len(self.verifying) >= PRODUCERS_MAX:
+                del self.verifying[next(iter(self.verifying))]
             found = Verification(epoch, sequence, owns_epoch=owns_epoch, now_ms=now_ms)
-            self._verifying[producer_id] = found
+            self.verifying[producer_id] = found
         else:
             found.tried_again(epoch, sequence, owns_epoch=owns_epoch)
         return found
 
     def is_verifying(self, producer_id: int, verification: Verification) -> bool:
         """Whether the transaction that was asked for has neither begun nor ended here since."""
-        return self._verifying.get(producer_id) is verification
+        return self.verifying.get(producer_id) is verification
 
     def end_verification(self, producer_id: int) -> None:
         """The transaction has begun here."""
-        self._verifying.pop(producer_id, None)
+        self.verifying.pop(producer_id, None)
 
     def record(
         self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool, heard_ms: int
@@ -271,9 +276,9 @@ class ProducerTable:
         """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
-        verification = self._verifying.get(producer_id)
+        verification = self.verifying.get(producer_id)
         if verification is not None and verification.is_ended_by(epoch):
-            del self._verifying[producer_id]
+            del self.verifying[producer_id]
         batches = entry.batches if epoch == entry.epoch else ()
         self._entries[producer_id] = ProducerEntry(
             producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches
@@ -300,10 +305,22 @@ class ProducerTable:
         idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
             del self._entries[entry.producer_id]
-        for producer_id, verification in list(self._verifying.items()):
+        for producer_id, verification in list(self.verifying.items()):
             if now_ms - verification.since_ms >= idle_ms:
-                del self._verifying[producer_id]
+                del self.verifying[producer_id]
         return len(idle)
+
+    def trim(self, count_max: int) -> None:
+        """Drop the producers that were idle for longest, down to three quarters of `count_max`, if there are more.
+
+        A producer with an open transaction stays.
+        """
+        if len(self._entries) <= count_max:
+            return
+        idle = [entry for entry in self._entries.values() if entry.open_txn_offset < 0]
+        idle.sort(key=lambda entry: entry.last_timestamp)
+        for entry in idle[: len(self._entries) - count_max * 3 // 4]:
+            del self._entries[entry.producer_id]
 
     def load(self, entries: Iterable[ProducerEntry]) -> None:
         """Take over entries that a snapshot or another owner held."""

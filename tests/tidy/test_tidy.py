@@ -22,13 +22,16 @@ from tests.tidy.sources import (
     text_of,
 )
 
-GROUND = {"errors", "clock", "config", "containment", "deadlines", "log_levels", "log_rate", "printable"}
+GROUND = {
+    "bounded", "errors", "clock", "config", "containment", "deadlines", "log_levels", "log_rate", "printable",
+}  # fmt: skip
 BELOW_ROLES = GROUND | {
     "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
     "transport", "net", "security",
 }  # fmt: skip
 # Package or top-level module -> what it may import besides itself. Imports point down only.
 LAYERS: dict[str, set[str]] = {
+    "bounded": set(),
     "errors": set(),
     "printable": set(),
     "clock": set(),

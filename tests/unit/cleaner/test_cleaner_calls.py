@@ -49,7 +49,11 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
             ],
         ),
         (SWAP_SEGMENTS, SwapAsked("t", ID, 1, [OLD], NEW), [Swapped(12), Swapped(refused="no")]),
-        (FIGURES, FromImage(7), [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS)]),
+        (
+            FIGURES,
+            FromImage(7),
+            [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS, {"Empty": 2})],
+        ),
         (TELEMETRY, BatchSent(7, 1), [Done(None)]),
     ],
     ids=lambda value: value.name if isinstance(value, Call) else "",

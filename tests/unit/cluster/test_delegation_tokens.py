@@ -186,3 +186,13 @@ def test_short_token_key_is_rejected_with_way_out(key: str) -> None:
 
 def test_token_key_of_16_characters_is_accepted() -> None:
     assert Config.build({"delegation.token.secret.key": "0123456789abcdef"}).delegation_token_secret_key is not None
+
+
+def test_tokens_are_bounded_in_number_and_bytes(
+    cluster: InMemoryController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kproc.cluster.delegation_tokens.TOKENS_MAX", 2)
+    renewers = [["User", "n" * 30_000]]
+    assert create(cluster, renewers=renewers)["error_code"] == ErrorCode.POLICY_VIOLATION
+    codes = [create(cluster)["error_code"] for _ in range(3)]
+    assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]

@@ -178,7 +178,7 @@ def test_the_first_batch_waits_for_the_coordinator_and_the_next_ones_for_nothing
     assert scene.answers(version) == [[(0, 1)]]
     assert not scene.coordinator.asked
     assert scene.rig.open("t").log.last_stable_offset == 0
-    assert not scene.rig.open("t").log.producers._verifying
+    assert not scene.rig.open("t").log.producers.verifying
 
 
 def test_each_transaction_is_asked_for(scene: Scene) -> None:
@@ -429,7 +429,7 @@ def test_tries_of_unknown_producers_leave_nothing_behind(
     for pid in range(1, 4):
         scene.send(0, pid=pid)
     assert len(scene.answers()) == 3
-    assert len(scene.rig.open("t").log.producers._verifying) == remembered
+    assert len(scene.rig.open("t").log.producers.verifying) == remembered
 
 
 def test_a_silent_producer_hears_of_a_refusal_by_the_end_of_its_connection(scene: Scene) -> None:

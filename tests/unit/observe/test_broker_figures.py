@@ -89,7 +89,15 @@ class Rig:
 def reply(since: int = 1, **changes: Any) -> HandlerFigures:
     groups = [Group(*row) for row in changes.pop("groups", ())]
     return HandlerFigures(
-        **{"since": since, "traffic": {}, "sizes": {}, "offline": 0, "groups": groups, **changes}
+        **{
+            "since": since,
+            "traffic": {},
+            "sizes": {},
+            "offline": 0,
+            "groups": groups,
+            "more_groups": {},
+            **changes,
+        }
     )
 
 

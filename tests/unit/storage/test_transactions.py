@@ -96,6 +96,18 @@ def test_a_marker_ends_the_guard_so_that_a_late_confirmation_begins_nothing(log:
     assert send(log, guard=again) == ErrorCode.NONE
 
 
+def test_marker_without_room_ends_no_guard(rig: LogRig) -> None:
+    """A failed write takes back all of its effect: the batch that waits for its coordinator may still begin."""
+    rig.fs = fs = FailingFs()
+    log = rig.open()
+    guard = begin(log, owns_epoch=False)
+    fs.fail_write()
+    assert end(log).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.producers.is_verifying(PID, guard)
+    assert send(log, guard=guard) == ErrorCode.NONE
+    log.close()
+
+
 def test_a_late_marker_of_the_transaction_before_does_not_end_the_guard_of_one_with_its_own_epoch(
     log: Log,
 ) -> None:

@@ -1,0 +1,62 @@
+"""Bounds for tables that clients fill: caches with a limit of entries and of bytes, and short forms of long names.
+
+A client chooses its client id, its group's name and much else, each up to 32 kB long. Every table whose keys come from
+clients is bounded in entries and in bytes; SECURITY.md lists them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Generic, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# As long as a topic's name may be. Longer names are used whole where they are stored, and short everywhere else.
+NAME_MAX: Final = 249
+_DIGEST_CHARACTERS: Final = 16
+
+
+def short_name(name: str) -> str:
+    """Return `name`, or for a long one its beginning and a digest, at most NAME_MAX characters."""
+    if len(name) <= NAME_MAX:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARACTERS]
+    return f"{name[: NAME_MAX - _DIGEST_CHARACTERS - 1]}~{digest}"
+
+
+class BoundedCache(Generic[K, V]):
+    """Results that can be computed again. It is emptied when it would exceed one of its limits."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_entries", "_entries_max")
+
+    def __init__(self, entries_max: int, bytes_max: int) -> None:
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._entries: dict[K, V] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """The sum of the sizes that `put` was given."""
+        return self._bytes
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def put(self, key: K, value: V, size_bytes: int) -> None:
+        """Add an entry of about that many bytes. One that fills more than a tenth of the cache is not stored."""
+        if size_bytes * 10 > self._bytes_max:
+            return
+        if len(self._entries) >= self._entries_max or self._bytes + size_bytes > self._bytes_max:
+            self.clear()
+        self._entries[key] = value
+        self._bytes += size_bytes
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries.clear()
+        self._bytes = 0

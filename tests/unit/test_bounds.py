@@ -1,0 +1,355 @@
+"""Every table that clients fill has a bound in entries and in bytes, and unused entries leave (SECURITY.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kproc.api import fetch_session
+from kproc.api.fetch_session import SessionCache
+from kproc.bounded import NAME_MAX, BoundedCache, short_name
+from kproc.cluster.client_quotas import CLIENT_ID, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, ClientQuotas
+from kproc.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
+from kproc.coordinator import partitioning
+from kproc.errors import ErrorCode, KafkaError
+from kproc.group import coordinator as group_coordinator
+from kproc.group.classic_join import PROTOCOL_BYTES_MAX
+from kproc.group.coordinator import CommitRequest
+from kproc.handler import handler_figures
+from kproc.handler.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
+from kproc.storage.producer_state import PRODUCERS_MAX, ProducerTable
+from kproc.wire.hot import FetchPartition, FetchRequest
+from tests.support.logs import LogRig, batch
+from tests.unit.group.coordinator_rig import Rig
+from tests.unit.group.rig import GroupRig
+
+LONG = "n" * 32_000
+SECOND_NS = 1_000_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+
+
+def quotas_of(kind: str) -> ClientQuotas:
+    """A default quota for each client id."""
+    quotas = ClientQuotas()
+    quotas.set(((CLIENT_ID, None),), kind, 1.0)
+    return quotas
+
+
+def rates_of(clock: Clock) -> ClientRates:
+    quotas = quotas_of(PRODUCER_BYTE_RATE)
+    rates = ClientRates(quotas=lambda: quotas, now_ns=lambda: clock.now_ns, sample_count=11, sample_s=1)
+    rates.on_image()
+    return rates
+
+
+# -- names ----------------------------------------------------------------------------------------------------
+
+
+def test_short_name_keeps_long_names_apart() -> None:
+    assert short_name("x" * NAME_MAX) == "x" * NAME_MAX
+    first, second = short_name(LONG + "1"), short_name(LONG + "2")
+    assert first != second
+    assert len(first) == len(second) == NAME_MAX
+    assert short_name("\ud800" * 300)
+
+
+def test_bounded_cache_is_emptied_at_its_entries_or_bytes() -> None:
+    cache: BoundedCache[int, int] = BoundedCache(entries_max=10, bytes_max=1_000)
+    for number in range(1_000):
+        cache.put(number, number, 1)
+        assert len(cache) <= 10
+    for number in range(1_000):
+        cache.put(number, number, 100)
+        assert cache.size_bytes <= 1_000
+    assert cache[999] == 999
+    cache.clear()
+    cache.put(1, 1, 101)
+    assert len(cache) == 0, "one entry must not fill the cache"
+
+
+def test_hashes_of_long_group_names_are_cached_in_few_bytes() -> None:
+    for number in range(200):
+        partitioning.partition_for(f"{number}{LONG}", 50)
+    assert partitioning._hash_of_long_name.cache_info().currsize <= 64
+    assert partitioning._hash_of_name.cache_info().maxsize == 4096
+
+
+# -- quotas ---------------------------------------------------------------------------------------------------
+
+
+def test_client_rates_of_made_up_client_ids_are_bounded() -> None:
+    clock = Clock()
+    rates = rates_of(clock)
+    for number in range(ACCOUNTS_MAX + 5_000):
+        rates.on_produce("u", f"{number}{LONG if number % 100 == 0 else ''}".encode(), 1_000_000)
+    assert len(rates._accounts) <= ACCOUNTS_MAX
+    assert max(len(client_id) for _, _, client_id in rates._accounts) <= NAME_MAX
+    assert rates._found.size_bytes <= 4 << 20
+    told = rates.take_untold()
+    assert len(told) == TOLD_MAX
+    assert sum(len(client_id) for _, _, client_id, _ in told) <= TOLD_MAX * NAME_MAX
+
+
+def test_client_rates_tell_everything_in_several_messages() -> None:
+    rates, count = rates_of(Clock()), 2_500
+    for number in range(count):
+        rates.on_produce("u", f"c{number}".encode(), 1)
+    told = [row[2] for _ in range(3) for row in rates.take_untold()]
+    assert sorted(told) == sorted(f"c{number}" for number in range(count))
+
+
+def test_client_rates_keep_those_who_owe_most() -> None:
+    rates = rates_of(Clock())
+    rates.on_produce("u", b"heavy", 10**6)
+    for number in range(ACCOUNTS_MAX + 10):
+        rates.on_produce("u", f"c{number}".encode(), 1)
+    assert rates.on_produce("u", b"heavy", 1) > 1_000_000
+
+
+def test_client_rates_of_idle_clients_leave() -> None:
+    clock = Clock()
+    rates = rates_of(clock)
+    rates.on_produce("u", b"c", 5)
+    rates.take_untold()
+    clock.now_ns += 60 * SECOND_NS
+    rates.take_untold()
+    assert not rates._accounts
+
+
+def test_mutation_buckets_of_made_up_client_ids_are_bounded() -> None:
+    quotas, clock = quotas_of(CONTROLLER_MUTATION_RATE), Clock()
+    mutations = MutationQuotas(lambda: quotas, lambda: clock.now_ns, seconds=11)
+    for number in range(BUCKETS_MAX + 5_000):
+        mutations.of({CLIENT: ["u", f"{LONG if number % 100 == 0 else ''}{number}", False]}).take(1_000)
+    assert len(mutations._full_ns) <= BUCKETS_MAX
+    assert max(len(client_id) for _, client_id in mutations._full_ns) <= NAME_MAX
+    clock.now_ns += 10**15
+    for number in range(2 * BUCKETS_MAX):
+        mutations.of({CLIENT: ["u", f"d{number}", False]}).take(1)
+        clock.now_ns += 10 * SECOND_NS
+    assert len(mutations._full_ns) <= 2_048, "full buckets leave"
+
+
+# -- groups ---------------------------------------------------------------------------------------------------
+
+
+def test_member_protocols_leave_with_the_last_member() -> None:
+    """225 MB of names of left members stayed for the life of a group."""
+    rig = GroupRig()
+    for number in range(20):
+        protocols = (("range", b""), *((f"p{number}-{each}", b"") for each in range(50)))
+        join = rig.join(protocols=protocols)
+        rig.pass_ms(10_000)
+        rig.join(join.value.member_id, protocols=(("range", b""), (f"q{number}", b"")))
+        rig.pass_ms(10_000)
+        rig.leave(join.value.member_id)
+        rig.pass_ms(60_000)
+    assert len(rig.group.roster._known_by) == 0
+    assert rig.state == "Empty"
+
+
+def test_join_with_too_many_protocol_bytes_is_refused() -> None:
+    rig = GroupRig()
+    fits = (("range", bytes(PROTOCOL_BYTES_MAX - 5)),)
+    assert rig.join(protocols=(*fits, ("x", b""))).code == ErrorCode.INVALID_REQUEST
+    assert rig.join(protocols=fits).is_open
+
+
+def test_member_ids_of_long_client_ids_are_short() -> None:
+    rig = GroupRig()
+    join = rig.join(client_id=LONG)
+    rig.pass_ms(10_000)
+    assert len(join.value.member_id) <= NAME_MAX + 40
+    assert len(rig.group.describe().members[0].client_id) <= NAME_MAX
+
+
+def join_two_steps(rig: Rig, group: str) -> str:
+    """The first step of a join with a version that has two: the member id that is given out."""
+    results: list[object] = []
+    request = group_coordinator.JoinRequest(
+        member_id="",
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=(("range", b""),),
+        requires_known_member_id=True,
+    )
+    rig.coordinator.join(group, request, results.append)
+    (result,) = results
+    assert isinstance(result, group_coordinator.JoinResult)
+    assert result.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    return result.member_id
+
+
+def test_groups_that_nobody_joins_are_bounded_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_coordinator, "UNWRITTEN_GROUPS_MAX", 10)
+    rig = Rig()
+    rig.settle()
+    for number in range(50):
+        join_two_steps(rig, f"made-up-{number}")
+    assert len(rig.coordinator) == 11
+    assert rig.states()["g"] == "Stable"
+    rig.pass_ms(10_001)
+    assert list(rig.states()) == ["g"], "their member ids expired"
+
+
+def test_member_ids_that_nobody_uses_are_bounded_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_coordinator, "PENDING_MEMBERS_MAX", 10)
+    rig = Rig()
+    ids = [join_two_steps(rig, "g") for _ in range(50)]
+    group = rig.coordinator._groups["g"]
+    assert list(group.roster.pending) == ids[-10:]
+    (late,) = rig.join(member_id=ids[0])
+    assert late.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    rig.join(member_id=ids[-1])
+    assert list(group.roster.members) == [ids[-1]]
+    rig.sweep()
+    assert len(rig.coordinator._pending) <= 9
+
+
+def test_group_of_a_refused_join_leaves_at_once() -> None:
+    rig = Rig()
+    request = group_coordinator.JoinRequest(
+        member_id="",
+        client_id="c",
+        client_host="/h",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="",
+        protocols=(),
+    )
+    results: list[group_coordinator.JoinResult] = []
+    rig.coordinator.join("g", request, results.append)
+    assert results[0].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert len(rig.coordinator) == 0
+
+
+def test_groups_of_empty_commits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_coordinator, "UNWRITTEN_GROUPS_MAX", 10)
+    rig = Rig()
+    rig.commit(1, group="kept")
+    for number in range(50):
+        request = CommitRequest(
+            group_id=f"made-up-{number}",
+            member_id="",
+            group_instance_id=None,
+            generation=-1,
+            tells_unknown_group=True,
+            offsets=[],
+        )
+        rig.coordinator.commit(request, lambda code: None)
+    rig.log.sync()
+    assert len(rig.coordinator) == 11
+    assert rig.offset(group="kept") == 1
+
+
+def test_figures_of_groups_are_bounded_and_have_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Group names of 32 kB made a scrape of 38 MB."""
+    rig = Rig()
+    for number in range(30):
+        rig.commit(number, group=f"{number}{LONG}")
+    rig.log.sync()
+    of = SimpleNamespace(loaded=lambda: [rig.coordinator])
+    monkeypatch.setattr(handler_figures.GROUPS, "of", lambda services: of)
+    monkeypatch.setattr(handler_figures, "REPORTED_GROUPS_MAX", 10)
+    rows, more = handler_figures._groups(cast(Any, None))
+    assert ([len(row.id) for row in rows], more) == ([NAME_MAX] * 10, {"Empty": 20})
+    assert len({row.id for row in rows}) == 10
+    monkeypatch.setattr(handler_figures, "REPORTED_OFFSETS_MAX", 3)
+    rows, more = handler_figures._groups(cast(Any, None))
+    assert (len(rows), more) == (3, {"Empty": 27})
+
+
+# -- fetch sessions -------------------------------------------------------------------------------------------
+
+
+def fetch(*topics: str, session: tuple[int, int] = (0, 0)) -> FetchRequest:
+    rows = [(name, None, [FetchPartition(0, -1, 0, -1, -1, 1000)]) for name in topics]
+    return FetchRequest(100, 1, 1 << 20, 0, *session, rows, [], "")
+
+
+def test_fetch_sessions_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_session, "BYTES_MAX", 100_000)
+    monkeypatch.setattr(fetch_session, "SESSION_BYTES_MAX", 70_000)
+    cache = SessionCache(1_000)
+    newest = None
+    for number in range(100):
+        _, newest, _ = cache.resolve(fetch(f"{number}{LONG}"), 12, now_ns=0)
+        assert cache.size_bytes <= 100_000
+    assert newest is not None
+    assert len(cache) == 3
+    with pytest.raises(KafkaError) as grown:
+        cache.resolve(fetch("a" + LONG, "b" + LONG, session=(newest.id, 1)), 12, now_ns=0)
+    assert grown.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    _, too_large, _ = cache.resolve(fetch("a" + LONG, "b" + LONG, "c" + LONG), 12, now_ns=0)
+    assert too_large is None, "a client without a session sends full requests"
+
+
+def test_fetch_sessions_that_nobody_uses_leave() -> None:
+    cache = SessionCache(1_000)
+    for number in range(10):
+        cache.resolve(fetch(f"t{number}"), 12, now_ns=0)
+    cache.resolve(fetch("u"), 12, now_ns=700 * SECOND_NS)
+    assert len(cache) == 1
+    assert cache.size_bytes < 1_000
+
+
+# -- producers ------------------------------------------------------------------------------------------------
+
+
+def table_of(count: int, *, open_count: int = 0) -> ProducerTable:
+    table = ProducerTable()
+    for number in range(count):
+        table.record(number, 0, (0, number, 0, number), transactional=number < open_count, heard_ms=number)
+    return table
+
+
+def test_made_up_producers_leave_but_not_those_in_transactions() -> None:
+    table = table_of(1_000, open_count=10)
+    table.trim(100)
+    kept = [entry.producer_id for entry in table.entries()]
+    assert kept == [*range(10), *range(1_000 - 65, 1_000)]
+    assert table.first_open_offset == 0
+    table.trim(100)
+    assert len(table) == 75
+
+
+def test_partition_with_made_up_producers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot of all of them stopped a Handler for half a second every 2,000 batches."""
+    monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BATCHES", 10)
+    monkeypatch.setattr("kproc.storage.log_append.PRODUCERS_MAX", 100)
+    rig = LogRig(tmp_path / "t-0")
+    log = rig.open()
+    taken = []
+    take_snapshot = type(log.state).take_snapshot
+
+    def count_snapshot(state: object) -> None:
+        taken.append(len(log.producers))
+        take_snapshot(log.state)
+
+    monkeypatch.setattr(type(log.state), "take_snapshot", count_snapshot)
+    for number in range(1_000):
+        log.append([batch("v", producer_id=number, producer_epoch=0, base_sequence=0)])
+        assert len(log.producers) <= 100 + 10
+    assert sum(taken) <= 2 * 1_000, "a snapshot costs as much as the producers it has"
+    log.close(clean=True)
+    again = rig.open()
+    assert len(again.producers) <= 110
+    again.close(clean=True)
+
+
+def test_verifications_of_made_up_producers_are_bounded() -> None:
+    table = ProducerTable()
+    for number in range(PRODUCERS_MAX + 100):
+        table.begin_verification(number, 0, 0, owns_epoch=True, now_ms=0)
+    assert len(table.verifying) == PRODUCERS_MAX
+    assert PRODUCERS_MAX + 99 in table.verifying
