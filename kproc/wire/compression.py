@@ -41,6 +41,15 @@ INFLATION_RATIO_MAX: Final = 1032
 # no producer with default settings makes a larger batch. With zstd that takes 0.05 s.
 INFLATED_BYTES_FREE: Final = 32 * 1024 * 1024
 
+# The largest ratio that a codec's format allows: a snappy element of 3 bytes copies 64, a byte of lz4 255. With zstd a
+# block of 4 bytes stands for 128 KiB.
+_RATIO_MAX: Final[dict[int, int]] = {
+    Compression.NONE: 1,
+    Compression.GZIP: INFLATION_RATIO_MAX,
+    Compression.SNAPPY: 32,
+    Compression.LZ4: 256,
+}
+
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + INT32.pack(1) + INT32.pack(1)
 # What snappy-java buffers by default; its reader sizes its own buffer by it.
@@ -60,6 +69,13 @@ class InflatesTooMuch(KafkaError):
 def inflation_limit(compressed_bytes: int) -> int:
     """Return how many bytes compressed records of this size may become."""
     return min(DECOMPRESSED_BYTES_MAX, max(INFLATED_BYTES_FREE, INFLATION_RATIO_MAX * compressed_bytes))
+
+
+def inflated_bytes_max(codec: int, compressed_bytes: int) -> int:
+    """Return how many bytes records of this size can become at most, by the codec's format and by our limit."""
+    ratio = _RATIO_MAX.get(codec)
+    limit = inflation_limit(compressed_bytes)
+    return limit if ratio is None else min(limit, ratio * compressed_bytes)
 
 
 def _compress_xerial(raw: Buffer) -> bytes:
@@ -122,12 +138,21 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
         raise InflatesTooMuch(limit_bytes)
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
+    if inflater.unused_data:  # Clients read it as a second member, ignore it, or stop.
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"{len(inflater.unused_data)} bytes follow the gzip records"
+        )
     return raw
 
 
 def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
     # The size is written in front of a block and may be any number: look before allocating.
-    if cramjam.snappy.decompress_raw_len(data) > room:
+    size = cramjam.snappy.decompress_raw_len(data)
+    if size > _RATIO_MAX[Compression.SNAPPY] * len(data):
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE, f"snappy block of {len(data)} bytes claims to become {size}"
+        )
+    if size > room:
         raise InflatesTooMuch(limit_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
 

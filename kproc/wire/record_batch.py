@@ -33,7 +33,7 @@ from kproc.errors import ErrorCode, KafkaError
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import BATCH_LENGTH, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC_BYTE, STAMP
 from kproc.wire.checksum import crc32c
-from kproc.wire.compression import compress, decompress, inflation_limit
+from kproc.wire.compression import compress, decompress, inflated_bytes_max
 from kproc.wire.primitives import Buffer
 from kproc.wire.records import Record
 
@@ -182,8 +182,7 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
 
 def check_count(codec: int, record_count: int, records_bytes: int) -> None:
     """Raise INVALID_RECORD if so many records cannot be in a batch with `records_bytes` behind its header."""
-    inflated_bytes = inflation_limit(records_bytes) if codec else records_bytes
-    if record_count * record_format.RECORD_BYTES_MIN > inflated_bytes:
+    if record_count * record_format.RECORD_BYTES_MIN > inflated_bytes_max(codec, records_bytes):
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"batch claims {record_count} records in {records_bytes} bytes"
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.fuzz import encrypted
-from tests.fuzz.attack import DENIED_SETTINGS, SETTINGS, TOPICS, Attack, Found, replay
+from tests.fuzz.attack import DENIED_SETTINGS, FULL_SETTINGS, SETTINGS, TOPICS, Attack, Found, replay
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates
 
@@ -42,14 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _replay_file(options.replay, options.transport)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-        settings = DENIED_SETTINGS if options.denied else SETTINGS
+        # With odd seeds every record is checked, and what was stored is read back.
+        is_full = options.seed % 2 == 1 and not options.denied
+        settings = DENIED_SETTINGS if options.denied else FULL_SETTINGS if is_full else SETTINGS
         tls = None
         if options.tls:
             certificates = Certificates(Path(scratch))
             settings = settings | encrypted.settings_of(certificates)
             tls = encrypted.context_of(certificates)
         broker = ServedBroker(Path(scratch) / "data", transport=options.transport, settings=settings).start()
-        attack = Attack(broker, options.seed, only=options.api, is_denied=options.denied, tls=tls)
+        attack = Attack(broker, options.seed, only=options.api, is_denied=options.denied, is_full=is_full, tls=tls)
         try:
             attack.run(options.requests)
             found = None
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(
             f"seed {options.seed}: {attack.sent:,} requests in {seconds:.0f} s, {attack.sent / seconds:,.0f}/s; "
             f"{sum(attack.answered.values()):,} answered, {attack.closed:,} connections closed by the broker; "
-            f"{len(attack.answered)} APIs"
+            f"{len(attack.answered)} APIs; {attack.read_back:,} batches read back"
         )
         if found is None and code == 0 and "Traceback" not in broker.last_log:
             print("nothing found")

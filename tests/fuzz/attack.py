@@ -20,11 +20,13 @@ from kproc.errors import ErrorCode
 from kproc.role.dispatch import PRIVATE_API_KEY
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import parse_header
 from tests.fuzz import encrypted, rights
 from tests.fuzz.frames import FrameMaker
 from tests.support.broker import ServedBroker
+from tests.support.other_decoder import decode_as_a_consumer
 from tests.support.proc import child_pids, pss_bytes
-from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, values_of
+from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, split_batches, values_of
 
 SETTINGS: Final = {
     "auto.create.topics.enable": "false",
@@ -38,6 +40,8 @@ SETTINGS: Final = {
     "authorizer.class.name": rights.SETTINGS["authorizer.class.name"],
     "super.users": "User:ANONYMOUS",
 }
+# Every record is checked, so everything that is stored can be read: see `Attack.check_readable`.
+FULL_SETTINGS: Final = {**SETTINGS, "kproc.validate.records": "full"}
 # As whoever may do nothing: see rights.py.
 DENIED_SETTINGS: Final = {**SETTINGS, **rights.SETTINGS, "super.users": ""}
 TOPICS: Final[dict[str, dict[str, str]]] = {
@@ -101,16 +105,20 @@ class Attack:
         *,
         only: ApiKey | None = None,
         is_denied: bool = False,
+        is_full: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """With `is_denied`, at a broker with DENIED_SETTINGS, the requests come from where nobody may do anything.
 
+        With `is_full`, at a broker with FULL_SETTINGS, everything that was stored is read back.
         With `tls` they go to its TLS listener: encrypted.py.
         """
         self.broker = broker
         self._tls = tls
         self._target = broker.bootstrap if tls is None else broker.listeners[encrypted.LISTENER]["bound"]
         self.is_denied = is_denied
+        self.is_full = is_full
+        self.read_back = 0
         self.source = random.Random(seed)
         self.sent = 0
         self.closed = 0
@@ -352,6 +360,31 @@ class Attack:
         if fetched[:1] != [(row["base_offset"], value)]:
             raise Found(f"the probe got {fetched}")
 
+    def check_readable(self) -> None:
+        """Read all topics as another client's consumer does: what Produce accepts must be readable."""
+        if not self.is_full:
+            return
+        for name in TOPICS:
+            for partition in (0, 1):
+                self._read_back(name, partition)
+
+    def _read_back(self, name: str, partition: int) -> None:
+        offset = self.healthy.list_offset(name, -2, partition=partition)["offset"]
+        end = self.healthy.list_offset(name, -1, partition=partition)["offset"]
+        while offset < end:
+            row = self.healthy.fetch(name, offset, partition=partition)
+            batches = split_batches(row["records"])
+            if row["error_code"] or not batches:
+                return  # A request has deleted the topic, or its records, meanwhile.
+            for each in batches:
+                try:
+                    decode_as_a_consumer(each)
+                except Exception as problem:
+                    raise Found(f"{name}-{partition}: no consumer reads {each.hex()[:2000]}: {problem!r}") from problem
+                header = parse_header(each)
+                offset = header.last_offset + 1
+                self.read_back += 1
+
     def clean_up(self) -> None:
         """What the requests made and changed goes again; topics that they deleted come back."""
         if self.is_denied:
@@ -433,9 +466,11 @@ class Attack:
             number += 1
             self.check()
             if number % 5 == 0:
+                self.check_readable()
                 self.clean_up()
             if number % rest_every == 0:
                 self.check_rest()
+        self.check_readable()
         self.clean_up()
         self.check()
         self.check_rest()

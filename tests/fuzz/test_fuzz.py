@@ -10,7 +10,7 @@ import pytest
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.fuzz import rights
-from tests.fuzz.attack import DENIED_SETTINGS, SETTINGS, Attack, Found
+from tests.fuzz.attack import DENIED_SETTINGS, FULL_SETTINGS, SETTINGS, Attack, Found
 from tests.fuzz.frames import FrameMaker
 from tests.support.broker import ServedBroker
 from tests.support.proc import child_pids
@@ -44,6 +44,18 @@ def test_two_thousand_requests_of_all_apis_change_nothing(tmp_path: Path) -> Non
         finally:
             attack.close()
         assert len(attack.answered) > 40
+
+
+@pytest.mark.faults
+def test_produced_batches_that_are_accepted_can_be_read(tmp_path: Path) -> None:
+    """Hostile batches at a broker that checks every record; what it stores, kafka-python's decoder reads."""
+    with ServedBroker(tmp_path / "data", settings=FULL_SETTINGS) as broker:
+        attack = Attack(broker, 20_243, only=ApiKey.PRODUCE, is_full=True)
+        try:
+            attack.run(2_000, lines=40, frames_each=25)
+        finally:
+            attack.close()
+        assert attack.read_back > 100
 
 
 @pytest.mark.faults

@@ -20,6 +20,7 @@ from kproc.wire.record_batch import (
 )
 from kproc.wire.record_batch import encode_batch as encode
 from kproc.wire.records import Record
+from tests.fuzz.hostile_batches import hostile_batches
 from tests.support.mutate import flip_bits
 from tests.support.well_formed import NUMBERS, SETTINGS, VALUES, WORDS
 
@@ -108,10 +109,11 @@ BYTES: Final = (
 def batches(source: random.Random, count: int) -> list[bytes]:
     """Record batches: every codec and attribute, odd times, sequences and offsets, old formats; and damaged ones."""
     made = list(_whole_batches(source))
+    hostile = list(hostile_batches(source, 400))
     while len(made) < count:
         damaged = flip_bits(b"\0\0\0\0" + source.choice(made[:300]), source)[4:]
         made.append(source.choice((damaged, damaged[: source.randrange(len(damaged))])))
-    return made
+    return made + hostile
 
 
 def _whole_batches(source: random.Random) -> Iterator[bytes]:
