@@ -56,6 +56,10 @@ class AddressShares:
         """Return what all connections of this connection's address hold."""
         return self._sums.get(share_key(connection.origin.address), 0)
 
+    def share_of_key(self, key: bytes) -> int:
+        """Return what all connections of an address hold, by its share_key."""
+        return self._sums.get(key, 0)
+
     def largest_share(self) -> int:
         """Return what the address holds that holds most."""
         return max(self._sums.values(), default=0)

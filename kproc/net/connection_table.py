@@ -14,6 +14,7 @@ from kproc.containment import Containment
 from kproc.deadlines import Deadlines
 from kproc.metrics.spec import SLOT
 from kproc.net.activity import ActivityWheel
+from kproc.net.address_shares import share_key
 from kproc.net.connection import Books, Connection, Origin
 from kproc.net.describe import connection_name, describe
 from kproc.net.gate import DEFAULT_LIMITS, Gate
@@ -76,7 +77,8 @@ class ConnectionTable:
         self.by_id: dict[int, Connection] = {}
         self.stalled: dict[Connection, None] = {}
         self.short_of_memory: dict[Connection, None] = {}
-        self.awaiting_block: dict[Connection, None] = {}  # Their frames need memory that is not free.
+        # By address (share_key): those whose frames need memory that is not free.
+        self.awaiting_block: dict[bytes, dict[Connection, None]] = {}
         self.gated: dict[Connection, None] = {}  # Their clients have to log in.
         self._sessions: Deadlines[Connection] = Deadlines()  # Their ends, in ns.
         self.logins = DEFAULT_LIMITS
@@ -129,8 +131,7 @@ class ConnectionTable:
         if connection.throttled_until_ns:  # It did not move after all.
             self._await_throttle(connection)
         if connection.awaits_block:
-            self.awaiting_block[connection] = None
-            self._state.press()
+            self._await_block(connection)
         self._budget.held_bytes += len(connection.held)
 
     def remove(self, connection: Connection) -> None:
@@ -144,7 +145,7 @@ class ConnectionTable:
         self._sessions.discard(connection)
         self._throttles.discard(connection)
         self.short_of_memory.pop(connection, None)
-        self.awaiting_block.pop(connection, None)
+        self._await_no_block(connection)
         self._budget.held_bytes -= len(connection.held)
         self.watch.end(connection)
         (connection.next_home or connection.home).homes -= 1
@@ -251,14 +252,25 @@ class ConnectionTable:
     def wait_for_block(self, connection: Connection) -> None:
         """Stop reading a connection until there is memory for more of the frame that it has begun."""
         connection.awaits_block = True
-        self.awaiting_block[connection] = None
-        self._state.press()
+        self._await_block(connection)
         self._state.counts[SLOT["reads_stalled"]] += 1
         self.update_interest(connection)
 
+    def _await_block(self, connection: Connection) -> None:
+        self.awaiting_block.setdefault(share_key(connection.origin.address), {})[connection] = None
+        self._state.press()
+
+    def _await_no_block(self, connection: Connection) -> None:
+        key = share_key(connection.origin.address)
+        waiting = self.awaiting_block.get(key, {})
+        if connection in waiting:
+            del waiting[connection]
+            if not waiting:
+                del self.awaiting_block[key]
+
     def end_block_wait(self, connection: Connection) -> None:
         """Read a connection again whose frame has got memory."""
-        del self.awaiting_block[connection]
+        self._await_no_block(connection)
         connection.awaits_block = False
         self.update_interest(connection)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import struct
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from kproc.metrics.spec import SLOT
@@ -41,7 +42,7 @@ RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 _CLOSED: Final = "the client closed it"
 _RETRY_NS: Final = 100_000_000  # So often at least a frame that waits for memory is tried again.
-_RETRIES: Final = 64  # So many of them are tried at most in a pass.
+_RETRIES: Final = 64  # So many addresses, and frames of each, are tried at most in a pass.
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
 
@@ -325,7 +326,7 @@ class RequestReader:
         """Keep the first part of a frame; a large one gets a block now."""
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
-            if length > LARGE_FRAME_BYTES:
+            if length > LARGE_FRAME_BYTES or connection.gate is not None:
                 if connection.gate is not None and self._is_too_long(connection, bytes(rest[:4])):
                     return
                 if self._memory_of(connection).start(connection, length, rest[4:]):
@@ -449,14 +450,12 @@ class RequestReader:
             return
         if may_close:
             self._next_retry_ns = now_ns + _RETRY_NS
-        full: set[FrameMemory] = set()
-        for connection in nsmallest(_RETRIES, self._table.awaiting_block, key=self._rank):
-            memory = self._memory_of(connection)
-            if memory in full or connection.migration is not None or connection.awaits_block is False:
-                continue
-            while not self._retry_block(connection, memory):
-                if not may_close or not self._reaper.make_room(connection, memory, self._needed(connection)):
-                    full.add(memory)
+        waiting = self._table.awaiting_block
+        for key in nsmallest(_RETRIES, waiting, key=self._share_of):
+            # A few of them, because an address may let many connections wait. Room for one may close some of another
+            # address, which may wait as well.
+            for connection in sorted(islice(waiting.get(key, ()), _RETRIES), key=self._needed):
+                if connection.migration is None and not self._retry(connection, may_close=may_close):
                     break
         self._free_counts = self._memory.free_count, self._login_memory.free_count
 
@@ -466,8 +465,19 @@ class RequestReader:
         is_login = connection.gate is not None if block is None else block.memory is self._login_memory
         return self._login_memory if is_login else self._memory
 
-    def _rank(self, connection: Connection) -> tuple[int, int]:
-        return self._memory_of(connection).shares.share_of(connection), self._needed(connection)
+    def _share_of(self, key: bytes) -> int:
+        return self._memory.shares.share_of_key(key) + self._login_memory.shares.share_of_key(key)
+
+    def _retry(self, connection: Connection, *, may_close: bool) -> bool:
+        """Try to get memory for a frame, if need be by closing others; False if there is none."""
+        memory = self._memory_of(connection)
+        if self._retry_block(connection, memory):
+            return True
+        return (
+            may_close
+            and self._reaper.make_room(connection, memory, self._needed(connection))
+            and self._retry_block(connection, memory)
+        )
 
     def _needed(self, connection: Connection) -> int:
         """Return how many bytes of memory a connection waits for."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from heapq import nlargest
 from struct import Struct
 from typing import Final
 
@@ -38,17 +39,14 @@ WATCHED_NS: Final = 5_000_000_000
 RATE_MIN: Final = 64 * 1024  # Bytes per second.
 # An honest frame that is younger may just be crossing a busy network.
 _GRACE_NS: Final = 1_000_000_000
+_VICTIMS_MAX: Final = 64  # Closed at once for one that waits, so that a pass does not take long.
 _SECOND_NS: Final = 1_000_000_000
 _LENGTH: Final = Struct(">i")
 
 
 def wanted_bytes(connection: Connection) -> int:
-    """Return the length of the frame for which a connection needs a block before it can be read further, or 0."""
-    held = connection.held
-    if connection.block is not None or len(held) < _LENGTH.size:
-        return 0
-    (length,) = _LENGTH.unpack_from(held)
-    return int(length) if length > LARGE_FRAME_BYTES else 0
+    """Return the length of the frame for which a connection that has no block waits."""
+    return int(_LENGTH.unpack_from(connection.held)[0])
 
 
 class Progress:
@@ -155,24 +153,26 @@ class SlowFrameReaper:
                 self._close(connection, "its request is arriving too slowly while others wait for memory")
 
     def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
-        """Close a frame of the address that holds most memory, if `waiting` has a smaller share of it.
+        """Close frames of the address that holds most memory, if `waiting` has a smaller share of it.
 
-        False if there is none: the address would then hold less than the one that gets the memory.
+        It goes on until as much is free as `waiting` needs, or _VICTIMS_MAX are closed. False if it closed none: the
+        address would then hold less than the one that gets the memory.
         """
         shares = memory.shares
-        share = shares.share_of(waiting)
-        largest = shares.largest_share()
+        share, largest = shares.share_of(waiting), shares.largest_share()
+        now_ns = self._state.now_ns
         victims = [
             (size, each)
             for each, size in shares.largest_holders().items()
-            if largest - size >= share + needed
-            and self._slow_frames.is_older(each, _GRACE_NS, self._state.now_ns)
+            if self._slow_frames.is_older(each, _GRACE_NS, now_ns)
         ]
-        if not victims:
-            return False
-        _, victim = max(victims, key=lambda each: each[0])
-        self._close(victim, "its address holds more memory for unfinished requests than any other")
-        return True
+        freed = 0
+        for size, victim in nlargest(_VICTIMS_MAX, victims, key=lambda each: each[0]):
+            if freed >= needed or largest - freed - size < share + needed:
+                continue
+            freed += size
+            self._close(victim, "its address holds more memory for unfinished requests than any other")
+        return freed > 0
 
     def _close(self, connection: Connection, reason: str) -> None:
         self._state.counts[SLOT["slow_frames_closed"]] += 1

@@ -171,7 +171,7 @@ def test_frame_above_minimum_rate_is_left_alone_when_others_wait(start: Start) -
     for at in (0, 70_000):
         waiting.send(framed(bytes(MIB))[at : at + 70_000])
         rig.settle()
-    assert len(rig.processor.table.awaiting_block) == 1
+    assert [len(each) for each in rig.processor.table.awaiting_block.values()] == [1]
     for at in range(550_000, 946_000, 66_000):
         sender.send(frame[at : at + 66_000])
         rig.advance_ms(1000)
@@ -281,6 +281,22 @@ def test_memory_before_login_is_bounded_and_shared(start: Start) -> None:
     assert owner.lent_bytes == 0
 
 
+def test_small_frames_before_login_count_against_the_same_bound(start: Start) -> None:
+    """Frames below 16 KiB, too: a connection without a login costs a few bytes beyond the bound."""
+    rig = start(ring_bytes=1 << 20)
+    clients = []
+    for _ in range(5):
+        client = rig.connect(flags=FLAG_SASL, host=MALLORY)
+        client.send(framed(b"x" * 10_000)[:9_000])
+        clients.append(client)
+    table = rig.processor.table
+    assert sum(len(each.held) for each in table.by_fd.values()) == 0
+    assert rig.processor.reader._login_memory._owner.lent_bytes == 5 * 10_000
+    for client in clients:
+        client.send(framed(b"x" * 10_000)[9_000:])
+    assert rig.handler.bodies() == [b"x" * 10_000] * 5
+
+
 def test_login_frame_longer_than_ring_record_is_rejected(start: Start) -> None:
     rig = start(ring_bytes=1 << 18)
     client = rig.connect(flags=FLAG_SASL)
@@ -330,3 +346,17 @@ def test_block_of_fast_request_is_not_recalled(start: Start) -> None:
         rig.advance_ms(1000)
     assert rig.handler.take() == []
     assert rig.handler.recalled == []
+
+
+def test_large_request_takes_room_of_many_frames_of_another_address(start: Start) -> None:
+    """More than one frame gives way for it, not more than it needs, and waiting frames may be among them."""
+    rig = start(arena_bytes=4 * MIB)
+    frames = begin_frames(rig, 60, 70_000, 65_000, MALLORY)
+    rig.advance_ms(1000)
+    rig.advance_ms(1000)
+    honest = rig.connect(host=ALICE)
+    honest.send(framed(b"a" * 1_000_000)[:20_000])
+    rig.advance_ms(200)
+    honest.send_through(framed(b"a" * 1_000_000)[20_000:])
+    assert rig.handler.bodies() == [b"a" * 1_000_000]
+    assert 0 < closed(frames) < 40
