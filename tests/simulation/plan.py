@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from kproc.cluster.features import TRANSACTION_VERSION
 from tests.simulation.few_epochs import EPOCH_MAX
+from tests.simulation.slow_senders import RECEIVE_TIMEOUT_MS
 
 Settings = dict[str, str]
 PROTOCOLS: Final = "listener.security.protocol.map"
@@ -92,6 +93,7 @@ _CRASHES_EVERY: Final = 11
 # From one crash to the next while nobody uses the broker: a start, and the checkpoint's shortest interval of a second.
 _IDLE_MS: Final = 1_400
 _QUOTAS: Final = 0.2
+_SLOW_SENDERS: Final = 0.3
 # No throttle of these is as long as a client's patience. 0: no quota any more.
 _QUOTA_RATES: Final = {
     "producer_byte_rate": (50_000, 500_000, 0),
@@ -116,6 +118,7 @@ def plan_of(
     if seed % _CRASHES_EVERY == 0 and not (transactions or tls) if crashes is None else crashes:
         return _with_crashes(_plan_of(seed, power))
     plan = _plan_without_tls(seed, power, transactions=transactions, late_markers=late_markers)
+    plan = _with_slow_senders(plan)
     return _with_tls(plan) if (seed % _TLS_EVERY == 0 if tls is None else tls) else plan
 
 
@@ -230,6 +233,18 @@ def _with_logins(plan: Plan) -> Plan:
         "connections.max.reauth.ms": rng.choice(("0", "40", "200")),
     }
     return replace(plan, settings={**plan.settings, **settings})
+
+
+def _with_slow_senders(plan: Plan) -> Plan:
+    """Clients that never end a request, in some plans. Of its own source, so that other plans stay what they were."""
+    rng = random.Random(f"slow senders {plan.seed}")
+    if rng.random() >= _SLOW_SENDERS:
+        return plan
+    clients = [
+        ClientPlan("slow-sender", f"slow-sender-{n}", rng.getrandbits(30)) for n in range(rng.choice((1, 2, 5)))
+    ]
+    settings = {"kproc.request.receive.timeout.ms": str(RECEIVE_TIMEOUT_MS)}
+    return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *clients))
 
 
 def protocol_of(*, has_tls: bool = False, has_logins: bool = False) -> str:

@@ -29,6 +29,7 @@ from tests.simulation.history import History
 from tests.simulation.operator import Operator
 from tests.simulation.plan import PROTOCOLS, Event, Plan
 from tests.simulation.rules_workload import Ruler
+from tests.simulation.slow_senders import SlowSender
 from tests.simulation.tls_workload import Hauler, Stranger
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
@@ -226,7 +227,7 @@ class Run:
             "committed": CommittedReader, "judge": CommittedJudge,
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
             "reader": Reader, "mixer": Mixer, "ruler": Ruler,
-            "stranger": Stranger, "hauler": Hauler,
+            "stranger": Stranger, "hauler": Hauler, "slow-sender": SlowSender,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
 
