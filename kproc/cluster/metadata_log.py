@@ -33,7 +33,7 @@ from kproc.cluster import records as r
 from kproc.cluster.image import ClusterImage, ImageChange
 from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.storage.format import METADATA_DIRECTORY
-from kproc.storage.fs import DiskFull, Fs, StorageFailure, sync_directory
+from kproc.storage.fs import Fs, Shortage, StorageFailure, sync_directory
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import MAGIC, check_batch, decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
@@ -254,7 +254,7 @@ class MetadataLog:
 
     def _undo_write(self, error: OSError) -> None:
         """After a failed write: cut off what got there. Always raises."""
-        if not isinstance(error, DiskFull):
+        if not isinstance(error, Shortage):
             raise FatalError(f"write to {self._path}: {error}") from error
         try:
             self._fs.truncate(self._descriptor, self._size)

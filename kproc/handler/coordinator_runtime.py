@@ -176,6 +176,11 @@ class CoordinatorRuntime:
     def _load_some(self, key: PartitionKey, shard: Shard[Any]) -> None:
         if not self._containment.run("loading a coordinator", None, shard.load_some, self._known_topics()):
             shard.is_damaged = True  # The next try would end there, too.
+        if shard.is_starved:
+            self._loading.pop(key, None)
+            del self._shards[key]
+            self._owe(key, _TRY_AGAIN_MS)
+            return
         if shard.is_loaded or shard.is_damaged:
             now_ns = self._clock.now_ns()
             self._loads[key[0]].append((now_ns, now_ns - shard.began_ns))

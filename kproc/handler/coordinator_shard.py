@@ -31,6 +31,7 @@ from kproc.coordinator.rules import (
 from kproc.deadlines import Deadlines
 from kproc.errors import Corrupt, ErrorCode, KafkaError
 from kproc.handler.coordinator_replay import CoordinatorReplay, ReplayedRecord
+from kproc.storage.fs import Shortage
 from kproc.storage.results import AppendResult
 from kproc.storage.validate import COORDINATOR
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
@@ -105,6 +106,7 @@ class Shard(Generic[C]):
         self.began_ns = clock.now_ns()
         self.is_loaded = False
         self.is_damaged = False
+        self.is_starved = False  # The host was short of something: the load begins anew, with another Shard.
         self._codec = kind.codec
         self._end_transaction = kind.end_transaction
         self._clock = clock
@@ -122,6 +124,10 @@ class Shard(Generic[C]):
         """Read a chunk of the log or replay some of its records; with the last ones the coordinator is loaded."""
         try:
             is_done = self._load_chunk()
+        except Shortage as error:
+            self.is_starved = True
+            logger.warning("the coordinator of %s-%d cannot be loaded now: %s", *self.owned.key, error)
+            return
         except (Corrupt, KafkaError, OSError, ValueError) as error:
             # As in Kafka, such a partition is not coordinated: to lose a part of its state would be worse.
             self.is_damaged = True

@@ -77,7 +77,7 @@ class OwnedPartition:
     def is_recovering(self) -> bool:
         """Return True while nobody knows the high watermark that clients saw before the log was recovered."""
         unconfirmed = self._log_state.unconfirmed
-        return bool(unconfirmed) and unconfirmed[0] < self.recovered_end
+        return bool(unconfirmed) and unconfirmed[0][0] < self.recovered_end
 
     def publish(self) -> None:
         """Write into the shared table where the log starts and ends, and what of it is visible."""

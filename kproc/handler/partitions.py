@@ -5,7 +5,6 @@ how many partitions there are: a clean stop makes the first touch cheap, an uncl
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -26,7 +25,7 @@ from kproc.purgatory.purgatory import Purgatory
 from kproc.role.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
 from kproc.storage import checkpoints
 from kproc.storage.catalog import describe_topic_id, read_topic_id
-from kproc.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.storage.fs import Fs, Shortage, StorageFailure, sync_directory
 from kproc.storage.log import EndsBelowStart, Log, OtherTopic, SyncPoint, TrustedEnd
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_traffic import LogTraffic
@@ -47,12 +46,6 @@ _CLOSED_TOGETHER: Final = 128
 _LATE_MS: Final = 300_000
 # Producers that all partitions of a Handler remember: about 100 MB.
 PRODUCERS_MAX: Final = 200_000
-_SHORTAGES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-
-
-def _may_pass(error: Corrupt | OSError) -> bool:
-    """Whether the next try may succeed: the host was short of a resource. Damage does not go away."""
-    return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 class Partitions:
@@ -91,6 +84,8 @@ class Partitions:
         self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
+        # Logs that could not be synced at the last try, because the host was short of something.
+        self._short: dict[PartitionKey, str] = {}
         # Partitions that were not served at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
         # Transactions that were open for too long at the last tick: partition and producer id.
@@ -113,10 +108,23 @@ class Partitions:
         that is ours but not here yet."""
         owned = self._open.get((topic, partition.index))
         if owned is not None:
-            if owned.log.is_offline:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition.index} is offline")
-            return owned
+            if not owned.log.is_offline:
+                return owned
+            if not owned.log.state.can_reopen or owned.log in self.syncing:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{topic}-{partition.index} is offline: {owned.log.offline_reason}",
+                )
+            self._close_interrupted(owned)
         return self._open_log((topic, partition.index), partition)
+
+    def _close_interrupted(self, owned: OwnedPartition) -> None:
+        """Close a log whose files a shortage left half changed, so that opening it again completes the change."""
+        logger.warning("%s-%d is opened again: %s", *owned.key, owned.log.offline_reason)
+        del self._open[owned.key]
+        self.unsynced.pop(owned, None)
+        owned.on_synced(OSError(owned.log.offline_reason))
+        owned.log.close(clean=False)
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
         """The partition if it is open already."""
@@ -179,8 +187,10 @@ class Partitions:
                     set_aside(self.fs, directory, str(problem))
                 log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
-            logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
-            if not _may_pass(error):
+            if isinstance(error, Shortage):
+                logger.warning("partition %s-%d cannot be opened now: %s", key[0], key[1], error)
+            else:
+                logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
                 self._damaged[key] = str(error)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         owned = self._adopt(key, log, partition)
@@ -267,6 +277,10 @@ class Partitions:
                 continue
             try:
                 points.append((owned.log, owned.log.sync_point()))
+            except Shortage as error:
+                # An error of these requests. tick() tries again for the records, and so does the next request.
+                self._fail_round(owned, error)
+                continue
             # A segment cannot be opened, so this log cannot be synced. The others can.
             except OSError as error:
                 owned.log.take_offline(str(error))
@@ -278,6 +292,13 @@ class Partitions:
             self.syncs += 1
             self._syncer.submit(points)
 
+    def _fail_round(self, owned: OwnedPartition, error: Shortage) -> None:
+        """Answer those who wait for a sync that the host has no descriptors for. The log stays open."""
+        if owned.key not in self._short:
+            logger.warning("%s-%d cannot be synced now: %s", *owned.key, error)
+        self._short[owned.key] = str(error)
+        owned.on_synced(error)
+
     def finish_sync(self) -> int:
         """Handle the results of the sync thread; return for how many logs."""
         outcomes = self._syncer.take()
@@ -285,6 +306,8 @@ class Partitions:
             owned = self.syncing.pop(log)
             if error is None:
                 log.mark_synced(point)
+                if self._short:
+                    self._short.pop(owned.key, None)
             else:
                 log.sync_failed(point, str(error))
                 owned.distrust()
@@ -435,7 +458,7 @@ class Partitions:
             if offline_reason is not None:
                 offline[owned.key] = offline_reason
             # The round that uses the log may be enough; if not, the next tick finds it.
-            elif log not in self.syncing and log.is_flush_due(now_ms):
+            elif log not in self.syncing and (log.state.unconfirmed or log.is_flush_due(now_ms)):
                 self.unsynced[owned] = None
         self.offline = offline
         self.hanging = hanging

@@ -1,11 +1,13 @@
 """Every system call of the log, behind one Protocol, so that a test can fail the nth write or sync.
 
-The only file of storage/ that sees OSError. It becomes one of two:
+The only file of storage/ that sees OSError. It becomes one of these:
 
-- `DiskFull`: no room (ENOSPC, EDQUOT, EFBIG). The caller cuts off what was written and goes on.
+- `Shortage`: the host has no free descriptor or memory (EMFILE, ENFILE, ENOMEM). The operation fails, its caller undoes
+  it, and a later one may succeed.
+- `DiskFull`, a kind of Shortage: no room (ENOSPC, EDQUOT, EFBIG). The caller cuts off what was written and goes on.
 - `DiskFailed`: anything else. After a failed write or sync the disk's content is unknown: the kernel drops the dirty
   pages and reports the error once, so a second fsync that succeeds proves nothing. The log goes offline, and the call
-  is never retried.
+  is never retried. This holds for every error of a sync of a log, whatever its number.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from typing import Final, Protocol
 IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers with EINVAL.
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _SYNCED: Final = "user.kproc.synced"
-_NO_MARK: Final = _FULL | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
+_NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
 
 _EXT4: Final = 0xEF53
 _FALLOC_KEEP_SIZE: Final = 1
@@ -46,7 +49,11 @@ class StorageFailure(OSError):
     """A system call on the log's files failed; an OSError with an errno, made here."""
 
 
-class DiskFull(StorageFailure):
+class Shortage(StorageFailure):
+    """The host is short of a resource, which passes: the caller undoes the operation and may try again later."""
+
+
+class DiskFull(Shortage):
     """There is no room: the caller undoes the write and may try again later."""
 
 
@@ -99,7 +106,7 @@ class Fs(Protocol):
 
 def failure(error: OSError, what: str) -> StorageFailure:
     """The exception that stands for an OSError."""
-    kind = DiskFull if error.errno in _FULL else DiskFailed
+    kind = DiskFull if error.errno in _FULL else Shortage if error.errno in _SHORT else DiskFailed
     return kind(error.errno, f"{what}: {error.strerror or error}")
 
 

@@ -14,11 +14,12 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
 from kproc.storage.format import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
-from kproc.storage.fs import DiskFull, Fs
+from kproc.storage.fs import Fs, Shortage
 
 # The last steps of a binary search work on one block of 64 entries, at most 768 bytes: one system call instead of six.
 _BLOCK_ENTRIES: Final = 64
@@ -33,11 +34,12 @@ class _SortedFile:
 
     ENTRY: ClassVar[struct.Struct]
 
-    __slots__ = ("_fd", "_fs", "base_offset", "count", "path")
+    __slots__ = ("_fd", "_fs", "_is_torn", "base_offset", "count", "path")
 
     def __init__(self, fs: Fs, path: Path, base_offset: int, count: int, fd: int) -> None:
         self._fs = fs
         self._fd = fd
+        self._is_torn = False  # A failed write may have left bytes behind the last entry.
         self.path = path
         self.base_offset = base_offset
         self.count = count
@@ -89,15 +91,24 @@ class _SortedFile:
         return low - 1
 
     def _append(self, content: bytes) -> bool:
-        """Add entries at the end. False when the disk is full: a sparse index may miss an entry."""
+        """Add entries at the end. False without room or a descriptor: a sparse index may miss an entry."""
         size = self.ENTRY.size
         try:
+            if self._is_torn:
+                self._cut_back()
             self._fs.write(self.descriptor(), [content], position=self.count * size)
-        except DiskFull:
-            self._fs.truncate(self.descriptor(), self.count * size)
+        except Shortage:
+            self._is_torn = True
+            with suppress(Shortage):  # Then the next append does it, or its entries would stand before these.
+                self._cut_back()
             return False
         self.count += len(content) // size
         return True
+
+    def _cut_back(self) -> None:
+        """Cut off what a failed write left."""
+        self._fs.truncate(self.descriptor(), self.count * self.ENTRY.size)
+        self._is_torn = False
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
@@ -223,7 +234,7 @@ class TimeIndex(_SortedFile):
     def append(self, pairs: list[tuple[int, int]]) -> bool:
         """Add those (timestamp, offset) pairs whose timestamp is larger than every one before.
 
-        False when the disk is full and the index now misses some.
+        False without room or a descriptor: the index now misses some.
         """
         content = b""
         largest = self.last_timestamp

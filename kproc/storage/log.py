@@ -3,7 +3,8 @@
 An append checks each batch, writes its offset into it in place, writes all batches with one system call, and only then
 changes what readers and indexes see. A write that fails leaves no trace: the file is cut back to its former size.
 
-- No room (ENOSPC): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next append tries again.
+- No room, descriptor or memory (fs.Shortage): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next
+  append tries again.
 - Any other error of a write or a sync: the log goes offline. Reads go on; appends are refused until it is opened anew.
 
 Everything below `recovery_point` is known to be on the disk; a sync thread moves it (sync_point, fdatasync of the
@@ -272,7 +273,7 @@ class Log:
 
     def hide_from(self, offset: int) -> None:
         """Hide the records from an offset on until a sync has confirmed them: after an opening, nobody has read yet."""
-        self.state.hide_from(offset)
+        self.state.hide(offset, self.state.end_offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
         """Read up to the log's end, for the owner's own use: also records that no sync has confirmed."""
@@ -435,7 +436,7 @@ class Log:
         if (
             exported["high_watermark"] < end_offset
         ):  # Only of a log that is offline: no sync will confirm the rest.
-            state.hide_from(exported["high_watermark"])
+            state.hide(exported["high_watermark"], end_offset)
         state.undecided.extend((end, stable) for end, stable in exported["undecided"])
         state.offline_reason = exported["offline"]
         state.segments.doom([Doomed(due_ms, directory / name) for due_ms, name in exported["doomed"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -10,7 +11,7 @@ from zlib import crc32
 from kproc.errors import ErrorCode, FatalError, KafkaError, RecordErrors
 from kproc.storage import checkpoints
 from kproc.storage.format import INT32_MAX, AbortedTransaction
-from kproc.storage.fs import StorageFailure
+from kproc.storage.fs import Shortage, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import INT64_MAX
 from kproc.storage.log_state import AppendLimits, LogState
@@ -145,12 +146,12 @@ class LogAppender:
     def _append_hidden(self, batches: list[memoryview], origin: str, hidden_from: int) -> list[AppendResult]:
         """Append; then show what lies before the first of the hidden batches that was stored."""
         state = self._state
-        state.hide_from(state.end_offset)
+        state.hide(state.end_offset, INT64_MAX)
         results = self.append(batches, origin)
         state.unconfirmed.pop()
         for result in results[hidden_from:]:
             if not result.error_code and not result.is_duplicate:
-                state.unconfirmed.append(result.base_offset)
+                state.unconfirmed.append((result.base_offset, state.end_offset))
                 break
         state.confirm(state.recovery_point)
         return results
@@ -274,6 +275,8 @@ class LogAppender:
         """What batches for the active segment are compared with: see LogState."""
         if not self._is_epoch_begun:
             self._begin_epoch()
+        if self._state.is_torn:
+            self._cut_back(segment)
         state, config = self._state, self._state.config
         roll_after, after_max_ms = self._roll_after(segment, now_ms), config.timestamp_after_max_ms
         if config.is_append_time:  # The batch has this time then, whatever its client says.
@@ -449,7 +452,12 @@ class LogAppender:
             self._producers.verifying[producer_id] = verification
         state.note_failure(failure)
         if state.offline_reason is None:
-            self._cut_back(state.active, indexes_too=undo is not None and bool(undo.aborted))
+            # The next write may be shorter, and a piece of this one would stand behind it.
+            state.is_torn, state.limits = True, None
+            with suppress(
+                StorageFailure
+            ):  # After a shortage the next append does it, otherwise the log is offline.
+                self._cut_back(state.active)
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
         # Duplicates are refused, too, since the original may be in this very run; clients retry them.
         for number in range(start, len(results)):
@@ -464,18 +472,19 @@ class LogAppender:
         state.unsynced.note_file(segment.txn_index_path)
         state.unsynced.note_directory(state.directory)
 
-    def _cut_back(self, segment: LogSegment, *, indexes_too: bool) -> None:
-        """Cut off what a failed write left behind; if that fails, the log goes offline.
-
-        The next write may be shorter, and a piece of this one would stand behind it.
-        """
+    def _cut_back(self, segment: LogSegment) -> None:
+        """Cut off what a failed write left behind. After a failure other than a shortage the log goes offline."""
         state = self._state
         try:
             segment.truncate(segment.size)
-            if indexes_too:
+            if segment.txn_index.exists:
                 segment.txn_index.truncate_to(state.end_offset)
+        except Shortage:
+            raise
         except StorageFailure as failure:
             state.note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
+            raise
+        state.is_torn = False
 
     def _refused(
         self,

@@ -69,6 +69,7 @@ class LogDurability:
         except StorageFailure:  # Nothing has changed.
             for segment in segments[:pinned]:
                 segment.unpin()
+                state.segments.warm(segment)
             raise
         return SyncPoint(
             (*fds, *extra),

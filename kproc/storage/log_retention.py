@@ -6,7 +6,7 @@ import logging
 
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage import checkpoints
-from kproc.storage.fs import DiskFull
+from kproc.storage.fs import Shortage
 from kproc.storage.log_state import LogState
 from kproc.storage.retention import SegmentFacts, below_start, victims
 
@@ -48,7 +48,7 @@ class LogRetention:
             if count == len(state.segments):
                 try:
                     state.roll(state.end_offset, now_ms)
-                except DiskFull:
+                except Shortage:
                     count -= 1  # A full disk must not prevent the deletion of the others.
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
             state.unsynced.forget(gone)
@@ -91,5 +91,5 @@ class LogRetention:
         state = self._state
         try:
             checkpoints.write_leader_epochs(state.fs, state.directory, state.epochs.entries(), durable=False)
-        except DiskFull as failure:
+        except Shortage as failure:
             logger.warning("leader_epochs=not_written directory=%s reason=%s", state.directory, failure)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kproc.clock import Clock
 from kproc.errors import FatalError
-from kproc.storage.fs import DiskFull, Fs, StorageFailure
+from kproc.storage.fs import Fs, Shortage, StorageFailure
 from kproc.storage.leader_epochs import LeaderEpochs
 from kproc.storage.log_config import LogConfig
 from kproc.storage.log_traffic import LogTraffic
@@ -41,9 +41,10 @@ class LogState:
     """The fields of a log, and the methods that change several of them together."""
 
     __slots__ = (
-        "active", "clock", "config", "directory", "end_offset", "epochs", "fs", "high_watermark", "leader_epoch",
-        "limits", "offline_reason", "on_surprise", "partition", "producers", "recovery_point", "segments", "snapshots",
-        "start_offset", "tail", "topic", "topic_id", "traffic", "unconfirmed", "undecided", "unsynced",
+        "active", "can_reopen", "clock", "config", "directory", "end_offset", "epochs", "fs", "high_watermark",
+        "is_torn", "leader_epoch", "limits", "offline_reason", "on_surprise", "partition", "producers",
+        "recovery_point", "segments", "snapshots", "start_offset", "tail", "topic", "topic_id", "traffic",
+        "unconfirmed", "undecided", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -76,8 +77,8 @@ class LogState:
         self.end_offset = end_offset
         # Clients read records below it: up to the first one of `unconfirmed`, or to the log's end.
         self.high_watermark = end_offset
-        # Where records that wait for a sync begin, oldest first, one for each append that had such records.
-        self.unconfirmed: deque[int] = deque()
+        # (first, end) of records that wait for a sync, oldest first, one for each append that had such records.
+        self.unconfirmed: deque[tuple[int, int]] = deque()
         # (end of a marker that waits for a sync, last stable offset before it), oldest first.
         self.undecided: deque[tuple[int, int]] = deque()
         self.recovery_point = 0
@@ -94,6 +95,10 @@ class LogState:
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
         self.offline_reason: str | None = None  # If set, appends are refused until the log is opened anew.
+        # It is offline only because a shortage interrupted a change of its files: opening it anew completes that.
+        self.can_reopen = False
+        # A failed write may have left bytes behind the end: they must be cut off before the next write.
+        self.is_torn = False
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -142,36 +147,42 @@ class LogState:
     # -- failures ------------------------------------------------------------------------------------------
 
     def note_failure(self, failure: StorageFailure) -> None:
-        """After a failure other than a full disk, which passes, the disk's content is unknown: go offline."""
-        if not isinstance(failure, DiskFull) and self.offline_reason is None:
+        """After a failure other than a shortage, which passes, the disk's content is unknown: go offline."""
+        if not isinstance(failure, Shortage) and self.offline_reason is None:
             self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
 
     @contextmanager
     def done_or_offline(self, what: str) -> Iterator[None]:
         """Run a change of the log's files. If the disk fails half way, the log goes offline, and its next opening
-        reads the files. After any other exception the role must end, so that a successor reads them."""
+        reads the files; after a shortage its owner opens it again at the next touch. After any other exception the
+        role must end, so that a successor reads them."""
         try:
             yield
         except StorageFailure as failure:
             self.note_failure(StorageFailure(f"{what} was interrupted: {failure}"))
+            self.can_reopen = isinstance(failure, Shortage)
             raise
         except Exception as error:
             raise FatalError(f"{what} of {self.topic}-{self.partition} ended half way: {error!r}") from error
 
     # -- visibility ----------------------------------------------------------------------------------------
 
-    def hide_from(self, offset: int) -> None:
-        """Hide the records from an offset on until a sync has confirmed them."""
-        self.unconfirmed.append(offset)
-        self.high_watermark = self.unconfirmed[0]
+    def hide(self, first: int, end: int) -> None:
+        """Hide these records, the last of the log, until a sync has confirmed them."""
+        self.unconfirmed.append((first, end))
+        self.high_watermark = self.unconfirmed[0][0]
 
     def confirm(self, synced: int) -> None:
         """Show what a sync up to this offset has confirmed, and what lies behind it and waits for no sync."""
         unconfirmed = self.unconfirmed
-        while unconfirmed and unconfirmed[0] < synced:
+        while unconfirmed and unconfirmed[0][1] <= synced:
             unconfirmed.popleft()
-        self.high_watermark = unconfirmed[0] if unconfirmed else self.end_offset
+        if (
+            unconfirmed and unconfirmed[0][0] < synced
+        ):  # A sync may end within an append that rolled segments.
+            unconfirmed[0] = synced, unconfirmed[0][1]
+        self.high_watermark = unconfirmed[0][0] if unconfirmed else self.end_offset
         while self.undecided and self.undecided[0][0] <= self.high_watermark:
             self.undecided.popleft()
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from kproc.storage.format import SNAPSHOT_SUFFIX, segment_file_name
-from kproc.storage.fs import DiskFull, Fs, replace_file
+from kproc.storage.fs import Fs, StorageFailure, replace_file
 from kproc.storage.producer_state import ProducerTable, encode_snapshot
 from kproc.storage.segments import SegmentList
 
@@ -33,15 +33,19 @@ class ProducerSnapshots:
         path = directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
         try:
             replace_file(fs, path, encode_snapshot(producers.entries()), durable=False)
-        except DiskFull as failure:
+        except StorageFailure as failure:
             logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
             return
+        self.offsets.append(offset)
         # Snapshots at the base of a segment stay with it; of the others only the newest is needed.
-        keep = set(segments.bases())
-        for stale in self.offsets:
-            if stale not in keep:
+        keep = {*segments.bases(), offset}
+        for stale in [held for held in self.offsets if held not in keep]:
+            try:
                 fs.unlink(directory / segment_file_name(stale, SNAPSHOT_SUFFIX))
-        self.offsets = [*(held for held in self.offsets if held in keep), offset]
+            except StorageFailure as failure:  # The next snapshot removes it.
+                logger.warning("snapshot=kept directory=%s offset=%d reason=%s", directory, stale, failure)
+                continue
+            self.offsets.remove(stale)
 
     def forget_before(self, offset: int) -> None:
         """Those below went with their segments."""

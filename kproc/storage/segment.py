@@ -26,7 +26,7 @@ from kproc.storage.format import (
     TXN_INDEX_SUFFIX,
     segment_file_name,
 )
-from kproc.storage.fs import DiskFull, Fs, StorageFailure, sync_directory
+from kproc.storage.fs import DiskFull, Fs, Shortage, StorageFailure
 from kproc.storage.index import (
     CLOSED,
     OffsetIndex,
@@ -107,8 +107,11 @@ class LogSegment:
         segment = cls(fs, directory, base_offset)
         index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
         made: list[tuple[int, Path]] = []
+        # Opened first, because the way back needs it, and there may be no descriptor left by then.
+        names = fs.open_directory(directory)
         try:
-            made.append((fs.open(segment.path(LOG_SUFFIX), create=True), segment.path(LOG_SUFFIX)))
+            made.append((_create_log(fs, segment.path(LOG_SUFFIX)), segment.path(LOG_SUFFIX)))
+            segment.inode = fs.facts(made[0][0]).st_ino
             made.append((create_index(fs, index_path), index_path))
             made.append((create_index(fs, time_path), time_path))
         except StorageFailure:
@@ -116,13 +119,14 @@ class LogSegment:
                 fs.close(descriptor)
                 fs.unlink(path)
             if made:  # The segment before may still take shorter batches: a power loss must not bring this one back.
-                sync_directory(fs, directory)
+                fs.sync(names)
             raise
+        finally:
+            fs.close(names)
         segment.fd = made[0][0]
         segment.index = OffsetIndex(fs, index_path, base_offset, 0, made[1][0])
         segment.time_index = TimeIndex(fs, time_path, base_offset, 0, made[2][0])
         segment.close_indexes()
-        segment.inode = fs.facts(segment.fd).st_ino
         segment.created_ms = now_ms
         segment.txn_index.note_absent()
         return segment
@@ -406,7 +410,7 @@ class LogSegment:
             target = _deleted(source)
             try:
                 is_there = self._fs.rename(source, target)
-            except DiskFull:
+            except Shortage:
                 for renamed in doomed:
                     self._fs.rename(renamed, renamed.with_suffix(""))
                 raise
@@ -431,6 +435,14 @@ class LogSegment:
     def txn_index_path(self) -> Path:
         """The path of the transaction index, which exists only if there are aborted transactions."""
         return self.txn_index.path
+
+
+def _create_log(fs: Fs, path: Path) -> int:
+    """Create a .log file. An empty one of that name is left over from a roll that failed and could not undo it."""
+    facts = fs.facts_at(path)
+    if facts is not None and not facts.st_size:
+        fs.unlink(path)
+    return fs.open(path, create=True)
 
 
 def _deleted(path: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kproc.storage.format import LOG_SUFFIX
-from kproc.storage.fs import DiskFull, Fs
+from kproc.storage.fs import Fs, Shortage, StorageFailure
 from kproc.storage.retention import SegmentFacts
 from kproc.storage.segment import LogSegment
 
@@ -152,7 +152,7 @@ class SegmentList:
         for segment in self._segments[:count]:
             try:
                 self._retire(segment, due_ms=due_ms, with_snapshot=True)
-            except DiskFull as failure:
+            except Shortage as failure:
                 logger.warning("%s stays: %s", segment.path(LOG_SUFFIX), failure)
                 break
             gone.append(segment)
@@ -193,7 +193,11 @@ class SegmentList:
         """Unlink what has waited long enough; returns how many files."""
         count = 0
         while self._doomed and self._doomed[0].due_ms <= now_ms:
-            self._fs.unlink(self._doomed[0].path)
+            try:
+                self._fs.unlink(self._doomed[0].path)
+            except StorageFailure as failure:  # The next call tries again, and the opening of the log.
+                logger.warning("%s is not removed yet: %s", self._doomed[0].path, failure)
+                break
             self._doomed.popleft()
             count += 1
         return count

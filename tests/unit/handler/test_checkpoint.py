@@ -33,7 +33,7 @@ def write(
 def restart_broker(rig: HandlerRig, name: str = "t") -> None:
     """All roles are killed, and start again."""
     rig.kill(0)
-    rig.table.writer(rig.image_of(name).slot).publish((0,) * 7)
+    rig.table.writer(rig.image_of(name).slot).publish((0,) * 8)
     rig.start_handler(0)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.errors import ErrorCode, KafkaError
+from kproc.storage.fs import DiskFailed, Shortage
 from kproc.storage.log import SyncPoint
+from kproc.storage.log_durability import LogDurability
 from kproc.transport.envelope import NO_OP, SEND
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
@@ -217,3 +220,60 @@ def test_kinds_of_answers_are_sends(rig: HandlerRig) -> None:
     rig.settle()
     rig.syncers[0].end_round()
     assert [answer.kind for answer in rig.processors[0].answers()] == [SEND]
+
+
+def test_shortage_at_a_sync_round_fails_its_requests_only(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No free descriptor is an error of these requests. The records are synced a second later, and visible then."""
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    log = rig.open("t").log
+
+    def refuse(*_arguments: object, **_more: object) -> SyncPoint:
+        raise Shortage(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(LogDurability, "sync_point", refuse)
+        send(rig, connection=1)
+        assert results(processor.answers()) == [(1, int(ErrorCode.KAFKA_STORAGE_ERROR), -1)]
+        rig.advance_ms(1000)
+    assert (log.is_offline, log.high_watermark, log.end_offset) == (False, 0, 1)
+    rig.advance_ms(1000)
+    syncer.end_round()
+    rig.settle()
+    assert (log.high_watermark, log.recovery_point) == (1, 1)
+    send(rig, connection=2)
+    rig.settle()
+    syncer.end_round()
+    assert results(processor.answers()) == [(2, 0, 1)]
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_log_that_a_shortage_left_half_changed_is_opened_again(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A deletion or a swap of segments stopped half way: the next touch reads the files anew."""
+    processor, syncer = rig.processors[0], rig.syncers[0]
+    send(rig, connection=1)
+    rig.settle()
+    syncer.end_round()
+    assert results(processor.answers()) == [(1, 0, 0)]
+    log = rig.open("t").log
+    with pytest.raises(Shortage), log.state.done_or_offline("a swap of segments"):
+        raise Shortage(error, os.strerror(error))
+    assert log.is_offline
+    send(rig, connection=2)
+    rig.settle()
+    syncer.end_round()
+    assert results(processor.answers()) == [(2, 0, 1)]
+    assert rig.open("t").log is not log
+
+
+def test_log_that_damage_left_half_changed_stays_offline_with_its_reason(rig: HandlerRig) -> None:
+    send(rig, acks=1)
+    rig.settle()
+    log = rig.open("t").log
+    with pytest.raises(DiskFailed), log.state.done_or_offline("a swap of segments"):
+        raise DiskFailed(errno.EIO, "Input/output error")
+    with pytest.raises(KafkaError, match=r"offline: a swap of segments was interrupted: .*Input/output error"):
+        rig.open("t")

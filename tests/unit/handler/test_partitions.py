@@ -17,7 +17,7 @@ from kproc.handler import partitions
 from kproc.handler.retention_calls import serve_retention
 from kproc.role import partition_table
 from kproc.storage import checkpoints
-from kproc.storage.fs import DiskFailed, DiskFull, OsFs
+from kproc.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
 from kproc.storage.log import Log, SyncPoint
 from kproc.storage.log_durability import LogDurability
 from kproc.storage.set_aside import list_set_aside
@@ -314,7 +314,7 @@ def test_damaged_partition_can_be_deleted_and_made_anew(
 
 @pytest.mark.parametrize(
     "error",
-    [DiskFull(errno.ENOSPC, "no space"), DiskFailed(errno.EMFILE, "too many open files")],
+    [DiskFull(errno.ENOSPC, "no space"), Shortage(errno.EMFILE, "too many open files")],
     ids=["disk full", "no descriptors"],
 )
 def test_partition_that_could_not_be_opened_for_want_of_room_is_tried_again(

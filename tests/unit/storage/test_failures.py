@@ -99,14 +99,33 @@ def test_a_fault_takes_the_log_offline_for_appends_only(rig: LogRig, fs: Failing
     again.close()
 
 
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_torn_tail_that_cannot_be_cut_off_refuses_its_batches_and_ends_the_appends(
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_torn_tail_that_a_shortage_keeps_is_cut_by_next_append(
     rig: LogRig, fs: FailingFs, error: int
 ) -> None:
     log = rig.open()
     append_one(log, sequenced(1, 0))
-    fs.fail_write(after_bytes=100)
+    fs.fail_write(after_bytes=100, error=error)
     fs.fail_truncate(error=error)
+    assert append_one(log, sequenced(1, 1, count=9)).error_code == STORAGE_ERROR
+    fs.fail_truncate(error=error)
+    assert append_one(log, sequenced(1, 1, count=9)).error_code == STORAGE_ERROR
+    assert (log.end_offset, log.is_offline) == (1, False)
+    # Shorter than what was left behind, so that a piece would stand behind it.
+    assert append_one(log, sequenced(1, 1)).base_offset == 1
+    log.close()
+    again = rig.open()
+    assert (again.end_offset, again.truncated_bytes) == (2, 0)
+    again.close()
+
+
+def test_a_torn_tail_that_cannot_be_cut_off_refuses_its_batches_and_ends_the_appends(
+    rig: LogRig, fs: FailingFs
+) -> None:
+    log = rig.open()
+    append_one(log, sequenced(1, 0))
+    fs.fail_write(after_bytes=100)
+    fs.fail_truncate(error=errno.EIO)
     results = log.append([sequenced(1, 1), sequenced(1, 2)])
     assert [(each.error_code, each.base_offset) for each in results] == [(STORAGE_ERROR, -1)] * 2
     assert (log.end_offset, log.is_offline) == (1, True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.errors import ErrorCode, KafkaError
+from kproc.storage import log_durability
 from kproc.storage.fs import StorageFailure
 from kproc.storage.log import Log, LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL
@@ -107,6 +108,23 @@ def test_high_watermark_at_a_segment_boundary(tmp_path: Path) -> None:
     assert (len(visible(log)), log.segment_count, ends(log)) == (1, 4, (1, 1, 4))
     log.sync()
     assert len(visible(log)) == 4
+    log.close()
+
+
+def test_sync_that_ends_within_an_append_shows_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync point covers a bounded number of sealed segments, and one append can roll more."""
+    monkeypatch.setattr(log_durability, "SEALED_TOGETHER_MAX", 2)
+    log = LogRig(tmp_path / "t-0", LogConfig(segment_bytes=200)).open()
+    log.append([batch(bytes(100)) for _ in range(5)], hidden_from=0)
+    point = log.sync_point()
+    log.run_sync(point)
+    log.mark_synced(point)
+    assert ends(log) == (2, 2, 5)
+    for _ in range(2):
+        log.sync()
+    assert ends(log) == (5, 5, 5)
     log.close()
 
 
