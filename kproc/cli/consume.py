@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, connect_for_records, usage_error
+from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure, connect_for_records, usage_error
 from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.formatting import Formatter, compile_format
 from kproc.cli.lines import print_note
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
+from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
-    from kproc.cli.record_reader import Partition, Reader, Source, Span
+    from kproc.cli.record_reader import Reader, Source, Span
 
 BATCH_RECORDS: Final = 1000
 """Records taken from librdkafka at a time."""
@@ -113,6 +114,7 @@ def consume(
     if group == "":
         usage_error("--group: must not be empty")
     span = _span(bootstrap, topics, where, partition, isolation)
+    unserved = _check_unserved(bootstrap, span, follow=follow)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
     if is_watched and follow:
         print_note(f"kproc: following {', '.join(topics)}; Ctrl-C ends")
@@ -127,6 +129,19 @@ def consume(
         skips_unreadable=skip_unreadable,
     )
     _copy(reader, formatter, count)
+    if unserved:
+        raise Failure(f"not read: {'; '.join(unserved)}")
+
+
+def _check_unserved(bootstrap: str, span: Span, *, follow: bool) -> list[str]:
+    """Return a line for each partition that is not served; a Failure if no other is left to read."""
+    lines = explain_unserved(bootstrap, span.unserved)
+    if lines and not span.starts:
+        raise Failure("; ".join(lines))
+    if follow:  # The command may never end, and would not say it then.
+        for line in lines:
+            print_note(f"kproc: not read: {line}")
+    return lines
 
 
 def _copy(reader: Reader, formatter: Formatter, count: int | None) -> None:
@@ -198,12 +213,21 @@ def _reader(
         Assigned(span, progress) if group is None else GroupMember(group, topics, span, progress, tells=tells)
     )
     return Reader(
-        bootstrap, topics, source, isolation=isolation.replace("-", "_"), skips_unreadable=skips_unreadable
+        bootstrap,
+        topics,
+        source,
+        isolation=isolation.replace("-", "_"),
+        skips_unreadable=skips_unreadable,
+        unserved=frozenset(span.unserved),
     )
 
 
 def _span(
-    bootstrap: str, topics: list[str], where: Where, wanted: list[int] | None, isolation: Isolation
+    bootstrap: str,
+    topics: list[str],
+    where: Where,
+    wanted: list[int] | None,
+    isolation: Isolation,
 ) -> Span:
     """First offset and present end of each partition, from the broker itself."""
     from kproc.cli.record_reader import Span
@@ -211,6 +235,7 @@ def _span(
 
     level = READ_COMMITTED if isolation is Isolation.COMMITTED else READ_UNCOMMITTED
 
+    errors: dict[Partition, str] = {}
     starts: dict[Partition, int] = {}
     ends: dict[Partition, int] = {}
     with connect_for_records(bootstrap) as client:
@@ -218,7 +243,7 @@ def _span(
             topic = str(metadata["name"])
             known = [row["partition_index"] for row in metadata["partitions"]]
             numbers = chosen_partitions(topic, known, wanted)
-            positions = find_positions(client, topic, numbers, where, isolation=level)
+            positions = find_positions(client, topic, numbers, where, errors, isolation=level)
             starts.update(((topic, number), offset) for number, offset in positions.found.items())
             ends.update(((topic, number), offset) for number, offset in positions.ends.items())
-    return Span(starts, ends)
+    return Span(starts, ends, errors)

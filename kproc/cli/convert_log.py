@@ -11,21 +11,21 @@ from typing import Annotated
 
 import typer
 
-from kproc.cli.common import Failure
-from kproc.cli.lines import print_line
+from kproc.cli.common import Failure, Format, OutputFormat, print_done
 
 Directories = Annotated[
     list[Path], typer.Argument(metavar="DIRECTORY", help="Directories of partitions, such as DATA/orders-0.")
 ]
 
 
-def convert_log(directories: Directories) -> None:
+def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -> None:
     """Convert partitions with messages from before Kafka 0.11, which kproc refuses, while their broker is stopped."""
     from kproc.errors import Corrupt
     from kproc.storage.convert_log import convert_partition
     from kproc.storage.format import parse_partition_directory_name
     from kproc.storage.fs import OsFs
 
+    rows = []
     for directory in directories:
         if not directory.is_dir() or parse_partition_directory_name(directory.resolve().name) is None:
             raise Failure(f"{directory}: expected the directory of a partition, such as orders-0")
@@ -34,7 +34,8 @@ def convert_log(directories: Directories) -> None:
                 converted = convert_partition(OsFs(), directory)
             except Corrupt as error:
                 raise Failure(str(error)) from error
-        print_line(f"{directory}: {converted.records} records of {converted.segments} segments converted")
+        rows.append({"directory": str(directory), **converted._asdict()})
+    print_done(rows, "{directory}: {records} records of {segments} segments converted", output)
 
 
 @contextmanager

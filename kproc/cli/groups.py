@@ -25,7 +25,8 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.lines import print_line
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
-from kproc.cli.topics import LATEST, checked_topics, explain, known_offsets
+from kproc.cli.topics import LATEST, checked_topics, explain, served_offsets
+from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -41,7 +42,6 @@ Group = Annotated[
 Groups = Annotated[
     list[str], typer.Argument(metavar="GROUP", help="Ids of groups.", autocompletion=complete_groups)
 ]
-Partition = tuple[str, int]
 
 _STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead")
 
@@ -89,7 +89,13 @@ def describe(
 ) -> None:
     """Show members, committed offsets and lag of groups."""
     with connect(bootstrap) as client:
-        described = describe_groups(client, groups)
+        errors: dict[Partition, str] = {}
+        described = describe_groups(client, groups, errors)
+    lines = explain_unserved(bootstrap, errors)
+    line_of = dict(zip(sorted(errors), lines, strict=True))
+    for group in described:
+        for row in group["partitions"]:
+            row["error"] = line_of.get((row["topic"], row["partition"]))
     if output is Format.JSON:
         print_json(described)
         return
@@ -116,6 +122,9 @@ def describe(
             drop=("MEMBER", "HOST", "CLIENT"),
             cut=("TOPIC",),
         )
+        for row in rows:
+            if row["error"]:
+                print_line(f"not served: {row['error']}")
 
 
 def _partition_row(row: dict[str, Any], *, with_pending: bool) -> list[Any]:
@@ -126,8 +135,11 @@ def _partition_row(row: dict[str, Any], *, with_pending: bool) -> list[Any]:
     return columns + [member.get(key) for key in ("client_id", "host", "member_id")]
 
 
-def describe_groups(client: Client, names: list[str]) -> list[dict[str, Any]]:
-    """Each group's state, members, and per partition the committed offset, the end and the lag."""
+def describe_groups(client: Client, names: list[str], errors: dict[Partition, str]) -> list[dict[str, Any]]:
+    """Each group's state, members, and per partition the committed offset, the end and the lag.
+
+    Partitions that are not served have no end, and are added to `errors`.
+    """
     described = _described(client, names)
     committed = committed_offsets(client, names)
     partitions = {name: sorted({*committed[name], *_assigned(described[name])}) for name in names}
@@ -138,8 +150,8 @@ def describe_groups(client: Client, names: list[str]) -> list[dict[str, Any]]:
         for topic, number in partitions[name]:
             wanted.setdefault(topic, set()).add(number)
     for topic, numbers in wanted.items():
-        for number, offset in known_offsets(client, topic, dict.fromkeys(sorted(numbers), LATEST)).items():
-            ends[topic, number] = offset
+        found = served_offsets(client, topic, dict.fromkeys(sorted(numbers), LATEST), errors)
+        ends.update(((topic, number), found.get(number)) for number in numbers)
     return [_with_lag(name, described[name], committed[name], ends, pending[name]) for name in names]
 
 
@@ -329,10 +341,19 @@ def seek(
     with connect(bootstrap) as client:
         committed = committed_offsets(client, [group])[group]
         partitions = _chosen(client, topic, committed)
-        rows = _targets(client, partitions, committed, target, shift)
+        errors: dict[Partition, str] = {}
+        rows = _targets(client, partitions, committed, target, shift, errors)
         if execute:
             _commit(client, group, rows)
         members = 0 if execute else _member_count(client, group)
+    _print_seek(group, rows, output, members=members, execute=execute)
+    if errors:
+        raise Failure(f"not moved: {'; '.join(explain_unserved(bootstrap, errors))}")
+
+
+def _print_seek(
+    group: str, rows: list[dict[str, Any]], output: Format, *, members: int, execute: bool
+) -> None:
     if output is Format.JSON:
         print_json({"group": group, "executed": execute, "partitions": rows})
         return
@@ -389,12 +410,16 @@ def _targets(
     committed: dict[Partition, int],
     target: Where | None,
     shift: int | None,
+    errors: dict[Partition, str],
 ) -> list[dict[str, Any]]:
-    """Old and new offset of each partition; the new one is kept between the log's start and end."""
+    """Old and new offset of each partition; the new one is kept between the log's start and end.
+
+    Partitions that are not served are added to `errors`.
+    """
     rows: list[dict[str, Any]] = []
     for topic, numbers in partitions.items():
-        positions = find_positions(client, topic, numbers, target if target is not None else "end")
-        for number in numbers:
+        positions = find_positions(client, topic, numbers, target if target is not None else "end", errors)
+        for number in positions.found:
             old = committed.get((topic, number))
             new = positions.found[number]
             if shift is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kproc.cli.lines import print_line
+from kproc.cli.common import Format, OutputFormat, print_done
 
 Sources = Annotated[
     list[Path],
@@ -21,7 +21,7 @@ Data = Annotated[
 ]
 
 
-def import_log(sources: Sources, data: Data) -> None:
+def import_log(sources: Sources, data: Data, output: OutputFormat = Format.TABLE) -> None:
     """Copy partitions' files under existing topics of the same names, while both brokers are stopped."""
     from kproc.config import Config
     from kproc.server.import_partitions import import_partitions
@@ -30,6 +30,9 @@ def import_log(sources: Sources, data: Data) -> None:
 
     meta = read_meta_properties(OsFs(), data)
     settings = {"log.dirs": str(data)} if meta is None else {"log.dirs": str(data), "node.id": meta.node_id}
-    for each in import_partitions(Config.build(settings), sources):
-        converted = f", {each.converted_records} records converted" if each.converted_records else ""
-        print_line(f"{each.topic}-{each.partition}: {each.segments} segments from {each.source}{converted}")
+    rows = [
+        {**each._asdict(), "source": str(each.source)}
+        for each in import_partitions(Config.build(settings), sources)
+    ]
+    words = "{topic}-{partition}: {segments} segments from {source}, {converted_records} records converted"
+    print_done(rows, words, output)

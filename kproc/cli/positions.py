@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.cli.common import Failure, usage_error
-from kproc.cli.topics import EARLIEST, LATEST, READ_UNCOMMITTED, offsets_at
+from kproc.cli.topics import EARLIEST, LATEST, READ_UNCOMMITTED, served_offsets
+from kproc.cli.unserved import Partition
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -35,7 +36,10 @@ def parse_where(option: str, text: str) -> Where:
 
 
 class Positions(NamedTuple):
-    """Offsets by partition: where the log starts and ends, and what was asked for, which lies between."""
+    """Offsets by partition: where the log starts and ends, and what was asked for, which lies between.
+
+    Partitions that are not served are in none of the three.
+    """
 
     starts: dict[int, int]
     ends: dict[int, int]
@@ -47,17 +51,25 @@ class Positions(NamedTuple):
 
 
 def find_positions(
-    client: Client, topic: str, numbers: list[int], where: Where, *, isolation: int = READ_UNCOMMITTED
+    client: Client,
+    topic: str,
+    numbers: list[int],
+    where: Where,
+    errors: dict[Partition, str],
+    *,
+    isolation: int = READ_UNCOMMITTED,
 ) -> Positions:
     """Ask the broker where `where` is in each of the partitions; a time after the last record is the end.
 
-    Who reads committed ends at the last stable offset.
+    Who reads committed ends at the last stable offset. Partitions that are not served are added to `errors`.
     """
-    starts = offsets_at(client, topic, dict.fromkeys(numbers, EARLIEST))
-    ends = offsets_at(client, topic, dict.fromkeys(numbers, LATEST), isolation=isolation)
+    starts = served_offsets(client, topic, dict.fromkeys(numbers, EARLIEST), errors)
+    ends = served_offsets(client, topic, dict.fromkeys(starts, LATEST), errors, isolation=isolation)
+    numbers = list(ends)
     if isinstance(where, datetime):
         times = dict.fromkeys(numbers, int(where.timestamp() * 1000))
-        stamped = offsets_at(client, topic, times, isolation=isolation)
+        stamped = served_offsets(client, topic, times, errors, isolation=isolation)
+        numbers = list(stamped)
         wanted = {number: stamped[number] if stamped[number] >= 0 else ends[number] for number in numbers}
     elif isinstance(where, int):
         wanted = {number: where if where >= 0 else ends[number] + where for number in numbers}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kproc.cli.common import Failure, connect, librdkafka_security
@@ -35,6 +36,8 @@ class Span(NamedTuple):
 
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
+    # Partitions that are not served, with their errors; in neither of the two. A group may still assign them to us.
+    unserved: Mapping[Partition, str] = MappingProxyType({})
 
 
 class Progress:
@@ -141,7 +144,7 @@ class Assigned:
         """Assign what has records, or all where there is no end."""
         from confluent_kafka import TopicPartition
 
-        starts, ends = self._span
+        starts, ends = self._span.starts, self._span.ends
         partitions = [each for each in starts if self.progress.is_endless or starts[each] < ends[each]]
         consumer.assign([TopicPartition(*each, starts[each]) for each in partitions])
         self.progress.give(partitions)
@@ -177,12 +180,14 @@ class Reader:
         *,
         isolation: str = "read_uncommitted",
         skips_unreadable: bool = False,
+        unserved: frozenset[Partition] = frozenset(),
     ) -> None:
         from confluent_kafka import Consumer
 
         self._topics = ", ".join(topics)
         self._source = source
         self._progress = source.progress
+        self._unserved = unserved
         self._fatal: str | None = None
         self._skips_unreadable = skips_unreadable
         self._quiet_polls = 0  # Calls of `take` in a row that found nothing.
@@ -354,6 +359,8 @@ class Reader:
             self._is_down = True
         elif message.topic() is None:
             self._fatal = self._fatal or self._source.refused(error)
+        elif (partition := (message.topic(), message.partition())) in self._unserved:
+            self._progress.finish(partition)
         else:
             self._fatal = self._fatal or describe_error(error)
 

@@ -23,6 +23,7 @@ from kproc.cli.completion import (
 from kproc.cli.configs import alter_configs, config_changes, topic_resource
 from kproc.cli.positions import chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import TIMEOUT_MS, Settings, checked_topics, explain
+from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -104,12 +105,15 @@ def trim(
     with connect(bootstrap) as client:
         [metadata] = checked_topics(client, [name])
         known = [row["partition_index"] for row in metadata["partitions"]]
-        found = find_positions(client, name, chosen_partitions(name, known, partition), where).found
+        errors: dict[Partition, str] = {}
+        chosen = chosen_partitions(name, known, partition)
+        found = find_positions(client, name, chosen, where, errors).found
         rows = [{"partition_index": number, "offset": offset} for number, offset in found.items()]
         fields = {"topics": [{"name": name, "partitions": rows}], "timeout": TIMEOUT_MS}
         answer = client.call_latest(ApiKey.DELETE_RECORDS, fields)
     results = sorted(answer["topics"][0]["partitions"], key=lambda row: int(row["partition_index"]))
-    refusals = [
+    refusals = explain_unserved(bootstrap, errors)
+    refusals += [
         explain(f"{name}-{row['partition_index']}", row["error_code"]) for row in results if row["error_code"]
     ]
     done = [

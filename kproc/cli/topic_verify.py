@@ -19,7 +19,8 @@ from kproc.cli.common import (
 )
 from kproc.cli.lines import print_line
 from kproc.cli.positions import chosen_partitions
-from kproc.cli.topics import EARLIEST, LATEST, Names, checked_topics, offsets_at
+from kproc.cli.topics import EARLIEST, LATEST, Names, checked_topics, served_offsets
+from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -38,20 +39,23 @@ def verify(
 ) -> None:
     """Read all records, and name batches that consumers cannot read. Exit code 1 if there are some."""
     rows: list[dict[str, Any]] = []
+    errors: dict[Partition, str] = {}
     with connect_for_records(bootstrap) as client:
         for topic in checked_topics(client, names):
             known = [each["partition_index"] for each in topic["partitions"]]
             numbers = chosen_partitions(topic["name"], known, partition)
-            starts = offsets_at(client, topic["name"], dict.fromkeys(numbers, EARLIEST))
-            ends = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST))
-            rows += [_verify(client, topic["name"], each, starts[each], ends[each]) for each in numbers]
+            starts = served_offsets(client, topic["name"], dict.fromkeys(numbers, EARLIEST), errors)
+            ends = served_offsets(client, topic["name"], dict.fromkeys(starts, LATEST), errors)
+            rows += [_verify(client, topic["name"], each, starts[each], ends[each]) for each in ends]
     if output is Format.JSON:
         print_json(rows)
     else:
         _print(rows)
     unreadable = [f"{row['topic']}-{row['partition']}" for row in rows if row["unreadable"]]
-    if unreadable:
-        raise Failure(f"batches that cannot be read: {', '.join(unreadable)}")
+    problems = [f"batches that cannot be read: {', '.join(unreadable)}"] if unreadable else []
+    problems += [f"not read: {line}" for line in explain_unserved(bootstrap, errors)]
+    if problems:
+        raise Failure("; ".join(problems))
 
 
 def _verify(client: Client, topic: str, partition: int, start: int, end: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from kproc.cli.common import (
 )
 from kproc.cli.completion import complete_topic_settings, complete_topics
 from kproc.cli.lines import print_line
+from kproc.cli.unserved import Partition, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -108,7 +109,9 @@ def describe(
 ) -> None:
     """Show partitions with their offsets, and the settings that differ from the broker's."""
     with connect(bootstrap) as client:
-        described = [_describe(client, topic) for topic in checked_topics(client, names)]
+        errors: dict[Partition, str] = {}
+        described = [_describe(client, topic, errors) for topic in checked_topics(client, names)]
+    _add_errors(described, explain_unserved(bootstrap, errors), errors)
     if output is Format.JSON:
         print_json(described)
         return
@@ -126,10 +129,22 @@ def describe(
         print_facts(facts)
         keys = ("partition", "leader", "leader_epoch", "start_offset", "end_offset", "last_stable_offset")
         header = [*(key.upper().replace("_", "-") for key in keys), "OPEN-TRANSACTIONS"]
-        print_table(
-            header,
-            [[*(row[key] for key in keys), len(row["open_transactions"])] for row in topic["partitions"]],
-        )
+        rows = [
+            [*(row[key] for key in keys), None if row["error"] else len(row["open_transactions"])]
+            for row in topic["partitions"]
+        ]
+        print_table(header, rows)
+        for row in topic["partitions"]:
+            if row["error"]:
+                print_line(f"not served: {row['error']}")
+
+
+def _add_errors(described: list[dict[str, Any]], lines: list[str], errors: dict[Partition, str]) -> None:
+    """Put the line about a partition that is not served into its row."""
+    line_of = dict(zip(sorted(errors), lines, strict=True))
+    for topic in described:
+        for row in topic["partitions"]:
+            row["error"] = line_of.get((topic["name"], row["partition"]))
 
 
 @app.command()
@@ -186,11 +201,13 @@ def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
     return topics
 
 
-def _describe(client: Client, topic: dict[str, Any]) -> dict[str, Any]:
+def _describe(client: Client, topic: dict[str, Any], errors: dict[Partition, str]) -> dict[str, Any]:
+    name = topic["name"]
     numbers = [partition["partition_index"] for partition in topic["partitions"]]
-    starts = offsets_at(client, topic["name"], dict.fromkeys(numbers, EARLIEST))
-    stable = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST), isolation=READ_COMMITTED)
-    ends = offsets_at(client, topic["name"], dict.fromkeys(numbers, LATEST))
+    starts = served_offsets(client, name, dict.fromkeys(numbers, EARLIEST), errors)
+    stable = served_offsets(client, name, dict.fromkeys(starts, LATEST), errors, isolation=READ_COMMITTED)
+    ends = served_offsets(client, name, dict.fromkeys(stable, LATEST), errors)
+    numbers = list(ends)
     held_back = [number for number in numbers if stable[number] < ends[number]]
     opened = _open_transactions(client, topic["name"], held_back) if held_back else {}
     partitions = [
@@ -198,9 +215,9 @@ def _describe(client: Client, topic: dict[str, Any]) -> dict[str, Any]:
             "partition": partition["partition_index"],
             "leader": partition["leader_id"],
             "leader_epoch": partition.get("leader_epoch"),
-            "start_offset": starts[partition["partition_index"]],
-            "end_offset": ends[partition["partition_index"]],
-            "last_stable_offset": stable[partition["partition_index"]],
+            "start_offset": starts.get(partition["partition_index"]),
+            "end_offset": ends.get(partition["partition_index"]),
+            "last_stable_offset": stable.get(partition["partition_index"]),
             "open_transactions": opened.get(partition["partition_index"], []),
         }
         for partition in topic["partitions"]
@@ -247,22 +264,27 @@ EARLIEST, LATEST = -2, -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
-def offsets_at(
-    client: Client, topic: str, timestamps: dict[int, int], *, isolation: int = READ_UNCOMMITTED
+def served_offsets(
+    client: Client,
+    topic: str,
+    timestamps: dict[int, int],
+    errors: dict[Partition, str],
+    *,
+    isolation: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """The offset at a timestamp, or at EARLIEST or LATEST, by partition; -1 where none is that young."""
+    """The offset at a timestamp, or at EARLIEST or LATEST, by partition; -1 where none is that young.
+
+    Partitions that are not served, such as those with a damaged log, are added to `errors` instead.
+    """
+    from kproc.client import code_name
+
     offsets = {}
-    for row in _list_offsets(client, topic, timestamps, isolation):
+    for row in _list_offsets(client, topic, timestamps, isolation) if timestamps else ():
         if row["error_code"]:
-            raise Failure(explain(f"{topic}-{row['partition_index']}", row["error_code"]))
-        offsets[row["partition_index"]] = row["offset"]
+            errors[topic, row["partition_index"]] = code_name(row["error_code"])
+        else:
+            offsets[row["partition_index"]] = row["offset"]
     return offsets
-
-
-def known_offsets(client: Client, topic: str, timestamps: dict[int, int]) -> dict[int, int | None]:
-    """As `offsets_at`, but None for a partition that does not answer: a deleted topic, a damaged log."""
-    rows = _list_offsets(client, topic, timestamps, READ_UNCOMMITTED)
-    return {row["partition_index"]: None if row["error_code"] else row["offset"] for row in rows}
 
 
 def _list_offsets(

@@ -473,11 +473,11 @@ class Handler(LinkedAgent):
         if self._requests.moving:
             self._requests.moving.expire(now_ns)
         self.containment.run("telemetry", None, self._telemetry.tick, now_ns)
+        self._offline.tell(self._partitions.offline)
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
             self._requests.tell_of_floods(now_ns)
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
-            self._offline.tell(self._partitions.offline)
             self._epoch_raises.tick()
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
             store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)

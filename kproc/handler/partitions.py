@@ -192,6 +192,7 @@ class Partitions:
             else:
                 logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
                 self._damaged[key] = str(error)
+                self.offline = {**self.offline, key: str(error)}
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         owned = self._adopt(key, log, partition)
         if self._waits_for_sync:

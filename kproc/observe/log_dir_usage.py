@@ -27,14 +27,15 @@ def log_dir_usage(directory: Path, asked: LogDirAsked) -> LogDirUsage:
 
 
 def log_bytes(directory: Path) -> int:
-    """The bytes of a partition's .log files; 0 for a partition without a directory."""
+    """The bytes of a partition's .log files; 0 for a partition without a directory, or with an unreadable one."""
     total = 0
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if entry.name.endswith(LOG_SUFFIX):
-                    with suppress(FileNotFoundError):  # Retention deleted it meanwhile.
+                    with suppress(OSError):  # Retention deleted it meanwhile, or it cannot be read.
                         total += entry.stat().st_size
-    except FileNotFoundError:
+    except OSError:
+        # One partition must not hide the sizes of the others. Its owner reports what is wrong with it.
         return 0
     return total

@@ -42,7 +42,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
         yield ScriptedClient()
 
     monkeypatch.setattr(groups, "connect", connect)
-    monkeypatch.setattr(groups, "known_offsets", lambda _client, _topic, asked: dict.fromkeys(asked, 9))
+    monkeypatch.setattr(
+        groups, "served_offsets", lambda _client, _topic, asked, _errors: dict.fromkeys(asked, 9)
+    )
 
 
 def test_it_shows_the_committed_offset_and_that_another_one_may_come(

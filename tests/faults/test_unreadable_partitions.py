@@ -1,0 +1,133 @@
+"""One partition that cannot be read: commands serve and show the rest, and name it with its reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kproc.wire.header import ApiKey
+from tests.support.broker import ServedBroker, run_kproc
+from tests.support.raw import RawClient, batch
+
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+
+SETTINGS = {
+    "num.network.threads": 1,
+    "num.io.threads": 2,
+    "offsets.topic.num.partitions": 1,
+    "group.initial.rebalance.delay.ms": 0,
+}
+REASON = "Not a directory"
+"""A file in place of the directory: tests may run as root, to whom chmod 000 means nothing."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    """Topic t with partitions 0 and 2 readable and 1 not, topic whole, group g with offsets of t."""
+    data = tmp_path_factory.mktemp("unreadable") / "data"
+    with ServedBroker(data, settings=SETTINGS) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t", partitions=3)
+            client.create_topic("whole")
+            for index in range(3):
+                assert client.produce("t", batch(b"v%d" % index), partition=index)["error_code"] == 0
+            assert client.produce("whole", batch(b"w"))["error_code"] == 0
+        done = run_kproc("consume", "t", "--group", "g", "--bootstrap", broker.bootstrap)
+        assert sorted(done.stdout.split()) == ["v0", "v1", "v2"], done.stderr
+        broker.stop()
+        (data / "t-1").rename(data / "elsewhere")
+        (data / "t-1").write_text("a file")
+        broker.start()
+        yield broker
+
+
+def kproc(broker: ServedBroker, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_kproc(*arguments, "--bootstrap", broker.bootstrap)
+
+
+def assert_named(text: str) -> None:
+    assert "t-1: KAFKA_STORAGE_ERROR" in text
+    assert REASON in text
+    assert "Traceback" not in text
+
+
+def test_topic_describe_shows_the_other_partitions(broker: ServedBroker) -> None:
+    done = kproc(broker, "topic", "describe", "t")
+    assert done.returncode == 0
+    assert_named(done.stdout)
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit()]
+    assert [(row[0], row[4]) for row in rows] == [("0", "1"), ("1", "-"), ("2", "1")]
+    shown = json.loads(kproc(broker, "topic", "describe", "t", "--format", "json").stdout)[0]
+    assert [row["end_offset"] for row in shown["partitions"]] == [1, None, 1]
+    assert [row["error"] is None for row in shown["partitions"]] == [True, False, True]
+    assert shown["records"] == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("--from", "-1"), ("--group", "new"), ("--from", "@0")])
+def test_consume_reads_the_other_partitions(broker: ServedBroker, arguments: tuple[str, ...]) -> None:
+    done = kproc(broker, "consume", "t", "whole", *arguments, "--format", "%s\\n")
+    assert sorted(done.stdout.split()) == ["v0", "v2", "w"]
+    assert done.returncode == 1
+    assert_named(done.stderr)
+
+
+def test_consume_of_the_unreadable_partition_alone_fails_at_once(broker: ServedBroker) -> None:
+    done = kproc(broker, "consume", "t", "--partition", "1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert_named(done.stderr)
+
+
+def test_topic_verify_reads_the_other_partitions(broker: ServedBroker) -> None:
+    done = kproc(broker, "topic", "verify", "t")
+    assert done.returncode == 1
+    assert len([line for line in done.stdout.splitlines() if line.startswith("t ")]) == 2
+    assert_named(done.stderr)
+
+
+def test_group_describe_shows_the_other_partitions(broker: ServedBroker) -> None:
+    done = kproc(broker, "group", "describe", "g")
+    assert done.returncode == 0
+    assert len([line for line in done.stdout.splitlines() if line.startswith("t ")]) == 3
+    assert_named(done.stdout)
+
+
+def test_group_seek_moves_the_other_partitions(broker: ServedBroker) -> None:
+    done = kproc(broker, "group", "seek", "g", "--to", "beginning", "--execute")
+    assert done.returncode == 1
+    assert_named(done.stderr)
+    shown = json.loads(kproc(broker, "group", "describe", "g", "--format", "json").stdout)[0]
+    assert [row["committed"] for row in shown["partitions"]] == [0, 1, 0]
+
+
+def test_log_dirs_have_the_sizes_of_the_other_partitions(broker: ServedBroker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        answer = client.call(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None})
+    (directory,) = answer["results"]
+    assert directory["error_code"] == 0
+    sizes = {
+        (topic["name"], row["partition_index"]): row["partition_size"]
+        for topic in directory["topics"]
+        for row in topic["partitions"]
+    }
+    assert [bool(sizes["t", index]) for index in range(3)] == [True, False, True]
+
+
+def test_status_names_the_partition(broker: ServedBroker) -> None:
+    kproc(broker, "consume", "t", "--partition", "1")
+    done = kproc(broker, "status")
+    assert done.returncode == 0
+    assert "offline: t-1 at handler" in done.stdout
+
+
+def test_other_partitions_take_records_and_deletions(broker: ServedBroker, tmp_path: Path) -> None:
+    with RawClient(broker.bootstrap) as client:
+        assert client.produce("t", batch(b"more"))["error_code"] == 0
+        fields = {"topic_names": ["t"], "timeout": 10_000}
+        assert client.call(ApiKey.DELETE_TOPICS, 5, fields)["responses"][0]["error_code"] == 0
+        assert client.produce("whole", batch(b"alive"))["error_code"] == 0
+    assert broker.is_running()
+    assert (Path(broker.data) / "t-1").read_text() == "a file"
