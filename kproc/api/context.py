@@ -278,6 +278,9 @@ class DividedRequests(Protocol):
     def add(self, request: Any, api: Any, decoded: Any, size_bytes: int) -> None:
         """Handle a request in later duty cycles."""
 
+    def add_answer(self, request: Any, fields: dict[str, Any], path: tuple[str, ...]) -> None:
+        """Encode an answer, whose rows are at `path`, in later duty cycles, then send it."""
+
 
 _NO_RATES: Final = _NoRates()
 

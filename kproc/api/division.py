@@ -11,7 +11,7 @@ Nothing here knows when the smaller requests are handled: role/divided_requests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -52,7 +52,7 @@ def rows_at(
     return Rows(tuple(request.split(".")), tuple(response.split(".")), size, unique, validate)
 
 
-def count_rows(fields: Fields, path: tuple[str, ...]) -> int:
+def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
     """Count the rows at `path` and the containers that hold them, as `divide` does."""
     found = fields[path[0]] or ()
     if len(path) == 1:

@@ -75,6 +75,7 @@ def _question(services: Services, filters: Filters) -> EveryHandler:
 
 
 def _ours(services: Services, filters: Filters) -> list[Row]:
+    states, types = frozenset(filters.states), frozenset(filters.types)
     return [
         {
             "group_id": group.group_id,
@@ -84,8 +85,7 @@ def _ours(services: Services, filters: Filters) -> list[Row]:
         }
         for coordinator in GROUPS.of(services).loaded()
         for group in coordinator.overviews()
-        if (not filters.states or group.state.lower() in filters.states)
-        and (not filters.types or group.group_type.lower() in filters.types)
+        if (not states or group.state.lower() in states) and (not types or group.group_type.lower() in types)
     ]
 
 

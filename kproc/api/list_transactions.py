@@ -79,6 +79,7 @@ def _question(services: Services, filters: Filters) -> EveryHandler:
 
 def _ours(services: Services, filters: Filters) -> list[Row]:
     now_ms, pattern = services.clock.wall_ms(), NamePattern(filters.pattern)
+    states, producer_ids = frozenset(filters.states), frozenset(filters.producer_ids)
     return [
         {
             "transactional_id": each.transactional_id,
@@ -87,14 +88,12 @@ def _ours(services: Services, filters: Filters) -> list[Row]:
         }
         for coordinator in TRANSACTIONS.of(services).loaded()
         for each in coordinator.overviews()
-        if _is_wanted(each, filters, now_ms) and pattern.matches(each.transactional_id)
+        if (not states or each.transaction.state.word in states)
+        and (not producer_ids or each.transaction.producer_id in producer_ids)
+        and _is_old_enough(each, filters.duration_ms, now_ms)
+        and pattern.matches(each.transactional_id)
     ]
 
 
-def _is_wanted(each: Overview, filters: Filters, now_ms: int) -> bool:
-    transaction = each.transaction
-    if filters.states and transaction.state.word not in filters.states:
-        return False
-    if filters.producer_ids and transaction.producer_id not in filters.producer_ids:
-        return False
-    return filters.duration_ms < 0 or now_ms - transaction.started_ms > filters.duration_ms
+def _is_old_enough(each: Overview, duration_ms: int, now_ms: int) -> bool:
+    return duration_ms < 0 or now_ms - each.transaction.started_ms > duration_ms

@@ -26,7 +26,7 @@ from kproc.handler.produce_fast_path import ProduceFastPaths
 from kproc.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.metrics.requests import REQUESTS
 from kproc.role.dispatch import after_header_tags, dispatch
-from kproc.role.divided_requests import DividedRequest, DividedRequests
+from kproc.role.divided_requests import DividedRequests, Job
 from kproc.role.linked_agent import LinkedPeer
 from kproc.role.request import ClientPeer, HandlerRequest
 from kproc.role.routing import OWNER, body_key
@@ -101,6 +101,7 @@ class ClientRequests:
         "_coordinators",
         "_divided",
         "_fetch_paths",
+        "_holders",
         "_make_request",
         "_produce",
         "_produce_paths",
@@ -141,8 +142,9 @@ class ClientRequests:
         self.logins = services.logins = Logins(services)
         self._divided = DividedRequests(services.containment, self._refuse, self._on_end)
         services.divided = self._divided
-        # Requests that are handled in steps, and the connection that each holds.
-        self.large: dict[DividedRequest, tuple[Client, bytes]] = {}
+        self.large = self._divided.jobs  # What is handled in steps.
+        # The connection that each divided request holds.
+        self._holders: dict[Job, tuple[Client, bytes]] = {}
         self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
         self._without_room: deque[tuple[Client, bytes]] = deque()  # Whose next request would be one too many.
         self.served = self.refused = 0  # Since `count`.
@@ -424,7 +426,7 @@ class ClientRequests:
         divided, self._divided.newest = self._divided.newest, None
         assert divided is not None, "the caller has looked"
         assert divided.request is request, "requests before the login have no rows"
-        self.large[divided] = client, key
+        self._holders[divided] = client, key
         client.paths[key] = client.held[key] = HeldConnection(divided)
 
     def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
@@ -441,7 +443,7 @@ class ClientRequests:
         return True
 
     def _clients_held(self) -> set[Client]:
-        return {client for client, _ in (*self.large.values(), *self._without_room)}
+        return {client for client, _ in (*self._holders.values(), *self._without_room)}
 
     def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
         """Copy a frame of a held connection out of the arena. Return False if it stays there: copies are bounded."""
@@ -450,9 +452,10 @@ class ClientRequests:
         assert arena is not None, "a Processor's link comes with its arena"
         return client.held[key].copy_block(sequence, arena.view, _COPIED_BYTES_MAX - copied)
 
-    def _on_end(self, divided: DividedRequest) -> None:
+    def _on_end(self, job: Job) -> None:
         """A large request is over: go on with its connection, and with one that waits for room."""
-        self._released.append(self.large.pop(divided))
+        if job in self._holders:
+            self._released.append(self._holders.pop(job))
         if self._without_room:
             self._released.append(self._without_room.popleft())
 
@@ -484,7 +487,7 @@ class ClientRequests:
         if held.divided is None:
             self._without_room.remove((client, key))
         else:
-            self.large.pop(held.divided, None)
+            self._holders.pop(held.divided, None)
             self._divided.abandon(held.divided)
         self._free_blocks(client, held)
 

@@ -7,7 +7,7 @@ and a full disk costs lines, not requests.
 
 Values of AlterConfigs and IncrementalAlterConfigs that may be secret are hidden, as by Kafka: those of type PASSWORD,
 and those of names that nobody knows. So are the secrets of delegation tokens, the tokens of logins, and salted
-passwords. Record batches, and other long bytes, are logged as their size.
+passwords. Record batches, other long bytes, and requests above 16 KiB are logged as their size.
 Switched by the dynamic broker config kproc.request.log: off, all, or slow (kproc.slow.request.log.ms and above).
 """
 
@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 OFF, ALL, SLOW = "off", "all", "slow"
 HIDDEN: Final = "[hidden]"
 _BYTES_SHOWN_MAX: Final = 16  # A topic id. What is longer is records, or metadata of a client's own.
+# A request is decoded for the log in one step. A larger one is logged as its size.
+_BODY_SHOWN_MAX: Final = 16 << 10
 _ALTERS: Final = (int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS))
 _WITH_TOKENS: Final = (int(ApiKey.RENEW_DELEGATION_TOKEN), int(ApiKey.EXPIRE_DELEGATION_TOKEN))
 _AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
@@ -163,7 +165,9 @@ class LoggedRequest(HandlerRequest):
 
 
 def loggable(api_key: int, version: int, body: memoryview) -> Any:
-    """The fields of a request, without secrets; None for a request that cannot be decoded."""
+    """The fields of a request, without secrets; None for a request that cannot be decoded, the size of a large one."""
+    if len(body) > _BODY_SHOWN_MAX:
+        return {"sizeInBytes": len(body)}
     try:
         if version >= first_flexible(api_key):
             body = after_header_tags(body)

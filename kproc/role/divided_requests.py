@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from kproc.api.context import RequestContext, error_codes
-from kproc.api.division import SLICE_ROWS, JoinedAnswer, Slice, divide
+from kproc.api.division import SLICE_ROWS, JoinedAnswer, Rows, Slice, divide
 from kproc.api.registry import Api
 from kproc.api.rights import check_needs
 from kproc.containment import Containment
@@ -114,11 +114,8 @@ class SliceRequest(RequestContext):
         if self._is_answered:
             return
         self._is_answered = True
-        for value in fields.values():  # What stands beside the rows counts once, with the whole answer.
-            if isinstance(value, list):
-                for row in value:
-                    for code in error_codes(row) if isinstance(row, dict) else ():
-                        self.count_error(code)
+        for code in row_error_codes(fields):
+            self.count_error(code)
         self._divided.on_answer(self, dict(fields))
 
     def begin_throttle(self, duration_ms: int) -> None:
@@ -263,6 +260,59 @@ class DividedRequest:
         self.request.reply(self._joined.fields())
 
 
+class DividedAnswer:
+    """A large answer, which is encoded by steps: an API that lists what the broker has cannot bound it."""
+
+    __slots__ = ("_joined", "_name", "_slices", "is_over", "request", "size_bytes")
+
+    def __init__(self, request: HandlerRequest, fields: Fields, path: tuple[str, ...]) -> None:
+        self.request = request
+        self.size_bytes = 0  # Of the request, which is gone.
+        self.is_over = False
+        self._name = path[0]
+        self._slices = divide(fields, Rows(path, path))
+        self._joined = JoinedAnswer(request.api_key, request.api_version, path)
+        request.when_gone(self._stop)
+
+    @property
+    def is_ready(self) -> bool:
+        """True until it is encoded."""
+        return not self.is_over
+
+    def step(self) -> None:
+        """Encode some rows; after the last ones answer."""
+        part = next(self._slices, None)
+        if part is None:
+            self.is_over = True
+            self.request.done_ns = 0
+            self.request.reply(self._joined.fields())
+            return
+        for code in row_error_codes({self._name: part.fields[self._name]}):
+            self.request.count_error(code)
+        self._joined.add(part.fields, is_continued=part.is_continued)
+
+    def abandon(self) -> None:
+        """The client has disconnected."""
+        if not self.is_over:
+            self.is_over = True
+            self.request.no_op()
+
+    def _stop(self) -> None:
+        self.is_over = True  # The request is finished by the caller.
+
+
+Job = DividedRequest | DividedAnswer
+
+
+def row_error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
+    """The error codes in the rows of an answer. The one of the whole answer counts once, when it is sent."""
+    for value in fields.values():
+        if isinstance(value, list):
+            for row in value:
+                if isinstance(row, dict):
+                    yield from error_codes(row)
+
+
 def handle(context: RequestContext, api: Api, failure: KafkaError | None = None) -> None:
     """Call the API's handler function for a decoded request or slice. With `failure` answer that instead."""
     if failure is not None:
@@ -310,39 +360,44 @@ def _count_all_rows(fields: Mapping[str, Any]) -> int:
 
 
 class DividedRequests:
-    """The large requests of one role, in the order in which they came. `on_end` hears of each that is over."""
+    """The large requests and answers of one role, in their order. `on_end` hears of each that is over."""
 
-    __slots__ = ("_containment", "_in_work", "_on_end", "_refuse", "_waiting", "newest")
+    __slots__ = ("_containment", "_in_work", "_on_end", "_refuse", "_waiting", "jobs", "newest")
 
     def __init__(
         self,
         containment: Containment,
         refuse: Callable[[HandlerRequest, str], None],
-        on_end: Callable[[DividedRequest], None] = lambda _divided: None,
+        on_end: Callable[[Job], None] = lambda _job: None,
     ) -> None:
         self._containment = containment
         self._refuse = refuse
         self._on_end = on_end
-        self._in_work: deque[DividedRequest] = deque()
-        self._waiting: deque[DividedRequest] = deque()
-        self.newest: DividedRequest | None = None  # The last one that was added.
+        self._in_work: deque[Job] = deque()
+        self._waiting: deque[Job] = deque()
+        self.jobs: dict[Job, None] = {}  # All of them. The duty cycle looks whether there are any.
+        self.newest: DividedRequest | None = None  # The last request that was added.
 
     def __len__(self) -> int:
-        return len(self._in_work) + len(self._waiting)
+        return len(self.jobs)
 
     def add(self, request: HandlerRequest, api: Api, decoded: DecodedBySteps, size_bytes: int) -> None:
         """Handle a request in later duty cycles."""
         self.newest = DividedRequest(request, api, decoded, size_bytes)
-        self._waiting.append(self.newest)
+        self._add(self.newest)
+
+    def add_answer(self, request: HandlerRequest, fields: Fields, path: tuple[str, ...]) -> None:
+        """Encode an answer, whose rows are at `path`, in later duty cycles, then send it."""
+        self._add(DividedAnswer(request, fields, path))
+
+    def _add(self, job: Job) -> None:
+        self.jobs[job] = None
+        self._waiting.append(job)
 
     def has_room(self, size_bytes: int) -> bool:
         """Return True if a request of that size could be in work now. One alone may have any size."""
-        if not self:
-            return True
-        in_memory = sum(each.size_bytes for each in self._in_work) + sum(
-            each.size_bytes for each in self._waiting
-        )
-        return in_memory + size_bytes <= IN_WORK_BYTES_MAX
+        in_memory = sum(each.size_bytes for each in self.jobs)
+        return not in_memory or in_memory + size_bytes <= IN_WORK_BYTES_MAX
 
     def is_ready(self) -> bool:
         """Return True if `work` has something to do at once."""
@@ -351,33 +406,34 @@ class DividedRequests:
         )
 
     def work(self) -> int:
-        """Take one step of one request. They take turns."""
+        """Take one step of one job. They take turns."""
         while self._waiting and len(self._in_work) < IN_WORK_MAX:
             self._in_work.append(self._waiting.popleft())
         work = 0
         for _ in range(len(self._in_work)):
-            divided = self._in_work.popleft()
-            if divided.is_ready and not work:
+            job = self._in_work.popleft()
+            if job.is_ready and not work:
                 work = 1
-                self._step(divided)
-            if divided.is_over:
-                self._on_end(divided)
+                self._step(job)
+            if job.is_over:
+                self.jobs.pop(job, None)
+                self._on_end(job)
             else:
-                self._in_work.append(divided)
+                self._in_work.append(job)
         return work
 
-    def _step(self, divided: DividedRequest) -> None:
-        request = divided.request
+    def _step(self, job: Job) -> None:
+        request = job.request
         if request.meter is not None:
             request.meter.resume()
         before, self._containment.owner = self._containment.owner, request
         try:
-            divided.step()
+            job.step()
         except ProtocolError as error:
-            divided.is_over = True
+            job.is_over = True
             self._refuse(request, str(error))
         except Exception as error:  # noqa: BLE001 - contained
-            divided.is_over = True
+            job.is_over = True
             self._containment.caught(f"a slice of API key {request.api_key}", error, request)
         finally:
             self._containment.owner = before
@@ -386,14 +442,13 @@ class DividedRequests:
 
     def clear(self) -> None:
         """The Processor of all clients has died."""
-        for divided in (*self._in_work, *self._waiting):
-            divided.abandon()
-        self._in_work.clear()
-        self._waiting.clear()
+        for job in list(self.jobs):
+            self.abandon(job)
 
-    def abandon(self, divided: DividedRequest) -> None:
+    def abandon(self, job: Job) -> None:
         """The client has disconnected."""
-        divided.abandon()
+        job.abandon()
+        self.jobs.pop(job, None)
         for queue in (self._in_work, self._waiting):
-            if divided in queue:
-                queue.remove(divided)
+            if job in queue:
+                queue.remove(job)

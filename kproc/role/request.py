@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from kproc.api.context import RequestContext, Services
-from kproc.api.registry import lookup
+from kproc.api.division import SLICE_ROWS, count_rows
+from kproc.api.registry import APIS, lookup
 from kproc.bounded import short_name
 from kproc.errors import ErrorCode
 from kproc.net.handoff import ADDRESS_BYTES, address_text
@@ -38,9 +39,30 @@ from kproc.transport.envelope import (
     pack_sequences,
 )
 from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey
 
 UNKNOWN_HOST: Final = "/unknown"
 _UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
+# Rows of an answer that are encoded in one step.
+ANSWER_ROWS_MAX: Final = 2 * SLICE_ROWS
+# APIs whose answers grow with what the broker has. All other answers have as many rows as the request, or few.
+_LISTING: Final = frozenset(
+    int(key)
+    for key in (
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.LIST_GROUPS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+    )
+)
 _HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connections of one host share one text.
 
 
@@ -99,6 +121,17 @@ class ClientPeer:
         for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
             on_gone()
             request.no_op()
+
+
+def large_rows(api_key: int, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The path of the rows in an answer that are too many to be encoded in one step."""
+    api = APIS[api_key]
+    for name, value in fields.items():
+        if type(value) is list and value and isinstance(value[0], dict):
+            path = next((each.response for each in api.rows if each.response[0] == name), (name,))
+            if count_rows(fields, path) > ANSWER_ROWS_MAX:
+                return path
+    return None
 
 
 class HandlerRequest(RequestContext):
@@ -220,6 +253,13 @@ class HandlerRequest(RequestContext):
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
+
+    def reply(self, fields: Mapping[str, Any]) -> None:
+        path = large_rows(self.api_key, fields) if self.api_key in _LISTING else None
+        if path is None:
+            super().reply(fields)
+        else:
+            self.services.divided.add_answer(self, dict(fields), path)
 
     def send(self, frame: bytes) -> None:
         self.is_answered = True

@@ -23,6 +23,7 @@ from kproc.wire.hot_fetch import FETCH_ROWS_MAX
 from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
 from tests.support.bytecodes import count_bytecodes
 from tests.support.raw import batch, produce_fields
+from tests.unit.cluster.in_memory import topic
 from tests.unit.handler.large_requests import LARGE, LargeRequest
 from tests.unit.handler.rig import HandlerRig
 
@@ -441,3 +442,41 @@ def test_request_percentage_charges_the_steps_and_not_the_time_between_them(star
         rig.clock.advance_ms(5_000)
     assert len(groups_of(rig)) == ROWS
     assert rig.processors[0].throttles == []
+
+
+def test_large_answer_to_a_small_request_is_encoded_in_steps(start: Start) -> None:
+    """Nothing bounds what an API lists."""
+    rig = cluster(start)
+    rig.cluster.create(*(topic(f"made{at}", 1) for at in range(1_000)))
+    rig.tell()
+    processor = rig.processors[0]
+    everything = {"topics": None, "allow_auto_topic_creation": False}
+    processor.send(ApiKey.METADATA, 9, everything, connection=LARGE_ONE)
+    turns = 0
+    while True:
+        processor.send(ApiKey.API_VERSIONS, 0, {}, connection=OTHER)
+        pass_once(rig)
+        answers = processor.answers(settles=False)
+        assert OTHER in [each.connection_id for each in answers]
+        large = [each for each in answers if each.connection_id == LARGE_ONE]
+        turns += 1
+        if large:
+            break
+    assert turns > 1_000 / 200
+    names = [row["name"] for row in large[0].fields(ApiKey.METADATA, 9)["topics"]]
+    assert names == list(rig.cluster.image.topics_by_name)
+    assert large[0].fields(ApiKey.METADATA, 9)["brokers"]
+
+
+def test_client_that_leaves_ends_its_large_answer(start: Start) -> None:
+    rig = cluster(start)
+    rig.cluster.create(*(topic(f"made{at}", 1) for at in range(1_000)))
+    rig.tell()
+    processor = rig.processors[0]
+    processor.send(ApiKey.METADATA, 9, {"topics": None})
+    pass_once(rig)
+    assert rig.handler()._requests.large
+    processor.disconnect()
+    (answer,) = processor.answers()
+    assert answer.kind == NO_OP
+    assert not rig.handler()._requests.large

@@ -284,3 +284,14 @@ def test_request_log_names_principal_protocol_and_listener(start: Start) -> None
         assert (line["principal"], line["clientAddress"]) == ("User:al", "/10.1.2.3")
         assert (line["securityProtocol"], line["listener"]) == ("SASL_PLAINTEXT", "INSIDE")
     assert [line["response"] for line in lines(rig)] == ["Send", "NoOp"]
+
+
+def test_request_above_16_kib_is_logged_as_its_size() -> None:
+    """It is decoded in one step, while all other clients wait."""
+    for count, is_shown in ((1_000, True), (10_000, False)):
+        fields = {"groups": ["g"] * count}
+        frame = codec.encode_request(ApiKey.DESCRIBE_GROUPS, 0, 1, "", fields)
+        body = memoryview(frame)[4:]
+        body = body[parse_request_header(body)[1] :]
+        shown = loggable(ApiKey.DESCRIBE_GROUPS, 0, body)
+        assert shown == (fields if is_shown else {"sizeInBytes": len(body)})
