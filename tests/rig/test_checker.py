@@ -18,7 +18,7 @@ def test_good_log_has_no_violation_though_some_values_were_never_acknowledged() 
     ("rows", "word"),
     [
         ([(0, b"p:0"), (1, b"p:2"), (2, b"p:2")], "duplicate"),
-        ([(0, b"p:0"), (1, b"p:4"), (2, b"p:2")], "reordered"),
+        ([(0, b"p:0"), (1, b"p:4"), (2, b"p:2")], "inversion"),
         ([(0, b"p:0"), (2, b"p:2")], "gap"),
         ([(0, b"p:0")], "lost"),
         ([(0, b"p:0"), (1, b"q:0"), (2, b"p:4")], "lost"),

@@ -113,6 +113,7 @@ class CommittedJudge(Reader):
             for partition in range(topic.partitions):
                 yield from self.read_committed(topic, partition)
         known.judge(self.history.power_losses)
+        self.history.check()
         for name in known.ids:
             yield from self.look_at(name)
         self.must_finish = True

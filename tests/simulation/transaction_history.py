@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from kproc.wire.record_batch import BatchHeader, control_type, decode_records, parse_header
+from tests.support.history_checker import HistoryChecker, Outcome, Report
 from tests.support.raw import split_batches
 
 Key = tuple[bytes, int]  # (topic id, partition)
@@ -28,11 +29,15 @@ class Transaction:
     is_commit_sent: bool = False
     outcome: bool | None = None  # Whether it is committed, once that is known.
     moves: tuple[str, int, int] | None = None  # A group's committed offset: (group, from, to).
+    copied: tuple[Key, list[bytes]] | None = None  # What it read to write it again.
+    checker: HistoryChecker | None = None
 
     def settle(self, *, is_committed: bool) -> None:
         """Its outcome is known, unless it was before."""
         if self.outcome is None:
             self.outcome = is_committed
+            if self.checker is not None:
+                self.checker.end(self.name, Outcome.COMMITTED if is_committed else Outcome.ABORTED)
 
 
 @dataclass
@@ -65,6 +70,8 @@ class TransactionHistory:
 
     def __init__(self, violate: Callable[[str], None]) -> None:
         self._violate = violate
+        self.checker = HistoryChecker()
+        self.group_offsets: dict[tuple[str, Key], int] = {}
         self.transactions: dict[str, Transaction] = {}
         self.ids: dict[str, Identity] = {}
         self.passages: list[Passage] = []
@@ -88,7 +95,8 @@ class TransactionHistory:
         self.counts["transactions"] += 1
         # By its end, or by an abort for a successor or after its timeout.
         self.identity(transactional_id).raises += 1
-        transaction = self.transactions[name] = Transaction(name)
+        transaction = self.transactions[name] = Transaction(name, checker=self.checker)
+        self.checker.begin(name, transactional_id)
         return transaction
 
     def identity(self, transactional_id: str) -> Identity:
@@ -120,6 +128,7 @@ class TransactionHistory:
     def lost_power(self) -> None:
         """Markers that were not synced are written again, at other offsets."""
         self.stable.clear()
+        self.checker.lose_power()
 
     # -- the end -----------------------------------------------------------------------------------------------
 
@@ -156,7 +165,8 @@ class TransactionHistory:
         elif seen and missing:
             self._violate(f"{name} is torn: {seen[:3]} are visible, {missing[:3]} are not")
         if transaction.outcome is None and (seen or missing):
-            transaction.settle(is_committed=bool(seen))
+            transaction.outcome = bool(seen)
+            self.checker.decide(transaction.name, Outcome.COMMITTED if seen else Outcome.ABORTED)
 
     def _judge_passage(self, passage: Passage) -> None:
         """Whoever reads on behind an offset has been given all that will ever be visible before it."""
@@ -169,6 +179,32 @@ class TransactionHistory:
         ]
         if late:
             self._violate(f"{passage.reader} was at {passage.end} before {late[:3]} became visible below it")
+
+    def check_history(
+        self, acknowledged: Mapping[Key, Mapping[int, bytes]], *, checks_groups: bool
+    ) -> Report:
+        """Look for what only the whole history shows, after `judge`: see HistoryChecker."""
+        checker = self.checker
+        logs = {
+            key: sorted((offset, value) for value, offset in view.records.items())
+            for key, view in self.views.items()
+        }
+        values = {(key, value) for key, rows in logs.items() for _, value in rows}
+        values |= {(key, value) for each in self.transactions.values() for value, key in each.values.items()}
+        for key, value in sorted(values):
+            _, source, number, _ = value.split(b"|")
+            transaction = self.of(value)
+            name = transaction.name if transaction is not None else None
+            checker.append(key, value, sender=source.decode(), sequence=int(number), transaction=name)
+        for key in logs:
+            for offset, value in acknowledged.get(key, {}).items():
+                checker.acknowledge(key, value, offset)
+        for transaction in self.transactions.values():
+            if transaction.copied is not None and transaction.moves is not None and transaction.outcome:
+                checker.process(transaction.moves[0], *transaction.copied)
+        for (group, key), offset in self.group_offsets.items() if checks_groups else ():
+            checker.commit_offset(group, key, offset)
+        return checker.check(logs, starts={key: view.log_start for key, view in self.views.items()})
 
     def judge_group(self, group: str, committed: int) -> None:
         """Its offsets moved with its transactions, one after the other."""

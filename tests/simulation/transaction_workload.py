@@ -545,17 +545,24 @@ class Copier(TransactionalProducer):
                 is_committed = transaction.is_commit_sent and transaction.moves[2] == committed
                 transaction.settle(is_committed=is_committed)
         self.history.transactions.judge_group(self.group, committed)
+        source = next(each for each in self.history.alive() if each.name == STABLE)
+        self.history.transactions.group_offsets[self.group, (source.topic_id, self.source)] = committed
         self.committed, self.position = committed, max(committed, 0)
 
     def fill(self, transaction: Transaction) -> Life:
         source = next(each for each in self.history.alive() if each.name == STABLE)
         target = next(each for each in self.history.alive() if each.name == COPIES)
+        begin = self.position
         rows, behind = yield from self.read(source)
         if not rows:
             yield from self.pause(10)
             return
         assert self.committed is not None
         transaction.moves = self.group, self.committed, behind
+        transaction.copied = (source.topic_id, self.source), [value for _, value in rows]
+        self.history.transactions.checker.read(
+            self.name, transaction.copied[0], begin, behind, rows, transaction=transaction.name
+        )
         partition = self.rng.randrange(target.partitions)
         if not self.is_new:
             yield from self.join([(COPIES, partition)])

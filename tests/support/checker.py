@@ -3,11 +3,8 @@
 Producers (librdkafka, idempotent, acks=all) send values of their own, each once: `<producer>:<number>`. What
 was acknowledged is written down with its offset. In the end the whole log is read raw and compared:
 
-    lost         an acknowledged value is not at its acknowledged offset
-    duplicate    a value stands twice in a partition
-    reordered    numbers of one producer do not grow along a partition
-    gap          offsets are not dense
     stuck        a producer could not deliver within its time, or a consumer did not reach the end
+    others       see history_checker.py: lost, duplicate, inversion, gap, divergent, skipped
 
 A value without an acknowledgement may or may not be there, but not twice.
 """
@@ -17,11 +14,12 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.support.history_checker import HistoryChecker
 from tests.support.raw import Closed, RawClient, values_of
 from tests.support.wait import pause, wait_until
 
@@ -229,7 +227,7 @@ class Load:
         violations = [problem for producer in self.producers for problem in producer.problems]
         violations += self.consumer.problems
         acknowledged = [row for producer in self.producers for row in producer.acknowledged]
-        violations += check_log(log, acknowledged)
+        violations += check_log(log, acknowledged, self.consumer.seen)
         for index, rows in self.consumer.seen.items():
             if rows != log[index]:
                 violations.append(
@@ -259,37 +257,27 @@ def read_log(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tupl
     return log
 
 
-def check_log(log: dict[int, list[tuple[int, bytes]]], acknowledged: Iterable[Acknowledged]) -> list[str]:
-    """Every violation in words."""
-    violations: list[str] = []
+def check_log(
+    log: Mapping[int, Sequence[tuple[int, bytes]]],
+    acknowledged: Iterable[Acknowledged],
+    seen: Mapping[int, Sequence[tuple[int, bytes]]] | None = None,
+) -> list[str]:
+    """Every violation in words (history_checker.py). `seen` is what a consumer got from the start on."""
+    acknowledged = list(acknowledged)
+    logs: dict[Hashable, Sequence[tuple[int, bytes]]] = {row.partition: () for row in acknowledged}
+    logs.update(log)
+    checker = HistoryChecker()
     for index, rows in log.items():
-        offsets = [offset for offset, _ in rows]
-        if offsets != list(range(len(offsets))):
-            violations.append(f"gap: offsets of partition {index} are not dense")
-        violations += _check_order(index, rows)
-    stored = {index: dict(rows) for index, rows in log.items()}
+        for value in {value for _, value in rows}:
+            name, _, number = value.decode().partition(":")
+            checker.append(index, value, sender=name, sequence=int(number))
     for row in acknowledged:
-        found = stored.get(row.partition, {}).get(row.offset)
-        if found != row.value:
-            violations.append(
-                f"lost: {row.value!r} was acknowledged at {row.partition}/{row.offset}, there is {found!r}"
-            )
-    return violations
-
-
-def _check_order(index: int, rows: list[tuple[int, bytes]]) -> list[str]:
-    violations: list[str] = []
-    last: dict[bytes, int] = {}
-    for offset, value in rows:
-        name, _, number_text = value.partition(b":")
-        number = int(number_text)
-        before = last.get(name, -1)
-        if number == before:
-            violations.append(f"duplicate: {value!r} again at {index}/{offset}")
-        elif number < before:
-            violations.append(f"reordered: {value!r} at {index}/{offset} after number {before}")
-        last[name] = max(before, number)
-    return violations
+        checker.acknowledge(row.partition, row.value, row.offset)
+    for index, rows in (seen or {}).items():
+        checker.read("consumer", index, 0, rows[-1][0] + 1 if rows else 0, rows)
+    report = checker.check(logs, ends={index: rows[-1][0] + 1 for index, rows in log.items() if rows})
+    print(report)
+    return [str(anomaly) for anomaly in report.anomalies]
 
 
 def clients_are_served(bootstrap: str, topic: str) -> Callable[[], bool]:
