@@ -18,8 +18,6 @@ from kproc.wire.hot_fetch import FETCH_ROWS_MAX
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
-# Most partitions of all sessions of a Handler: some 40 MB. Beyond that clients go on with full requests.
-PARTITIONS_MAX: Final = 100_000
 _EPOCH_MAX: Final = 2**31 - 1
 _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
 # A session that was not used for so long is dropped when another one is made. Its client begins a new one.
@@ -174,8 +172,6 @@ class SessionCache:
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
                 return None  # The client goes on with full requests.
             self._discard(oldest.id)
-        if len(targets) + sum(len(each.targets) for each in self._sessions.values()) > PARTITIONS_MAX:
-            return None
         session_id = self._random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, _EPOCH_MAX)

@@ -267,12 +267,3 @@ def test_session_that_grows_too_large_is_forgotten(monkeypatch: pytest.MonkeyPat
     grown = request(("t", 3, 0), session=(session.id, 2))
     assert refusal(cache, grown) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert len(cache) == 0
-
-
-def test_partitions_of_all_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_session, "PARTITIONS_MAX", 3)
-    cache = SessionCache(10)
-    open_session(cache, ("t", 0, 0), ("t", 1, 0))
-    targets, session, _ = cache.resolve(request(("t", 2, 0), ("t", 3, 0)), 12, now_ns=0)
-    assert (len(targets), session) == (2, None)
-    open_session(cache, ("t", 2, 0))
