@@ -337,7 +337,7 @@ class Client:
 
     def send(self, api_key: int, version: int, fields: Mapping[str, Any]) -> int:
         """Send one request without waiting; its correlation id comes back with the answer."""
-        from kproc.wire import codec  # Here: kio costs tens of ms, and status does not need it.
+        from kproc.wire import codec  # Here: it costs some ms, and status does not need it.
 
         self.log_in_if_due()
         self._correlation_id += 1

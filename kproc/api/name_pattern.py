@@ -7,12 +7,11 @@ repeated group may take it a time that is exponential in a name's length, and so
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import re2
 
 from kproc.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    import re2
 
 _LENGTH_MAX: Final = 1_000
 # Of a compiled pattern: about 10,000 instructions, each of them at most once for each character of a name.
@@ -39,8 +38,6 @@ class NamePattern:
 
 @lru_cache(maxsize=1)  # Every Handler is asked for the same one; its own request checks it first.
 def _compiled(pattern: str) -> re2._Regexp:
-    import re2  # Some ms and 2 MB, for a request that is rare.
-
     options = re2.Options()
     options.log_errors = False  # They go to the client, not to stderr.
     options.max_mem = _PROGRAM_BYTES_MAX

@@ -1,4 +1,5 @@
-"""Exposition: the metrics in Prometheus' text format, from prometheus-client's families, imported at the first scrape.
+"""Exposition: the metrics in Prometheus' text format, from prometheus-client's families, which only a
+broker with a metrics listener imports.
 
 Metrics that Kafka has, too, get the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
 kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 is
@@ -62,6 +63,13 @@ class Exposition:
         yield from _roles(status["processes"])
         yield from _broker(status)
         yield from _transactions(status["processes"], self._figures)
+
+
+def load_prometheus() -> None:
+    """Import now what the first scrape would import. An import fails when no descriptor is free."""
+    import prometheus_client.exposition
+    import prometheus_client.metrics_core
+    import prometheus_client.utils  # noqa: F401
 
 
 def text_of(family: Metric) -> str:

@@ -42,7 +42,7 @@ from kproc.observe.broker_figures import BrokerFigures
 from kproc.observe.figures_text import figures_text
 from kproc.observe.known_ends import KnownEnds
 from kproc.observe.metrics_http import MetricsResponder
-from kproc.observe.prometheus import Exposition
+from kproc.observe.prometheus import Exposition, load_prometheus
 from kproc.observe.scrapes import Scrapes
 from kproc.purgatory.purgatory import Purgatory
 from kproc.role.partition_table import PartitionTable
@@ -297,6 +297,7 @@ def answer_scrapes(
     plan: Plan, controller: Controller, status: Status, table: PartitionTable, listening: socket.socket
 ) -> None:
     """Let the controller answer metrics requests at that socket, from the status and figures of the Handlers."""
+    load_prometheus()
     figures = BrokerFigures(
         clock=plan.clock,
         directory=Path(plan.config.log_dirs),

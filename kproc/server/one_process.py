@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kproc.config import Config
-from kproc.server import ready
+from kproc.server import preload, ready
 from kproc.server.data_directory import DataDirectory
 from kproc.server.inprocess import BrokerProcess
 from kproc.server.service_manager import ServiceManager
@@ -25,6 +25,7 @@ def run_in_process(
     does not end it.
     """
     ready.raise_nofile_limit()
+    preload.load_text_codecs()
     directory = DataDirectory(config)
     try:
         process = _kind_of(config)(config, directory, manager)

@@ -43,7 +43,7 @@ from kproc.role.roles import (
     handler_id,
     processor_id,
 )
-from kproc.server import logs, ready, signals, stacks, tls_check
+from kproc.server import logs, preload, ready, signals, stacks, tls_check
 from kproc.server.children import Children
 from kproc.server.data_directory import DataDirectory
 from kproc.server.janitor import Janitor
@@ -122,6 +122,7 @@ class Supervisor:
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
         ready.raise_nofile_limit()
+        preload.load_text_codecs()
         self._are_keys_checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:

@@ -1,129 +1,39 @@
-"""Every API in every version, as plain dicts: the only file that knows kio.
+"""Every API in every version, as plain dicts.
 
 All versions look the same: field names are kio's (Kafka's in snake_case, `_ms` left off), values are plain. A
 UUID is 16 bytes, error codes and times are ints, times in milliseconds. Decoding gives exactly the fields of
 that version. Encoding drops fields which the version lacks and fills in what is missing, so that a handler is
 written once; a name that no version has is refused, because a typo would otherwise vanish.
 
-kio supplies the schemas. Its readers and writers are not used: they raise KeyError for an unknown tagged
-field, which must be skipped; refuse writable buffers; know error codes only as a closed enum; and build
-dataclasses which would have to be taken apart again. Modules of kio are imported when a (key, version) is
-first met: all of them together take half a second.
+kio supplies the schemas (schema_source.py), in a table that is read at the start (schema_table.py). Its readers and
+writers are not used: they raise KeyError for an unknown tagged field, which must be skipped; refuse writable buffers;
+know error codes only as a closed enum; and build dataclasses which would have to be taken apart again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Generator, Mapping
-from datetime import timedelta
-from enum import IntEnum
 from functools import cache
 from struct import error as StructError
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Literal
 
 from kproc.errors import ErrorCode, ProtocolError
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
-from kproc.wire.hidden import hidden
-from kproc.wire.primitives import INT32, ZERO_UUID, Buffer
+from kproc.wire.primitives import INT32, Buffer
 from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of
+from kproc.wire.schema_table import find_schema, known_versions
 from kproc.wire.schema_writer import NameCheck, Writer, row_writer_of, writer_of
 
-# kio loads hypothesis wherever it finds it: 0.1 s of every start in a development environment, for nothing.
-with hidden("hypothesis"):
-    from kio.index import load_request_schema, load_response_schema
-    from kio.schema.index import api_key_map, schema_name_map
-    from kio.static.constants import EntityType
-
 Direction = Literal["request", "response"]
-
-_KINDS: Final = {
-    "error_code": "int16",
-    "timedelta_i32": "int32",
-    "timedelta_i64": "int64",
-    "datetime_i64": "int64",
-    "records": "bytes",
-}
-_IMPLICIT_DEFAULTS: Final = {"string": "", "bytes": b"", "uuid": ZERO_UUID, "bool": False, "float64": 0.0}
-
-
-# ---- kio's entities as schemas ----------------------------------------------------------------------------
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """The type inside Optional, and whether there was one."""
-    if get_origin(annotation) in (UnionType, Union):
-        inner = [arm for arm in get_args(annotation) if arm is not NoneType]
-        assert len(inner) == 1, annotation
-        return inner[0], True
-    return annotation, False
-
-
-def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_array: bool) -> Any:
-    """What the field is when nobody sets it, in plain values.
-
-    Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here
-    and empty there; Kafka's own handlers always set those to null before they answer.
-    """
-    default = field.default
-    if default is dataclasses.MISSING:
-        if is_array:
-            return []
-        if kind in ("string", "bytes") and is_nullable:
-            return None
-        return {} if kind == "struct" else _IMPLICIT_DEFAULTS.get(kind, 0)
-    if default is None and not is_array:
-        # kio's None for "no UUID" and "no time" has a number on the wire.
-        return {"uuid": ZERO_UUID, "int64": -1}.get(kind)
-    if isinstance(default, timedelta):
-        return default // timedelta(milliseconds=1)
-    if isinstance(default, IntEnum):
-        return int(default)
-    if dataclasses.is_dataclass(default):
-        return {}
-    return [] if default == () else default
-
-
-def _field(field: dataclasses.Field[Any], path: str) -> Field:
-    annotation, is_nullable = _without_none(field.type)
-    is_array = get_origin(annotation) is tuple
-    if is_array:
-        annotation, _ = _without_none(get_args(annotation)[0])
-    is_struct = dataclasses.is_dataclass(annotation) and "kafka_type" not in field.metadata
-    kafka_type = "struct" if is_struct else field.metadata["kafka_type"]
-    kind = _KINDS.get(kafka_type, kafka_type)
-    return Field(
-        name=field.name,
-        kind=kind,
-        is_array=is_array,
-        is_nullable=is_nullable,
-        tag=field.metadata.get("tag"),
-        default=_default(field, kind, is_nullable, is_array),
-        struct=_schema(annotation, f"{path}.{field.name}") if is_struct else None,
-    )
-
-
-def _schema(entity: Any, path: str) -> Schema:
-    return Schema(
-        path, entity.__flexible__, tuple(_field(field, path) for field in dataclasses.fields(entity))
-    )
-
-
-def known_versions(api_key: int) -> range:
-    """Versions of the API that can be decoded and encoded; empty for a key without any."""
-    entity_type = EntityType.request
-    versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
-    present = [version for version, types in versions.items() if entity_type in types]
-    return range(min(present), max(present) + 1) if present else range(0)
 
 
 @cache
 def schema_of(api_key: int, version: int, direction: Direction) -> Schema:
     """Schema of the body. ProtocolError for a version that does not exist."""
-    if version not in known_versions(api_key):
+    schema = find_schema(api_key, version, direction)
+    if schema is None:
         raise ProtocolError(f"API key {int(api_key)} has no version {version}")
-    load = load_request_schema if direction == "request" else load_response_schema
-    return _schema(load(api_key, version), f"{ApiKey(api_key).name} {direction} v{version}")
+    return schema
 
 
 @cache

@@ -167,12 +167,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not circles, "\n".join(circles)
 
 
-def test_only_the_codec_knows_kio_and_only_the_client_side_knows_client_libraries() -> None:
+def test_only_schema_source_knows_kio_and_only_the_client_side_knows_client_libraries() -> None:
     problems = []
     for path in package_files():
         for line, name in imported_modules(path):
             package = name.split(".")[0]
-            if package == "kio" and relative(path) != "kproc/wire/codec.py":
+            if package == "kio" and relative(path) != "kproc/wire/schema_source.py":
                 problems.append(f"{relative(path)}:{line}: {name}")
             if package in ("confluent_kafka", "kafka", "aiokafka") and not relative(path).startswith(
                 "kproc/cli/"

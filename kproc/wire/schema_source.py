@@ -1,0 +1,128 @@
+"""Makes schemas.jsonl, the table of every API in every version, from kio: `python -m kproc.wire.schema_source`.
+
+A development tool. No role imports it: kio has a module for each version of each API, which a running broker would
+have to import when it first meets a version, and an import fails when no descriptor is free. A test compares the file
+with kio.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import IntEnum
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
+
+from kproc.wire.header import ApiKey
+from kproc.wire.hidden import hidden
+from kproc.wire.primitives import ZERO_UUID
+from kproc.wire.schema import Field, Schema
+from kproc.wire.schema_table import PATH, encode_schema
+
+# kio loads hypothesis wherever it finds it: 0.1 s for nothing.
+with hidden("hypothesis"):
+    from kio.index import load_request_schema, load_response_schema
+    from kio.schema.index import api_key_map, schema_name_map
+    from kio.static.constants import EntityType
+
+_KINDS: Final = {
+    "error_code": "int16",
+    "timedelta_i32": "int32",
+    "timedelta_i64": "int64",
+    "datetime_i64": "int64",
+    "records": "bytes",
+}
+_IMPLICIT_DEFAULTS: Final = {"string": "", "bytes": b"", "uuid": ZERO_UUID, "bool": False, "float64": 0.0}
+
+
+# ---- kio's entities as schemas ----------------------------------------------------------------------------
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    """The type inside Optional, and whether there was one."""
+    if get_origin(annotation) in (UnionType, Union):
+        inner = [arm for arm in get_args(annotation) if arm is not NoneType]
+        assert len(inner) == 1, annotation
+        return inner[0], True
+    return annotation, False
+
+
+def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_array: bool) -> Any:
+    """What the field is when nobody sets it, in plain values.
+
+    Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here
+    and empty there; Kafka's own handlers always set those to null before they answer.
+    """
+    default = field.default
+    if default is dataclasses.MISSING:
+        if is_array:
+            return []
+        if kind in ("string", "bytes") and is_nullable:
+            return None
+        return {} if kind == "struct" else _IMPLICIT_DEFAULTS.get(kind, 0)
+    if default is None and not is_array:
+        # kio's None for "no UUID" and "no time" has a number on the wire.
+        return {"uuid": ZERO_UUID, "int64": -1}.get(kind)
+    if isinstance(default, timedelta):
+        return default // timedelta(milliseconds=1)
+    if isinstance(default, IntEnum):
+        return int(default)
+    if dataclasses.is_dataclass(default):
+        return {}
+    return [] if default == () else default
+
+
+def _field(field: dataclasses.Field[Any], path: str) -> Field:
+    annotation, is_nullable = _without_none(field.type)
+    is_array = get_origin(annotation) is tuple
+    if is_array:
+        annotation, _ = _without_none(get_args(annotation)[0])
+    is_struct = dataclasses.is_dataclass(annotation) and "kafka_type" not in field.metadata
+    kafka_type = "struct" if is_struct else field.metadata["kafka_type"]
+    kind = _KINDS.get(kafka_type, kafka_type)
+    return Field(
+        name=field.name,
+        kind=kind,
+        is_array=is_array,
+        is_nullable=is_nullable,
+        tag=field.metadata.get("tag"),
+        default=_default(field, kind, is_nullable, is_array),
+        struct=_schema(annotation, f"{path}.{field.name}") if is_struct else None,
+    )
+
+
+def _schema(entity: Any, path: str) -> Schema:
+    return Schema(
+        path, entity.__flexible__, tuple(_field(field, path) for field in dataclasses.fields(entity))
+    )
+
+
+def known_versions(api_key: int) -> range:
+    """Return the versions of the API that kio has; empty for a key without any."""
+    entity_type = EntityType.request
+    versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
+    present = [version for version, types in versions.items() if entity_type in types]
+    return range(min(present), max(present) + 1) if present else range(0)
+
+
+def make_schemas() -> Iterator[tuple[int, int, str, Schema]]:
+    """Make (API key, version, direction, schema) of everything that kio has."""
+    for key in ApiKey:
+        for version in known_versions(key):
+            for direction, load in (("request", load_request_schema), ("response", load_response_schema)):
+                path = f"{key.name} {direction} v{version}"
+                yield int(key), version, direction, _schema(load(key, version), path)
+
+
+def make_table() -> str:
+    """Make the text of schemas.jsonl."""
+    return "".join(
+        json.dumps([*where, encode_schema(schema)], separators=(",", ":")) + "\n"
+        for *where, schema in make_schemas()
+    )
+
+
+if __name__ == "__main__":
+    PATH.write_text(make_table())

@@ -1,0 +1,82 @@
+"""The schemas of every API in every version, from schemas.jsonl beside this file.
+
+One line for each version and direction: [API key, version, direction, [path, is flexible, [field, ...]]]. The file is
+read when this module is imported, before the roles are forked. A line is parsed when its version is first met, because
+all of them together take 30 ms. Nothing is opened or imported for that: a broker without a free descriptor still
+serves every API.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from kproc.wire.schema import Field, Schema
+
+PATH: Final = Path(__file__).with_name("schemas.jsonl")
+
+
+def encode_schema(schema: Schema) -> list[Any]:
+    """Return a schema as JSON can hold it. Defaults that are bytes become hexadecimal text."""
+    return [
+        schema.path,
+        schema.is_flexible,
+        [
+            [
+                field.name, field.kind, field.is_array, field.is_nullable, field.tag,
+                field.default.hex() if isinstance(field.default, bytes) else field.default,
+                None if field.struct is None else encode_schema(field.struct),
+            ]
+            for field in schema.fields
+        ],
+    ]  # fmt: skip
+
+
+def decode_schema(plain: list[Any]) -> Schema:
+    """Undo `encode_schema`."""
+    path, is_flexible, fields = plain
+    return Schema(path, is_flexible, tuple(_decode_field(*field) for field in fields))
+
+
+def _decode_field(
+    name: str, kind: str, is_array: bool, is_nullable: bool, tag: int | None, default: Any, struct: Any
+) -> Field:
+    if kind in ("uuid", "bytes") and isinstance(default, str):
+        default = bytes.fromhex(default)
+    inner = None if struct is None else decode_schema(struct)
+    return Field(name, kind, is_array, is_nullable, tag, default, inner)
+
+
+def _read() -> dict[tuple[int, int, str], bytes]:
+    lines = {}
+    for line in PATH.read_bytes().splitlines():
+        key, version, direction, _ = line[1:].split(b",", 3)
+        lines[int(key), int(version), direction[1:-1].decode()] = line
+    return lines
+
+
+_LINES: Final = _read()
+
+
+def known_versions(api_key: int) -> range:
+    """Return the versions of the API that can be decoded and encoded; empty for a key without any."""
+    return _VERSIONS.get(api_key, range(0))
+
+
+def _find_versions() -> dict[int, range]:
+    found: dict[int, list[int]] = {}
+    for key, version, direction in _LINES:
+        if direction == "request":
+            found.setdefault(key, []).append(version)
+    return {key: range(min(versions), max(versions) + 1) for key, versions in found.items()}
+
+
+_VERSIONS: Final = _find_versions()
+
+
+def find_schema(api_key: int, version: int, direction: str) -> Schema | None:
+    """Return the schema of one version, or None if it does not exist."""
+    line = _LINES.get((int(api_key), version, direction))
+    return None if line is None else decode_schema(orjson.loads(line)[3])

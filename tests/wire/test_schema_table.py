@@ -1,0 +1,25 @@
+"""schemas.jsonl: the same as kio's entities, and all that a broker needs of them."""
+
+from __future__ import annotations
+
+from kproc.wire import schema_source, schema_table
+from kproc.wire.header import ApiKey
+
+
+def test_schema_table_is_what_kio_has() -> None:
+    """After an update of kio: `python -m kproc.wire.schema_source`."""
+    assert schema_table.PATH.read_text() == schema_source.make_table()
+
+
+def test_schemas_are_read_back_unchanged() -> None:
+    made = list(schema_source.make_schemas())
+    assert len(made) > 600
+    for key, version, direction, schema in made:
+        assert schema_table.find_schema(key, version, direction) == schema
+    for key in ApiKey:
+        assert schema_table.known_versions(key) == schema_source.known_versions(key)
+
+
+def test_unknown_version_has_no_schema() -> None:
+    assert schema_table.find_schema(ApiKey.PRODUCE, 99, "request") is None
+    assert schema_table.known_versions(12_345) == range(0)
