@@ -23,7 +23,7 @@ from kproc.api.division import rows_at
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.image import ClusterImage, TopicImage
-from kproc.cluster.internal_topics import INTERNAL_TOPICS
+from kproc.cluster.internal_topics import COORDINATOR_TOPICS, INTERNAL_TOPICS
 from kproc.cluster.topic_changes import NO_TOPIC_ID
 from kproc.cluster.topic_names import CLUSTER_METADATA_TOPIC, complaint_about
 from kproc.errors import ErrorCode, KafkaError
@@ -117,7 +117,10 @@ def _not_to_be_created(context: RequestContext, names: list[str]) -> Collection[
 
 
 def _is_creatable(name: str) -> bool:
-    return name not in INTERNAL_TOPICS and name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None
+    """Return True if naming a topic may create it. Internal topics are created as their coordinators would."""
+    if name in INTERNAL_TOPICS:
+        return name in COORDINATOR_TOPICS
+    return name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None
 
 
 def _look_up(

@@ -204,6 +204,10 @@ def _derive_directory(values: dict[str, Any]) -> None:
 def _derive_node_id(values: dict[str, Any]) -> None:
     broker_id = values.get("broker.id", -1)
     if broker_id < 0:
+        if "node.id" in values:
+            values["broker.id"] = values["node.id"]
+        else:
+            values.pop("broker.id", None)
         return
     if values.setdefault("node.id", broker_id) != broker_id:
         raise ConfigError(

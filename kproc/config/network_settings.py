@@ -38,7 +38,7 @@ class NetworkSettings:
 
     # -- who and where
     node_id: int = setting(INT, 1, "This broker's id. Kafka has no default; one host needs one.", at_least(0))
-    broker_id: int = setting(INT, -1, "Another name of node.id; both must agree if both are set.")
+    broker_id: int = setting(INT, 1, "Another name of node.id; both must agree if both are set.")
     log_dirs: str = setting(
         STRING, "kproc-data", "The data directory. Kafka's /tmp/kafka-logs does not outlive a boot."
     )

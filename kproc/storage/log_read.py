@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kproc.errors import Corrupt, ErrorCode, KafkaError
-from kproc.storage.format import AbortedTransaction
+from kproc.storage.format import NO_TIMESTAMP, AbortedTransaction
 from kproc.storage.log_state import LogState
 from kproc.storage.results import ReadResult, RecordPosition
 from kproc.storage.segment import LogSegment
@@ -143,7 +143,9 @@ class LogReader:
         return None
 
     def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
-        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any.
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without records.
+
+        If no record has a timestamp this is the first record, as in Kafka.
 
         `search` as for offset_for_timestamp.
         """
@@ -159,9 +161,19 @@ class LogReader:
             if timestamp >= 0 and (best is None or timestamp > best[0]):
                 best = timestamp, segment
         if best is None:
-            return None
+            return self._first_record(search)
         found = self._segments.warm(best[1]).find_timestamp(best[0], from_offset=start, search=search)
         return None if found is None else RecordPosition(*found)
+
+    def _first_record(self, search: TimestampSearch) -> RecordPosition | None:
+        for segment in self._segments.all():
+            if segment.size:
+                found = self._segments.warm(segment).find_timestamp(
+                    NO_TIMESTAMP, from_offset=self._state.start_offset, search=search
+                )
+                if found is not None:
+                    return RecordPosition(*found)
+        return None
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""

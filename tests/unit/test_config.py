@@ -599,6 +599,14 @@ def test_log_dir_is_another_name_and_log_dirs_wins():
 def test_broker_id_is_another_name_and_must_agree():
     assert build(broker_id=4).node_id == 4
     assert build(broker_id=4, node_id=4).node_id == 4
+    for settings, expected in (
+        ({}, 1),
+        ({"node_id": 3}, 3),
+        ({"broker_id": -1}, 1),
+        ({"broker_id": -1, "node_id": 3}, 3),
+    ):
+        config = build(**settings)
+        assert (config.broker_id, config.node_id) == (expected, expected), settings
     with pytest.raises(ConfigError, match=r"node\.id=5 conflicts with broker\.id=4"):
         build(broker_id=4, node_id=5)
 

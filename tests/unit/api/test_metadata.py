@@ -109,8 +109,19 @@ def test_a_name_that_collides_is_invalid(broker):
     ]
 
 
-@pytest.mark.parametrize("name", ["__transaction_state", "__cluster_metadata"])
-def test_internal_topics_are_not_created_because_somebody_names_them(broker, name):
+def test_auto_creation_creates_topics_of_coordinators(broker):
+    """Lag monitors read __consumer_offsets, also of a broker where no group has been yet."""
+    name = "__transaction_state"
+    assert found(broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=False)) == [
+        (name, UNKNOWN)
+    ]
+    (row,) = broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=True)["topics"]
+    assert (row["error_code"], row["is_internal"], len(row["partitions"])) == (0, True, 50)
+    assert broker.cluster.image.topics_by_name[name].configs["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize("name", ["__share_group_state", "__kproc_telemetry", "__cluster_metadata"])
+def test_auto_creation_leaves_other_internal_topics(broker, name):
     assert found(broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=True)) == [
         (name, UNKNOWN)
     ]

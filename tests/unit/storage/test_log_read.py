@@ -232,8 +232,13 @@ def test_timestamps_below_the_start_do_not_count(rig: LogRig) -> None:
 def test_no_timestamps(rig: LogRig) -> None:
     log = rig.open()
     assert (log.max_timestamp(), log.offset_for_timestamp(0)) == (None, None)
-    append_one(log, batch("a", timestamp=-1))
-    assert (log.max_timestamp(), log.offset_for_timestamp(0)) == (None, None)
+    for value in "abc":
+        append_one(log, batch(value, timestamp=-1))
+    assert (log.max_timestamp(), log.offset_for_timestamp(0)) == ((0, -1), None)
+    log.advance_start(1)
+    assert log.max_timestamp() == (1, -1)
+    log.advance_start(3)
+    assert log.max_timestamp() is None
     log.close()
 
 
