@@ -115,6 +115,7 @@ class Client:
         self.address = address
         self.client_id = client_id
         self.timeout_ms = timeout_ms
+        self.answer_bytes_max = FRAME_BYTES_MAX
         self._socket = sock
         self._clock: Clock = SystemClock()
         self._received = bytearray()
@@ -272,6 +273,10 @@ class Client:
                 f"{self.address} speaks TLS: security.protocol is SSL or SASL_SSL there; {_HINT}"
             )
         length = int.from_bytes(self._received[:4], "big", signed=True)
+        if self.answer_bytes_max < length <= FRAME_BYTES_MAX:
+            raise ConnectionLost(
+                f"{self.address} announces an answer of {length} bytes; at most {self.answer_bytes_max} are read"
+            )
         if not 4 <= length <= FRAME_BYTES_MAX:
             start = bytes(self._received[:4])
             raise ConnectionLost(

@@ -53,6 +53,8 @@ CommandConfig = Annotated[
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
 _CUT_LEAST = 10  # A name of fewer letters is none.
 _CUT_READABLE = 20
+# A description of 100,000 partitions is about 10 MB; records come by confluent-kafka, not by this client.
+_ANSWER_BYTES_MAX = 256 << 20
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
 
@@ -141,6 +143,8 @@ def _introduced(client: Client) -> Client:
     """So that `kproc clients` knows its own."""
     from kproc import __version__
 
+    # Anybody may listen where no broker does, and have root's command fill the memory.
+    client.answer_bytes_max = _ANSWER_BYTES_MAX
     client.introduce("kproc", __version__)
     return client
 

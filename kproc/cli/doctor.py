@@ -27,7 +27,7 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap
 from kproc.cli.failure import Failure, one_line
 from kproc.cli.lines import print_line, print_note
-from kproc.printable import printable
+from kproc.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from kproc.server.broker_process import BrokerProcess
@@ -308,4 +308,4 @@ def _version(package: str) -> str:
 def _json(value: Any) -> str:
     import orjson
 
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n"
+    return printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n"

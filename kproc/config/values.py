@@ -198,7 +198,7 @@ def _parse_list(raw: object, name: str) -> tuple[str, ...]:
 
 
 def list_problem(name: str, text: str, *, may_repeat: bool = False) -> str | None:
-    """What Kafka says of a list that a client sets with an empty element, or with one twice; None: it is fine.
+    """Return Kafka's error for a list with an empty element, or with one twice; None if it is fine.
 
     An empty text is an empty list. Files and stored values are read more leniently, so that none keeps a broker from
     starting.

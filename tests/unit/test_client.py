@@ -166,6 +166,15 @@ def test_a_closed_connection_is_told():
         client.call(ApiKey.API_VERSIONS, 0, {})
 
 
+def test_answer_above_callers_bound_is_rejected_unread():
+    """Where no broker listens anybody may, and root's command would keep what it sends in memory."""
+    announced = (1000).to_bytes(4, "big") + bytes(10)
+    with peer(lambda sock: (read_frame(sock), sock.sendall(announced))[1]) as client:
+        client.answer_bytes_max = 999
+        with pytest.raises(ConnectionLost, match="announces an answer of 1000 bytes; at most 999 are read"):
+            client.call(ApiKey.API_VERSIONS, 0, {})
+
+
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400", b"\xff\xff\xff\xff", b"\x00\x00\x00\x00"])
 def test_what_is_no_kafka_answer_is_told(answer):
     with (

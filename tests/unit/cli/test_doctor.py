@@ -65,7 +65,7 @@ def test_doctor_file_list_skips_vanished_and_follows_no_link(
     real = os.stat
 
     def vanish(path: object, **options: Any) -> os.stat_result:
-        """As if the file had gone after the directory was read."""
+        """Remove the file, for the reader, after the directory was read."""
         if path == "b.log":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return real(path, **options)  # type: ignore[arg-type]

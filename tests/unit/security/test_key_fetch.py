@@ -136,7 +136,7 @@ def certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Certificate
 
 
 def test_fetch_follows_no_redirection_from_https_to_http(certificates: Certificates) -> None:
-    """Whoever is on the way could choose the keys."""
+    """An attacker on the way could otherwise choose the keys."""
     with (
         serving(keys) as target,
         serving(redirect_to(f"http://{target.address}/x"), certificates.server) as first,

@@ -178,7 +178,7 @@ def test_a_token_without_the_scope_is_told_which_one_it_needs() -> None:
 def test_plain_compares_alike_for_known_and_unknown_user(
     monkeypatch: pytest.MonkeyPatch, password: bytes
 ) -> None:
-    """The same calls with arguments of the same lengths: no measurement tells which users exist."""
+    """Every user costs equal calls with arguments of equal lengths, so that no measurement shows who exists."""
     seen: list[list[tuple[int, ...]]] = []
 
     def record(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
