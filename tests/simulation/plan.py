@@ -59,6 +59,7 @@ class Plan:
     segment_bytes: int = 2000
     has_transactions: bool = False
     epoch_max: int = EPOCH_MAX  # Of producer ids.
+    slice_rows: int = 0  # Of a divided request; 0: as many as in a broker.
 
     def without(self, part: ClientPlan | Event) -> Plan:
         """The same without one client or event."""
@@ -84,6 +85,9 @@ _TRANSACTIONS_EVERY: Final = 4
 _LATE_MARKERS: Final = 0.2
 _RULES_EVERY: Final = 3
 _LOGINS_EVERY: Final = 5
+# Every third plan divides requests of more than two rows: a topic and one of its partitions.
+_SLICES_EVERY: Final = 3
+_SLICE_ROWS: Final = 2
 _TLS_EVERY: Final = 7
 _CALM: Final = (
     0.4  # Of the plans with TLS: nothing dies, so that nothing excuses an answer that does not come.
@@ -119,6 +123,8 @@ def plan_of(
         return _with_crashes(_plan_of(seed, power))
     plan = _plan_without_tls(seed, power, transactions=transactions, late_markers=late_markers)
     plan = _with_slow_senders(plan)
+    if seed % _SLICES_EVERY == 1:
+        plan = replace(plan, slice_rows=_SLICE_ROWS)
     return _with_tls(plan) if (seed % _TLS_EVERY == 0 if tls is None else tls) else plan
 
 

@@ -30,6 +30,7 @@ from tests.simulation.operator import Operator
 from tests.simulation.plan import PROTOCOLS, Event, Plan
 from tests.simulation.rules_workload import Ruler
 from tests.simulation.slow_senders import SlowSender
+from tests.simulation.small_slices import slices_of
 from tests.simulation.tls_workload import Hauler, Stranger
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
@@ -137,7 +138,7 @@ class Run:
         logger.propagate = False
         logger.setLevel(logging.INFO if world.story is not None else logging.WARNING)
         try:
-            with epochs_up_to(self.plan.epoch_max):
+            with epochs_up_to(self.plan.epoch_max), slices_of(self.plan.slice_rows):
                 self._live()
         except Violation:
             world.tell("given up")
