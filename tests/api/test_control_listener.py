@@ -191,3 +191,16 @@ def test_its_clients_need_rights_with_an_authorizer(transport: str) -> None:
         assert altered["error_code"] == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         with connect(address) as client, pytest.raises(ClientError, match="needs the right DESCRIBE"):
             client.operate("status")
+
+
+def test_large_requests_are_divided_there_and_keep_their_order(control: str) -> None:
+    """The controller handles them in slices, and reads nothing else meanwhile."""
+    names = [f"absent-{at}" for at in range(1_000)]
+    fields = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False}
+    with RawClient(control) as admin:
+        large = admin.send(ApiKey.METADATA, 9, fields)
+        small = admin.send(ApiKey.API_VERSIONS, 0, {})
+        correlation_id, answer = admin.receive(ApiKey.METADATA, 9)
+        assert correlation_id == large
+        assert [row["name"] for row in answer["topics"]] == names
+        assert admin.receive(ApiKey.API_VERSIONS, 0)[0] == small
