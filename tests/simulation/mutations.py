@@ -26,11 +26,12 @@ from kproc.handler.owned_partition import OwnedPartition
 from kproc.handler.partition_transfer import PartitionTransfer
 from kproc.ipc.wait import Waker
 from kproc.ipc.words import read_row
+from kproc.net.address_shares import share_key
 from kproc.net.connection import Connection
 from kproc.net.connection_table import ConnectionTable
 from kproc.net.handler_set import HandlerSet
 from kproc.net.handoff_queue import HandoffQueue
-from kproc.net.handshakes import Handshakes
+from kproc.net.handshakes import Handshakes, WaitingHello
 from kproc.net.homes import Homes
 from kproc.net.response_writer import ResponseWriter
 from kproc.net.tls_connections import TlsConnections
@@ -257,7 +258,9 @@ def _closed_with_its_handshake(self: Any) -> None:
 
 
 def _turn_without_a_call(self: Any, transport: Any) -> None:
-    self._turns[transport.fd] = transport
+    key = share_key(self._connections[transport.fd].origin.address)
+    self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
+    self._turn_count += 1
 
 
 def _sent_in_the_clear(self: Any, file_fd: int, position: int, count: int) -> int:
