@@ -5,9 +5,12 @@ A Processor has two of them. Frames of clients that may send requests are receiv
 them. Frames of clients that still have to log in are received into `LoginBlocks`, private memory with a small bound, so
 nobody without a login can occupy the arena.
 
-A frame gets FIRST_BYTES at first and then four times as much whenever that is full. Once half of the memory is in use,
-a frame gets its whole rest at once or waits (ConnectionTable.wait_for_block). Without that rule many frames could each
-hold a part of the memory and wait for the rest of it for ever.
+    in use            what a frame gets
+    up to an eighth   its length, at most USUAL_BYTES: a producer's batch is received without being moved
+    up to a half      FIRST_BYTES, then four times as much whenever that is full
+    more              its whole rest at once, or it waits (ConnectionTable.wait_for_block)
+
+Without the last rule many frames could each hold a part of the memory and wait for the rest of it for ever.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from kproc.net.connection import Block, Connection
 from kproc.transport.agent import BlockOwner
 
 FIRST_BYTES: Final = 64 * 1024
+USUAL_BYTES: Final = 1 << 20  # max.request.size of producers, and a little less than message.max.bytes.
 _GROWTH: Final = 4
 
 
@@ -40,9 +44,12 @@ class FrameMemory:
         """Return how large the next block of a frame must be that has `filled` of `length` bytes in a block of
         `present` bytes.
         """
+        used, capacity = self._owner.lent_bytes - present, self._owner.capacity
         size = min(length, max(FIRST_BYTES, _GROWTH * filled))
-        free = self._owner.capacity - self._owner.lent_bytes
-        return size if free - (size - present) >= self._owner.capacity // 2 else length
+        usual = min(length, max(size, USUAL_BYTES))
+        if used + usual <= capacity // 8:
+            return usual
+        return size if used + size <= capacity // 2 else length
 
     def start(self, connection: Connection, length: int, data: bytes | memoryview) -> bool:
         """Give a connection the block of a frame that begins with `data`; False if there is no room for that."""
