@@ -25,7 +25,7 @@ def run_in_process(
     does not end it.
     """
     ready.raise_nofile_limit()
-    preload.load_text_codecs()
+    preload.load(config)
     directory = DataDirectory(config)
     try:
         process = _kind_of(config)(config, directory, manager)

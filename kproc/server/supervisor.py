@@ -122,7 +122,7 @@ class Supervisor:
         self._clock = SystemClock()
         self._manager = manager or ServiceManager(None)
         ready.raise_nofile_limit()
-        preload.load_text_codecs()
+        preload.load(config)
         self._are_keys_checked = tls_check.check_before_start(config)
         self._directory = DataDirectory(config)
         try:

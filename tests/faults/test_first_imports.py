@@ -5,12 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from kproc.wire import codec
 from tests.fuzz.attack import SETTINGS, Attack
 from tests.support.broker import ServedBroker
+from tests.support.certificates import Certificates
 from tests.support.raw import RawClient
+from tests.support.secured import MECHANISMS, secured
 from tests.support.status import health, scraped, status
 from tests.support.wait import wait_until
 
@@ -71,3 +74,15 @@ def test_requests_of_every_version_import_nothing(
             client.call(18, 0, {})
         assert imported(broker, since) == []
         assert asked > 200
+
+
+def test_logins_over_tls_import_nothing(
+    tmp_path: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first client of a listener with TLS once had its Processor import ssl and all of ours that needs it."""
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with secured(tmp_path / "data", certificates=Certificates(tmp_path)) as broker:
+        since = broker.log().index("kproc ready")  # Before the first login, which makes the users.
+        for mechanism in MECHANISMS:
+            confluent_kafka.Consumer({**broker.confluent(mechanism), "group.id": "g"}).list_topics(timeout=20)
+        assert imported(broker, since) == []
