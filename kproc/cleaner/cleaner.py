@@ -313,6 +313,9 @@ class Cleaner(LinkedAgent):
             # The rename of a directory sets its ctime, on ext4 and XFS: it tells since when it is deleted.
             if facts is not None and not at_once and facts.st_ctime_ns // _NS_PER_MS > renamed_before_ms:
                 return False
+            if read_topic_id(self._fs, path) in self._image.topics_by_id:
+                # The metadata were restored from a copy that is older than the deletion, or we have not heard of it.
+                return False
             self._fs.remove_tree(path)
         except StorageFailure as error:
             logger.warning("%s of a deleted topic could not be removed: %s", path, error)

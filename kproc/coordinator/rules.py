@@ -27,6 +27,7 @@ class KnownTopics(NamedTuple):
 
     id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
     deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
+    epoch_of: Callable[[str, int], int]  # The leader epoch of a partition, or -1.
 
 
 class Producer(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final
 
 from kproc.coordinator.rules import KnownTopics, Producer
 from kproc.group.pending_offsets import PendingOffsets
-from kproc.group.records import NO_EXPIRY, CommittedOffset, OffsetKey
+from kproc.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.wire.primitives import ZERO_UUID
 
 # (topic, commit timestamp) -> the wall time from which the retention of its offset counts, None: not now.
@@ -118,10 +118,14 @@ class GroupOffsets:
     def count_by_name(self, topics: KnownTopics) -> int:
         """Drop the topic id of every offset whose topic is unknown by id; return how many there are.
 
-        They are of another broker whose files were put here, or of this one, whose metadata were restored.
+        They are of another broker whose files were put here, or of this one, whose metadata were restored. A leader
+        epoch above the partition's goes, too: a consumer that got it would wait for metadata that have it, and would
+        not touch the partition, whose opening raises its epoch.
         """
         count = 0
         for key, value in self._items():
+            if value.leader_epoch > topics.epoch_of(key.topic, key.partition):
+                value.leader_epoch = NO_EPOCH
             if value.topic_id not in (ZERO_UUID, topics.id_of(key.topic)):
                 value.topic_id = ZERO_UUID
                 count += 1

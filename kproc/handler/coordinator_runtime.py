@@ -190,7 +190,11 @@ class CoordinatorRuntime:
             self._loading[key] = shard
 
     def _known_topics(self) -> KnownTopics:
-        return KnownTopics(self._topic_id, self._image().deleted_topics)
+        return KnownTopics(self._topic_id, self._image().deleted_topics, self._leader_epoch)
+
+    def _leader_epoch(self, name: str, index: int) -> int:
+        partition = self._image().partition(name, index)
+        return -1 if partition is None else partition.leader_epoch
 
     def _topic_id(self, name: str) -> bytes | None:
         topic = self._image().topic(name)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.cluster.image import ClusterImage
-from kproc.storage.catalog import describe_topic_id, list_partitions
+from kproc.storage.catalog import describe_topic_id, list_partitions, read_topic_id
 from kproc.storage.format import FUTURE_DIRECTORY_SUFFIX, parse_set_aside_directory_name
 from kproc.storage.fs import Fs, StorageFailure
-from kproc.storage.set_aside import list_set_aside
+from kproc.storage.set_aside import list_deleted, list_set_aside
 
 SHOWN_MAX: Final = 20
 
@@ -58,6 +58,11 @@ class UnservedDirectories:
             if parse_set_aside_directory_name(name, FUTURE_DIRECTORY_SUFFIX) is not None:
                 reasons[name] = (
                     "Apache Kafka was moving this partition to another disk; kproc does not use it"
+                )
+        for path in list_deleted(self._fs, self._directory) if image is not None else ():
+            if image is not None and read_topic_id(self._fs, path) in image.topics_by_id:
+                reasons[path.name] = (
+                    "it was renamed for a deletion that the metadata, restored from an older copy, do not record"
                 )
         # Without metadata, in the first moments of a role, nobody knows which partitions exist.
         if image is not None and image.version:

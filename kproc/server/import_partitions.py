@@ -30,6 +30,7 @@ from kproc.server.data_directory import LOCK_FILE, DataDirectory
 from kproc.storage import checkpoints
 from kproc.storage.convert_log import convert_partition
 from kproc.storage.format import (
+    DELETE_DIRECTORY_SUFFIX,
     LOG_SUFFIX,
     METADATA_DIRECTORY,
     SNAPSHOT_SUFFIX,
@@ -85,11 +86,29 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
         for data in {source.path.parent for source in sources} - {directory.path}:
             stack.enter_context(_unused(data))
         _create_internal_topics(config, log, image, directory.cluster_id, sources)
+        _check_named_once(sources)
         _check_partition_counts(image, sources)
         for source in sources:
             _check(fs, directory.path, image, source)
+        copies = _copy_all(fs, directory.path, image, sources)
         checkpoints.take_clean_shutdown(fs, directory.path)
-        return [_import(fs, directory.path, image, source) for source in sources]
+        for source in sources:
+            _put_in_place(fs, directory.path, source)
+        return copies
+
+
+def _copy_all(fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_Source]) -> list[ImportedPartition]:
+    """Copy all partitions beside their places; leave nothing behind if that fails, for lack of room for example."""
+    try:
+        return [_copy_partition(fs, data, image, source) for source in sources]
+    except BaseException:
+        for source in sources:
+            fs.remove_tree(_copy_of(data, source))
+        raise
+
+
+def _copy_of(data: Path, source: _Source) -> Path:
+    return data / f"{source.topic}-{source.partition}{_IMPORTING_SUFFIX}"
 
 
 def _sources(fs: Fs, path: Path) -> list[_Source]:
@@ -99,6 +118,7 @@ def _sources(fs: Fs, path: Path) -> list[_Source]:
     parsed = parse_partition_directory_name(path.name) or parse_set_aside_directory_name(
         path.name, STRAY_DIRECTORY_SUFFIX
     )
+    parsed = parsed or parse_set_aside_directory_name(path.name, DELETE_DIRECTORY_SUFFIX)
     if parsed is not None:
         return [_Source(path, *parsed)]
     found = []
@@ -150,6 +170,16 @@ def _create_internal_topics(
             raise FatalError(f"{name} cannot be created: {row['error_message']}")
 
 
+def _check_named_once(sources: Sequence[_Source]) -> None:
+    paths: dict[tuple[str, int], Path] = {}
+    for source in sources:
+        other = paths.setdefault((source.topic, source.partition), source.path)
+        if other is not source.path:
+            raise FatalError(
+                f"{other} and {source.path} are both of {source.topic}-{source.partition}: import one of them"
+            )
+
+
 def _check_partition_counts(image: ClusterImage, sources: Sequence[_Source]) -> None:
     """Refuse a coordinator's topic whose files have another number of partitions than the topic."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
@@ -188,10 +218,9 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
             raise FatalError(f"{target} has records of its own, or had some: import into a new topic")
 
 
-def _import(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> ImportedPartition:
-    target = data / f"{source.topic}-{source.partition}"
-    copy = target.with_name(target.name + _IMPORTING_SUFFIX)
-    fs.remove_tree(copy)  # Of an import that was interrupted.
+def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> ImportedPartition:
+    copy = _copy_of(data, source)
+    fs.remove_tree(copy)  # Of an import that was killed.
     fs.make_directory(copy)
     segments = 0
     for name in sorted(fs.list_directory(source.path)):
@@ -207,11 +236,14 @@ def _import(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> Importe
     checkpoints.write_partition_metadata(fs, copy, topic.topic_id)
     _sync(fs, copy / checkpoints.PARTITION_METADATA_FILE)
     sync_directory(fs, copy)
-    # Without records: an opening of the new topic has made it.
-    rename_for_deletion(fs, target)
-    fs.rename(copy, target)
-    sync_directory(fs, data)
     return ImportedPartition(source.path, source.topic, source.partition, segments, converted.records)
+
+
+def _put_in_place(fs: Fs, data: Path, source: _Source) -> None:
+    target = data / f"{source.topic}-{source.partition}"
+    rename_for_deletion(fs, target)  # Without records: an opening of the new topic has made it.
+    fs.rename(_copy_of(data, source), target)
+    sync_directory(fs, data)
 
 
 def _copy(fs: Fs, source: Path, target: Path) -> None:

@@ -548,6 +548,24 @@ def test_what_a_deleted_topic_left_is_removed_when_every_handler_has_let_go(
     assert not path.exists()
 
 
+def test_deleted_directory_of_an_existing_topic_stays(rig: CleanerRig) -> None:
+    """The metadata were restored from a copy that is older than the deletion."""
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000)
+    rig.create("t")
+    kept, gone = doomed_directory(rig.directory), doomed_directory(rig.directory, "u-0")
+    topic_id = rig.cluster.image.topics_by_name["t"].topic_id
+    checkpoints.write_partition_metadata(OsFs(), kept, topic_id)
+    for _ in range(3):
+        rig.advance_ms(CHECK_MS + DELAY_MS)
+    assert not gone.exists()
+    assert kept.exists()
+    rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": bytes(16)}])
+    rig.tell()
+    for _ in range(3):
+        rig.advance_ms(CHECK_MS + DELAY_MS)
+    assert not kept.exists()
+
+
 def test_directory_of_no_topic_is_set_aside_after_a_while(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:

@@ -82,6 +82,7 @@ class Rig:
         self.clock = ManualClock()
         self.topics = {"t": TOPIC_ID, "u": bytes(15) + b"u"}
         self.deleted: dict[bytes, str] = {}
+        self.leader_epoch = 5  # Of every partition.
         self.log = MemoryLog()
         self.make()
 
@@ -98,7 +99,7 @@ class Rig:
         self.coordinator.finish_loading(self.known_topics())
 
     def known_topics(self) -> KnownTopics:
-        return KnownTopics(self.topics.get, self.deleted)
+        return KnownTopics(self.topics.get, self.deleted, lambda _name, _index: self.leader_epoch)
 
     def delete_topic(self, name: str, new_id: bytes | None = None) -> None:
         """Delete a topic, and create it anew if there is an id. The coordinator is not told."""
@@ -119,6 +120,7 @@ class Rig:
         value = CommittedOffset(
             offset=offset,
             commit_timestamp_ms=self.clock.wall_ms(),
+            leader_epoch=more.pop("leader_epoch", -1),
             topic_id=more.pop("topic_id", self.topics.get(topic, TOPIC_ID)),
             expire_timestamp_ms=more.pop("expires", -1),
         )

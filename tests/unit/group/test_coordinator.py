@@ -185,6 +185,20 @@ def test_load_counts_offsets_with_unknown_topic_id_by_name(
     assert found.offset == 7
 
 
+def test_load_drops_leader_epochs_above_the_partitions(rig: Rig) -> None:
+    """A consumer waits for metadata with the epoch of its committed offset, and asks the partition for nothing."""
+    rig.commit(1, topic="t", leader_epoch=5)
+    rig.commit(2, topic="u", leader_epoch=6)
+    rig.log.sync()
+    rig.make()
+    epochs = {}
+    for topic in ("t", "u"):
+        found = rig.coordinator.offsets.get("g", topic, 0)
+        assert found is not None
+        epochs[topic] = found.leader_epoch
+    assert epochs == {"t": 5, "u": -1}
+
+
 def test_offsets_that_count_by_name_go_with_their_topic(rig: Rig) -> None:
     rig.commit(7)
     rig.log.sync()

@@ -54,10 +54,13 @@ def test_unserved_directories_have_reasons(tmp_path: Path) -> None:
     set_aside(OsFs(), make(data, "old-0"), "a test says so")
     for name in ("known-0", "known-1", "foreign-0", f"moving-0.{UNIQUE}-future", f"gone-0.{UNIQUE}-delete"):
         make(data, name)
+    make(data, f"restored-0.{UNIQUE}-delete")
+    checkpoints.write_partition_metadata(OsFs(), data / f"restored-0.{UNIQUE}-delete", bytes(16))
     shown = UnservedDirectories(OsFs(), data, lambda: image_of("known")).describe()
     reasons = {row["directory"].partition(".")[0]: row["reason"] for row in shown["first"]}
-    assert shown["count"] == 4
-    assert list(reasons) == ["foreign-0", "known-1", "moving-0", "old-0"]
+    assert shown["count"] == 5
+    assert list(reasons) == ["foreign-0", "known-1", "moving-0", "old-0", "restored-0"]
+    assert "renamed for a deletion" in reasons["restored-0"]
     assert reasons["old-0"] == "a test says so"
     assert "no topic has this partition" in reasons["foreign-0"]
     assert "Kafka was moving" in reasons["moving-0"]

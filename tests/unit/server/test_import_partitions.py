@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from kproc.errors import FatalError
 from kproc.server.import_partitions import ImportedPartition, import_partitions
 from kproc.server.offline_users import alter_users
 from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs
+from kproc.storage.fs import DiskFull, OsFs
 from kproc.storage.log import Log
 from kproc.storage.log_config import LogConfig
 from kproc.storage.set_aside import set_aside
@@ -167,6 +169,32 @@ def test_import_refuses_what_it_cannot_place(config: Config, tmp_path: Path) -> 
     )
     (kafka / "t-0" / f"{0:020d}.log.swap").write_bytes(b"")
     assert "left over from a compaction" in refusal(config, kafka / "t-0")
+
+
+def test_import_refuses_two_copies_of_a_partition(config: Config, tmp_path: Path) -> None:
+    kafka = kafkas(tmp_path, "t-0")
+    assert "are both of t-0: import one of them" in refusal(config, kafka / "t-0", kafka)
+
+
+def test_import_that_fails_leaves_nothing(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the second partition: the first is not in its place either."""
+    kafka = kafkas(tmp_path, "t-0", "t-1")
+    before = sorted(os.listdir(config.log_dirs))
+    real = OsFs.write
+
+    def write(fs: OsFs, descriptor: int, buffers: Any, *, position: int) -> None:
+        if "t-1.importing" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise DiskFull(errno.ENOSPC, "a test says so")
+        real(fs, descriptor, buffers, position=position)
+
+    monkeypatch.setattr(OsFs, "write", write)
+    with pytest.raises(DiskFull):
+        import_partitions(config, [kafka])
+    assert sorted(os.listdir(config.log_dirs)) == before
+    monkeypatch.undo()
+    assert len(import_partitions(config, [kafka])) == 2
 
 
 def test_import_never_replaces_records(config: Config, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ class CoordinatorRig:
         self.coordinator = TransactionCoordinator(environment, self.log, self.deadlines, epoch)
         for offset, (key, value) in enumerate(records):
             self.coordinator.replay(key, value, offset, None)
-        self.coordinator.finish_loading(KnownTopics(lambda _name: b"", {}))
+        self.coordinator.finish_loading(KnownTopics(lambda _name: b"", {}, lambda _name, _index: 0))
 
     def now_ms(self) -> int:
         return self.clock.now_ns() // 1_000_000
