@@ -40,6 +40,17 @@ class Rows:
     validate: Callable[[Fields], None] | None = None
 
 
+class ManyRows(Exception):
+    """Raised by a handler function for a small request that stands for many rows: all topics, for instance.
+
+    `fields` are those of the request that names them. It is divided and handled instead.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        super().__init__()
+        self.fields = fields
+
+
 def rows_at(
     request: str,
     response: str,

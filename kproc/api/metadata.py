@@ -19,7 +19,7 @@ from kproc.api.authorized_operations import NOT_TOLD, operations_on, operations_
 from kproc.api.calls import Lost
 from kproc.api.controller_call import RECORDS_MAX, with_client
 from kproc.api.controller_calls import CHANGE, Change, Changed
-from kproc.api.division import rows_at
+from kproc.api.division import SLICE_ROWS, ManyRows, rows_at
 from kproc.api.registry import api
 from kproc.api.rights import denied, denied_topics, has_on_cluster
 from kproc.cluster.image import ClusterImage, TopicImage
@@ -39,6 +39,8 @@ _NULL_MEANS_ALL_SINCE: Final = 1
 _LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 Fields = dict[str, Any]
+# Marks a topic that the client has not named. One that is deleted before its slice comes is left out.
+_LISTED: Final = "listed"
 
 
 @api(ApiKey.METADATA, versions=(0, 13), rows=(rows_at("topics", "topics"),))
@@ -47,6 +49,13 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     topics = context.services.image.topics_by_name
     if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
         hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
+        if len(topics) - len(hidden) > SLICE_ROWS:
+            named = [
+                {"name": name, "topic_id": NO_TOPIC_ID, _LISTED: True}
+                for name in topics
+                if name not in hidden
+            ]
+            raise ManyRows({**request, "topics": named, "allow_auto_topic_creation": False})
         return _answer(context, request, [topic for name, topic in topics.items() if name not in hidden])
     for topic in wanted:
         _check_asked_for(topic, context.api_version)
@@ -140,6 +149,8 @@ def _look_up(
         name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
         if topic_id != NO_TOPIC_ID:
             found[topic_id] = _by_id(image, topic_id, hidden)
+        elif topic.get(_LISTED) and (name in hidden or image.topic(name) is None):
+            continue
         elif name in hidden or name in refused:
             is_internal = name in refused and name in INTERNAL_TOPICS
             row = _topic_error(name, NO_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)

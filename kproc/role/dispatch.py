@@ -9,7 +9,7 @@ import orjson
 from kproc.api import registry
 from kproc.api.calls import Lost
 from kproc.api.controller_calls import OWN, OwnAnswer, OwnRequest
-from kproc.api.division import count_rows
+from kproc.api.division import ManyRows, count_rows
 from kproc.api.own_operations import InvalidOperation, Ping, ShowClients, ShowStatus, decode_operation
 from kproc.errors import ErrorCode, ProtocolError
 from kproc.metrics.requests import REQUESTS
@@ -67,6 +67,9 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
         return
     try:
         handle(request, api)
+    except ManyRows as many:
+        decoded = DecodedBySteps(api_key, version, body, many.fields)
+        request.services.divided.add(request, api, decoded, len(body))
     except Exception as error:  # noqa: BLE001 - contained
         what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
         request.services.containment.caught(what, error, request)

@@ -51,12 +51,13 @@ class DecodedBySteps:
 
     __slots__ = ("_steps", "fields")
 
-    def __init__(self, api_key: int, version: int, body: memoryview) -> None:
+    def __init__(self, api_key: int, version: int, body: memoryview, fields: Fields | None = None) -> None:
         budget = RowBudget(ROWS_MAX, STEP_ROWS)
         self._steps: Generator[None, None, Fields] = codec.decode_request_by_steps(
             api_key, version, body, budget
         )
-        self.fields: Fields | None = None  # None until the last step is done.
+        # None until the last step is done, or given by a handler function that knows them better.
+        self.fields = fields
 
     def step(self) -> None:
         """Decode as many rows as one step may have. Raises ProtocolError for bytes that are not such a request."""

@@ -450,8 +450,7 @@ def test_large_answer_to_a_small_request_is_encoded_in_steps(start: Start) -> No
     rig.cluster.create(*(topic(f"made{at}", 1) for at in range(1_000)))
     rig.tell()
     processor = rig.processors[0]
-    everything = {"topics": None, "allow_auto_topic_creation": False}
-    processor.send(ApiKey.METADATA, 9, everything, connection=LARGE_ONE)
+    processor.send(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [2]}, connection=LARGE_ONE)
     turns = 0
     while True:
         processor.send(ApiKey.API_VERSIONS, 0, {}, connection=OTHER)
@@ -463,17 +462,35 @@ def test_large_answer_to_a_small_request_is_encoded_in_steps(start: Start) -> No
         if large:
             break
     assert turns > 1_000 / 200
-    names = [row["name"] for row in large[0].fields(ApiKey.METADATA, 9)["topics"]]
-    assert names == list(rig.cluster.image.topics_by_name)
-    assert large[0].fields(ApiKey.METADATA, 9)["brokers"]
+    resources = large[0].fields(ApiKey.LIST_CONFIG_RESOURCES, 1)["config_resources"]
+    assert sorted(row["resource_name"] for row in resources) == sorted(rig.cluster.image.topics_by_name)
+
+
+@pytest.mark.parametrize("version", [0, 1, 9, 12])
+def test_metadata_of_all_topics_leaves_out_what_is_deleted_meanwhile(start: Start, version: int) -> None:
+    """In each version: [] means all in the first one."""
+    rig = cluster(start)
+    rig.cluster.create(*(topic(f"made{at}", 1) for at in range(600)))
+    rig.tell()
+    processor = rig.processors[0]
+    processor.send(ApiKey.METADATA, version, {"topics": None if version else []})
+    for _ in range(3):
+        pass_once(rig)
+    rig.cluster.do("delete_topics", topics=[{"name": "made599", "topic_id": bytes(16)}])
+    rig.tell(settles=False)
+    (answer,) = processor.answers()
+    rows = answer.fields(ApiKey.METADATA, version)["topics"]
+    assert [row["name"] for row in rows] == list(rig.cluster.image.topics_by_name)
+    assert {row["error_code"] for row in rows} == {0}
 
 
 def test_client_that_leaves_ends_its_large_answer(start: Start) -> None:
     rig = cluster(start)
-    rig.cluster.create(*(topic(f"made{at}", 1) for at in range(1_000)))
+    names = [f"made{at}" for at in range(1_000)]
+    rig.cluster.create(*(topic(name, 1) for name in names))
     rig.tell()
     processor = rig.processors[0]
-    processor.send(ApiKey.METADATA, 9, {"topics": None})
+    processor.send(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [2]})
     pass_once(rig)
     assert rig.handler()._requests.large
     processor.disconnect()
