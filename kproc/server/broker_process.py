@@ -65,7 +65,8 @@ class BrokerProcess:
         self._directory = -1
         try:
             self._lock = self._find_lock()
-            self._directory = os.open(self._lock.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            directory = self._as_seen_by_process(self._lock.parent)
+            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             self.close()
             raise NotABroker(f"cannot open the data directory of process {pid}: {error.strerror}") from None
@@ -96,10 +97,17 @@ class BrokerProcess:
             if path.name != LOCK_FILE or "FLOCK" not in (proc / "fdinfo" / descriptor).read_text():
                 return None
             # A file that was renamed or deleted has another name behind its directory, or none.
-            is_there = os.path.samestat(os.stat(proc / "fd" / descriptor), os.lstat(path))
+            is_there = os.path.samestat(
+                os.stat(proc / "fd" / descriptor), os.lstat(self._as_seen_by_process(path))
+            )
         except OSError:  # Closed meanwhile.
             return None
         return path if is_there else None
+
+    def _as_seen_by_process(self, path: Path) -> Path:
+        """The path from here: relative to the process's working directory, and in a container to its root."""
+        proc = _PROC / str(self.pid)
+        return proc / "root" / path.relative_to("/") if path.is_absolute() else proc / "cwd" / path
 
     @property
     def data(self) -> Path:
@@ -123,7 +131,8 @@ class BrokerProcess:
         if claim.data is None:
             return
         try:
-            is_same = os.path.samestat(os.stat(claim.data), os.fstat(self._directory))
+            stated = self._as_seen_by_process(Path(claim.data))
+            is_same = os.path.samestat(os.stat(stated), os.fstat(self._directory))
         except OSError:
             is_same = False
         if not is_same:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kproc.embedded import kproc_command
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
@@ -90,6 +91,32 @@ def test_stop_leaves_a_stranger_alone_that_has_the_pid_of_an_old_ready_file(
         assert "is no kproc broker" in told.stderr
         assert stranger.poll() is None
         stranger.kill()
+
+
+@pytest.mark.parametrize("by", ["address", "ready file", "pid"])
+def test_stop_of_broker_with_relative_data_directory(tmp_path: Path, capsys: Capture, by: str) -> None:
+    """The directory is relative to the broker's working directory, not to that of whoever stops it."""
+    ready_file = tmp_path / "ready.json"
+    command = kproc_command("serve", "--data", "data", "--ready-file", str(ready_file))
+    with (tmp_path / "log").open("wb") as log:
+        broker = subprocess.Popen(
+            [*command, "--listeners", "PLAINTEXT://127.0.0.1:0"], cwd=tmp_path, stdout=log, stderr=log
+        )
+    try:
+        wait_until(ready_file.exists, seconds=30, what="it is ready")
+        bootstrap = json.loads(ready_file.read_text())["bootstrap"]
+        archive = tmp_path / "a.tar.gz"
+        told = call_kproc(capsys, "doctor", "-b", bootstrap, "-o", str(archive), "--log", str(tmp_path / "log"))
+        assert told.stderr.splitlines() == [
+            "kproc: left out: metrics.txt: the broker has no metrics listener (serve --metrics-listener)"
+        ]
+        where = {"address": ("-b", bootstrap), "ready file": ("-r", str(ready_file)), "pid": ("-p", str(broker.pid))}
+        told = call_kproc(capsys, "stop", *where[by])
+        assert (told.returncode, told.stderr) == (0, "")
+        assert broker.wait(20) == 0
+    finally:
+        broker.kill()
+        broker.wait()
 
 
 def test_stop_of_a_broker_that_does_not_end_in_time_fails(
