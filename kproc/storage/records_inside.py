@@ -12,7 +12,14 @@ from typing import Final, NoReturn
 from kproc.errors import ErrorCode, KafkaError
 from kproc.storage.log_config import LogConfig
 from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.compression import Compression, compress, decompress
+from kproc.wire.compression import (
+    INFLATED_BYTES_FREE,
+    Compression,
+    InflatesTooMuch,
+    compress,
+    decompress,
+    inflation_limit,
+)
 from kproc.wire.primitives import INT64_MAX, INT64_MIN
 from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
 from kproc.wire.record_check import Expected, scan_records
@@ -30,6 +37,8 @@ _CODECS: Final = {
 # In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
 # keep the Handler busy for 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
 RECORDS_INSIDE_MAX: Final = 200_000
+# What a batch may become, in batches of max.message.bytes: decompressing 32 MiB holds the Handler up for 50 ms.
+_INFLATED_BATCHES: Final = 32
 # Most bad records that are listed; a client knows that the others of the batch are refused with them.
 BAD_RECORDS_NAMED_MAX: Final = 10_000
 # Records of a misdated batch that are read to name the bad ones. Its header is reason enough to refuse it.
@@ -54,7 +63,7 @@ def look_inside(
     """Return the batch as it is to be stored, and its header. KafkaError: this log does not accept a record."""
     if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
         refuse_misdated(view, header, config, now_ms)
-    raw = _inflate(view, header)
+    raw = _inflate(view, header, config)
     largest = scan_records(raw, header.record_count, _expected(header, config, now_ms))
     if largest is None:  # Read the records again to name the bad ones.
         largest = _check_records(raw, header, config, now_ms)
@@ -77,14 +86,22 @@ def _expected(header: BatchHeader, config: LogConfig, now_ms: int) -> Expected:
     return Expected(header.base_timestamp, earliest, latest, config.is_compacting)
 
 
-def _inflate(view: memoryview, header: BatchHeader) -> bytes:
+def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
     if header.record_count > RECORDS_INSIDE_MAX:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"batch has {header.record_count} records; topics whose records are checked one by one accept "
             f"{RECORDS_INSIDE_MAX} in a batch",
         )
-    return decompress(header.codec, view[HEADER_BYTES:])
+    payload = view[HEADER_BYTES:]
+    limit_bytes = min(
+        inflation_limit(len(payload)), max(INFLATED_BYTES_FREE, _INFLATED_BATCHES * config.max_message_bytes)
+    )
+    try:
+        return decompress(header.codec, payload, limit_bytes)
+    except InflatesTooMuch as error:
+        # With this code a producer splits its batch. CORRUPT_MESSAGE would have it send the same batch again.
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, error.message) from error
 
 
 def _level(codec: Compression | int, config: LogConfig) -> int | None:

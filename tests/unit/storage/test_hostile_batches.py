@@ -209,8 +209,30 @@ def test_append_to_compacted_log_refuses_what_inflates_too_much(
     monkeypatch.setattr("kproc.wire.compression.INFLATION_RATIO_MAX", 10)
     log = LogRig(tmp_path / "t-0", config=LogConfig(validate_records="full")).open()
     assert append_one(log, hostile.bomb(codec, 9_000)).error_code == 0
-    assert append_one(log, hostile.bomb(codec, 300_000)).error_code == CORRUPT
+    # A producer splits its batch then; with CORRUPT_MESSAGE it would send the same batch again.
+    assert append_one(log, hostile.bomb(codec, 300_000)).error_code == ErrorCode.MESSAGE_TOO_LARGE
     log.close(clean=False)
+
+
+@pytest.mark.parametrize("codec", [1, 3, 4])
+def test_append_with_full_limits_inflation_by_the_topic(tmp_path: Path, codec: int) -> None:
+    """It holds the Handler up, so a batch becomes at most 32 MiB, or 32 times max.message.bytes."""
+    log = LogRig(tmp_path / "t-0", config=LogConfig(validate_records="full")).open()
+    for size, code in ((32 << 20, 0), (34 << 20, ErrorCode.MESSAGE_TOO_LARGE)):
+        assert append_one(log, hostile.bomb(codec, size - 100)).error_code == code
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_append_with_full_limits_headers(
+    full_log: Log, monkeypatch: pytest.MonkeyPatch, *, records: int
+) -> None:
+    """900,000 empty headers, 251 B as zstd, once held the Handler up for 0.3 s."""
+    monkeypatch.setattr(record_check, "HEADERS_CHECKED_MAX", 30)
+    for count, code in ((30 // records, 0), (30 // records + 1, ErrorCode.MESSAGE_TOO_LARGE)):
+        body = b"\1\1" + encode_varint(count) + b"\0\0" * count
+        payload = b"".join(record(b"\0\0" + encode_varint(number) + body) for number in range(records))
+        assert append_one(full_log, sealed(payload, count=records)).error_code == code
 
 
 def test_rejected_count_costs_no_segment(lengths_log: Log) -> None:

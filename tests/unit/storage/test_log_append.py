@@ -151,7 +151,7 @@ def test_batch_of_more_records_than_are_looked_at_is_refused_before_it_is_inflat
     monkeypatch.setattr(records_inside, "RECORDS_INSIDE_MAX", 3)
     inflated = []
     monkeypatch.setattr(
-        records_inside, "decompress", lambda codec, data: inflated.append(codec) or decompress(codec, data)
+        records_inside, "decompress", lambda codec, *rest: inflated.append(codec) or decompress(codec, *rest)
     )
     rig.config = LogConfig(compression_type="gzip")
     log = rig.open()
