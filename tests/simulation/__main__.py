@@ -14,6 +14,7 @@ from tests.simulation.mutations import hunt
 from tests.simulation.plan import POWER, Plan, plan_of
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.shrink import shrink
+from tests.simulation.sometimes import STATES, never_reached, watch
 
 _COLLECT_EVERY = 10
 _TELL_EVERY = 500
@@ -50,6 +51,11 @@ def main() -> int:
     )
     parser.add_argument(
         "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
+    )
+    parser.add_argument(
+        "--sometimes",
+        choices=["frequent", "all"],
+        help="fail if no seed reached one of these states (sometimes.py); all of them need thousands of seeds",
     )
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # The order in sets is part of a run.
@@ -103,9 +109,12 @@ def _many(options: argparse.Namespace) -> int:
     began, cpu = time.monotonic(), time.process_time()
     failed: list[int] = []
     totals: Counter[str] = Counter()
+    reached, seeds_of = (watch() if options.sometimes else Counter()), Counter[str]()
     done = 0
     for seed in range(first, first + count):
+        reached.clear()
         outcome = simulate(_plan(options, seed))
+        seeds_of.update(name for name, count in reached.items() if count)
         done += 1
         totals.update(outcome.counts)
         totals["turns"] += outcome.steps
@@ -124,7 +133,18 @@ def _many(options: argparse.Namespace) -> int:
         f"{done} seeds from {first}: {len(failed)} failed {failed[:20]}; {done / cpu:.1f} seeds a second of CPU "
         f"({time.monotonic() - began:.0f} s); {dict(totals)}"
     )
-    return min(len(failed), 100)
+    missing = _report_states(seeds_of, done, options.sometimes) if options.sometimes else 0
+    return min(len(failed) + missing, 100)
+
+
+def _report_states(seeds_of: Counter[str], done: int, which: str) -> int:
+    """Say how many seeds reached each rare state; return how many of the wanted states none did."""
+    for state in STATES:
+        print(f"  {seeds_of[state.name]:6} of {done} seeds: {state.name}")
+    missing = never_reached(seeds_of, which)
+    for name in missing:
+        print(f"never reached: {name}")
+    return len(missing)
 
 
 if __name__ == "__main__":

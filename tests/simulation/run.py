@@ -7,14 +7,17 @@ must be at rest; then SIGTERM, which must end in order.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import random
 import signal
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kproc.cluster import metadata_log
 from kproc.config import Config
 from kproc.errors import FatalError, KafkaError
 from kproc.transport.agent import AgentId
@@ -138,7 +141,11 @@ class Run:
         logger.propagate = False
         logger.setLevel(logging.INFO if world.story is not None else logging.WARNING)
         try:
-            with epochs_up_to(self.plan.epoch_max), slices_of(self.plan.slice_rows):
+            with (
+                epochs_up_to(self.plan.epoch_max),
+                slices_of(self.plan.slice_rows),
+                _small_metadata_logs(self.plan.seed),
+            ):
                 self._live()
         except Violation:
             world.tell("given up")
@@ -523,6 +530,18 @@ class Run:
 _READ_WAIT_MS: Final = 50
 # Whether a power loss keeps any subset of a file's dirty pages, or a prefix of what was written.
 ANY_ORDER = True
+
+
+@contextlib.contextmanager
+def _small_metadata_logs(seed: int) -> Iterator[None]:
+    """Let the metadata log be compacted after a few records, in every fourth run."""
+    before = metadata_log.COMPACT_BYTES
+    if seed % 4 == 0:
+        metadata_log.COMPACT_BYTES = 3_000  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        metadata_log.COMPACT_BYTES = before  # type: ignore[misc]
 
 
 class Endless(BaseException):

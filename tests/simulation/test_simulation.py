@@ -37,7 +37,7 @@ def test_a_few_seeds_pass() -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("seeds", [60, pytest.param(200, marks=pytest.mark.slow)])
 def test_more_seeds_pass(seeds: int) -> None:
-    done = run("--first", "1000", "--seeds", str(seeds))
+    done = run("--first", "1000", "--seeds", str(seeds), "--sometimes", "frequent")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

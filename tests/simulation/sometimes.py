@@ -1,0 +1,151 @@
+"""Sometimes: rare states that a run over many seeds must have reached.
+
+A simulation that never gets into a state proves nothing about it. Each state here is noticed from outside, by a
+function of the broker that is called in it. `python -m tests.simulation --sometimes all` counts the seeds that
+reached each state, and fails if no seed did.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from kproc.api.verification import TransactionalProduce
+from kproc.cluster.metadata_log import MetadataLog
+from kproc.group.coordinator import GroupCoordinator
+from kproc.handler import checkpoint
+from kproc.handler.compaction_calls import CompactionCalls
+from kproc.handler.migrating_connections import MigratingConnections
+from kproc.handler.partitions import Partitions
+from kproc.purgatory.purgatory import Purgatory
+from kproc.storage.log_append import LogAppender
+from kproc.storage.log_durability import LogDurability
+from kproc.storage.log_state import LogState
+from kproc.storage.producer_state import ProducerTable
+from kproc.storage.recovery import _Loader
+from kproc.transaction.coordinator import TransactionCoordinator
+from kproc.transaction.entry import Entry
+from tests.support.memory_disk import MemoryDisk
+
+
+class RareState(NamedTuple):
+    """A state, and the call in which it is noticed."""
+
+    name: str
+    owner: Any
+    function: str
+    # (result, arguments): whether the call shows the state. `is_before`: looked at before the call, without a result.
+    is_reached: Callable[..., bool] = lambda *_, **__: True
+    is_before: bool = False
+
+
+def _failed_beside_unsynced(_result: object, appender: Any, *_: Any, **__: Any) -> bool:
+    state = appender._state
+    return bool(state.recovery_point < state.end_offset)
+
+
+def _swapped_while_parked(_result: object, calls: Any, body: Any) -> bool:
+    return bool(calls._partitions.purgatory.is_watched((body.topic, body.partition)))
+
+
+def _moved_while_verified(_result: object, produce: Any, moved: Any) -> bool:
+    return any(each.owned.key in moved for each in produce._waiting.values())
+
+
+STATES: Final = (
+    RareState(
+        "recovery cut a torn tail", _Loader, "find_end", lambda _, loader, **__: loader.truncated_bytes > 0
+    ),
+    RareState("the metadata was compacted", MetadataLog, "_write_snapshot"),
+    RareState(
+        "power was lost with data that no sync had confirmed",
+        MemoryDisk,
+        "crash",
+        lambda _, disk, *__, **___: bool(list(disk.unsynced())),
+        is_before=True,
+    ),
+    RareState(
+        "a write failed while another waited for its sync", LogAppender, "_undo", _failed_beside_unsynced
+    ),
+    RareState("a sync failed", LogDurability, "sync_failed"),
+    RareState("a segment was full", LogState, "roll"),
+    RareState("compaction swapped while a fetch was parked", CompactionCalls, "_swap", _swapped_while_parked),
+    RareState(
+        "an append woke a parked fetch",
+        Purgatory,
+        "check",
+        lambda _, purgatory, key: purgatory.is_watched(key),
+        is_before=True,
+    ),
+    RareState("a batch was sent twice", ProducerTable, "admit", lambda result, *_, **__: result is not None),
+    RareState(
+        "a checkpoint of another topic was ignored",
+        checkpoint,
+        "confirms_log_start",
+        lambda result, *_, **__: not result,
+    ),
+    RareState(
+        "a connection moved with requests in work",
+        MigratingConnections,
+        "move_in",
+        lambda _, moving, peer, connection_id, sequences: bool(sequences),
+    ),
+    RareState("a partition was transferred to another Handler", Partitions, "import_state"),
+    RareState(
+        "a partition moved while a batch waited for its coordinator",
+        TransactionalProduce,
+        "on_moved",
+        _moved_while_verified,
+        is_before=True,
+    ),
+    RareState("decisions were loaded or synced again", TransactionCoordinator, "_await_sync"),
+    RareState("a transaction was fenced", TransactionCoordinator, "_fence"),
+    RareState("an add waited for the write of another add", TransactionCoordinator, "_confirm_added"),
+    RareState("a marker was refused and sent again", Entry, "ask_again"),
+    RareState(
+        "offsets of an open transaction were loaded",
+        GroupCoordinator,
+        "replay",
+        lambda _, group, key, value, offset, producer: producer is not None,
+    ),
+)
+# The states that sixty seeds reach; the others take hundreds or thousands.
+FREQUENT: Final = (
+    "power was lost with data that no sync had confirmed",
+    "a segment was full",
+    "an append woke a parked fetch",
+    "a batch was sent twice",
+    "a partition was transferred to another Handler",
+    "a transaction was fenced",
+)
+
+
+def watch(states: Iterable[RareState] = STATES) -> Counter[str]:
+    """Count how often each state is reached from now on, in this Python process."""
+    reached: Counter[str] = Counter()
+    for state in states:
+        setattr(state.owner, state.function, _counting(state, reached))
+    return reached
+
+
+def _counting(state: RareState, reached: Counter[str]) -> Callable[..., Any]:
+    original = getattr(state.owner, state.function)
+
+    @functools.wraps(original)
+    def counting(*arguments: Any, **more: Any) -> Any:
+        if state.is_before:
+            reached[state.name] += state.is_reached(None, *arguments, **more)
+            return original(*arguments, **more)
+        result = original(*arguments, **more)
+        reached[state.name] += state.is_reached(result, *arguments, **more)
+        return result
+
+    return counting
+
+
+def never_reached(seeds_of: Counter[str], which: str) -> list[str]:
+    """Return the states, all or the frequent ones, that no seed has reached."""
+    wanted = FREQUENT if which == "frequent" else [each.name for each in STATES]
+    return sorted(name for name in wanted if not seeds_of[name])
