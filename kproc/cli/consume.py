@@ -113,6 +113,8 @@ def consume(
         usage_error("--group and --partition exclude each other: the group says who reads what")
     if group == "":
         usage_error("--group: must not be empty")
+    if group is not None:
+        _check_coordinator(bootstrap, group)
     span = _span(bootstrap, topics, where, partition, isolation)
     unserved = _check_unserved(bootstrap, span, follow=follow)
     is_watched = sys.stdout.isatty() and sys.stderr.isatty()
@@ -131,6 +133,19 @@ def consume(
     _copy(reader, formatter, count)
     if unserved:
         raise Failure(f"not read: {'; '.join(unserved)}")
+
+
+def _check_coordinator(bootstrap: str, group: str) -> None:
+    """Raise a Failure if the group's coordinator has lost its log: librdkafka would look for another for ever."""
+    from kproc.cli.unserved import explain_coordinator
+    from kproc.errors import ErrorCode
+    from kproc.wire.header import ApiKey
+
+    fields = {"groups": [group], "include_authorized_operations": False}
+    with connect_for_records(bootstrap) as client:
+        (row,) = client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]
+    if row["error_code"] == ErrorCode.NOT_COORDINATOR and (reason := explain_coordinator(bootstrap)):
+        raise Failure(f"group {group} has no coordinator: {reason}")
 
 
 def _check_unserved(bootstrap: str, span: Span, *, follow: bool) -> list[str]:

@@ -26,7 +26,7 @@ from kproc.cli.completion import complete_groups, complete_topics
 from kproc.cli.lines import print_line
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import LATEST, checked_topics, explain, served_offsets
-from kproc.cli.unserved import Partition, explain_unserved
+from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -90,7 +90,8 @@ def describe(
     """Show members, committed offsets and lag of groups."""
     with connect(bootstrap) as client:
         errors: dict[Partition, str] = {}
-        described = describe_groups(client, groups, errors)
+        rows, refusals = described_groups(client, bootstrap, groups)
+        described = describe_groups(client, rows, errors)
     lines = explain_unserved(bootstrap, errors)
     line_of = dict(zip(sorted(errors), lines, strict=True))
     for group in described:
@@ -98,7 +99,13 @@ def describe(
             row["error"] = line_of.get((row["topic"], row["partition"]))
     if output is Format.JSON:
         print_json(described)
-        return
+    else:
+        _print_groups(described)
+    if refusals:
+        raise Failure("; ".join(refusals))
+
+
+def _print_groups(described: list[dict[str, Any]]) -> None:
     for position, group in enumerate(described):
         if position:
             print_line()
@@ -135,13 +142,15 @@ def _partition_row(row: dict[str, Any], *, with_pending: bool) -> list[Any]:
     return columns + [member.get(key) for key in ("client_id", "host", "member_id")]
 
 
-def describe_groups(client: Client, names: list[str], errors: dict[Partition, str]) -> list[dict[str, Any]]:
+def describe_groups(
+    client: Client, described: dict[str, dict[str, Any]], errors: dict[Partition, str]
+) -> list[dict[str, Any]]:
     """Each group's state, members, and per partition the committed offset, the end and the lag.
 
     Partitions that are not served have no end, and are added to `errors`.
     """
-    described = _described(client, names)
-    committed = committed_offsets(client, names)
+    names = list(described)
+    committed = committed_offsets(client, names) if names else {}
     partitions = {name: sorted({*committed[name], *_assigned(described[name])}) for name in names}
     pending = _pending_offsets(client, partitions)
     ends: dict[Partition, int | None] = {}
@@ -155,13 +164,16 @@ def describe_groups(client: Client, names: list[str], errors: dict[Partition, st
     return [_with_lag(name, described[name], committed[name], ends, pending[name]) for name in names]
 
 
-def _described(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
-    """The answers of DescribeGroups by group; a group that does not exist ends the command."""
+def described_groups(
+    client: Client, bootstrap: str, names: list[str]
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """The answers of DescribeGroups by group; and a line for each group that does not exist, or has no coordinator."""
     from kproc.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = {"groups": names, "include_authorized_operations": False}
     rows = {row["group_id"]: row for row in client.call_latest(ApiKey.DESCRIBE_GROUPS, fields)["groups"]}
+    found: dict[str, dict[str, Any]] = {}
     refusals = []
     for name in names:
         row = rows[name]
@@ -171,10 +183,13 @@ def _described(client: Client, names: list[str]) -> dict[str, dict[str, Any]]:
         if is_unknown:
             refusals.append(f"{name}: unknown group")
         elif row["error_code"]:
-            refusals.append(explain(name, row["error_code"], row.get("error_message")))
-    if refusals:
-        raise Failure("; ".join(refusals))
-    return rows
+            refusal = explain(name, row["error_code"], row.get("error_message"))
+            is_homeless = row["error_code"] == ErrorCode.NOT_COORDINATOR
+            reason = explain_coordinator(bootstrap) if is_homeless else None
+            refusals.append(refusal if reason is None else f"{refusal}: {reason}")
+        else:
+            found[name] = row
+    return found, refusals
 
 
 def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partition, int]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from kproc.cli.failure import Failure, one_line
+from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 
 Partition = tuple[str, int]
 _OFFLINE: Final = "KAFKA_STORAGE_ERROR"
@@ -21,7 +22,7 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[st
     Reasons are part of the status. Kafka, and a broker that does not show its status to this client, have none.
     """
     offline = {partition for partition, error in errors.items() if error == _OFFLINE}
-    reasons = _reasons(bootstrap, offline) if offline else {}
+    reasons = _reasons(bootstrap, offline.issubset) if offline else {}
     return [
         f"{topic}-{number}: {errors[topic, number]}"
         + (f": {one_line(reasons[topic, number])}" if (topic, number) in reasons else "")
@@ -29,7 +30,23 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[st
     ]
 
 
-def _reasons(bootstrap: str, partitions: set[Partition]) -> dict[Partition, str]:
+def explain_coordinator(bootstrap: str) -> str | None:
+    """Words for the partitions of __consumer_offsets that are offline, whose groups have no coordinator; or None."""
+
+    def has_coordinators(reasons: Collection[Partition]) -> bool:
+        return any(topic == GROUP_METADATA_TOPIC for topic, _ in reasons)
+
+    reasons = _reasons(bootstrap, has_coordinators)
+    found = [
+        f"{topic}-{number}: {one_line(reason)}"
+        for (topic, number), reason in sorted(reasons.items())
+        if topic == GROUP_METADATA_TOPIC
+    ]
+    return "; ".join(found) or None
+
+
+def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool]) -> dict[Partition, str]:
+    """The reasons of the partitions that the status names, asked for again until they are enough."""
     from kproc.cli.status_source import StatusSource
     from kproc.client import ClientError
     from kproc.errors import KafkaError
@@ -42,7 +59,7 @@ def _reasons(bootstrap: str, partitions: set[Partition]) -> dict[Partition, str]
                     threading.Event().wait(_PAUSE_S)
                 offline = source.ask()["offline"]
                 found = {(row["topic"], row["partition"]): str(row["reason"]) for row in offline["first"]}
-                if partitions <= found.keys() or offline["count"] > len(offline["first"]):
+                if is_enough(found.keys()) or offline["count"] > len(offline["first"]):
                     break
     except (ClientError, KafkaError, Failure, OSError, KeyError):
         return found  # The error's name says enough for a client that may not see the status.

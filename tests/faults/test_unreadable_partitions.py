@@ -131,3 +131,27 @@ def test_other_partitions_take_records_and_deletions(broker: ServedBroker, tmp_p
         assert client.produce("whole", batch(b"alive"))["error_code"] == 0
     assert broker.is_running()
     assert (Path(broker.data) / "t-1").read_text() == "a file"
+
+
+def test_group_without_coordinator_is_named_with_the_reason(tmp_path: Path) -> None:
+    """librdkafka would look for another coordinator for ever."""
+    settings = {**SETTINGS, "offsets.topic.num.partitions": 2}
+    with ServedBroker(tmp_path, settings=settings) as broker:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t")
+            assert client.produce("t", batch(b"v"))["error_code"] == 0
+        # Java's hash of "a" is odd and that of "b" even: each has a partition of its own.
+        for group in ("a", "b"):
+            assert kproc(broker, "consume", "t", "--group", group).stdout == "v\n"
+        broker.stop()
+        (tmp_path / "__consumer_offsets-1").rename(tmp_path / "elsewhere")
+        (tmp_path / "__consumer_offsets-1").write_text("a file")
+        broker.start()
+        done = kproc(broker, "consume", "t", "--group", "a")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "group a has no coordinator: __consumer_offsets-1" in done.stderr
+        assert REASON in done.stderr
+        done = kproc(broker, "group", "describe", "a", "b")
+        assert done.returncode == 1
+        assert "group b" in done.stdout
+        assert "a: NOT_COORDINATOR: __consumer_offsets-1" in done.stderr
