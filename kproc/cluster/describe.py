@@ -18,7 +18,7 @@ from kproc.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.cluster.topic_config import ROWS, TopicConfig
 from kproc.config import SETTINGS, Config, Kind, Setting
 from kproc.config.dynamic import split_listener_key
-from kproc.config.values import wire_text
+from kproc.config.values import wire_text, without_url_user
 
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2
@@ -178,6 +178,9 @@ def _row(
     read_only: bool,
 ) -> dict[str, Any]:
     is_secret = kind is Kind.PASSWORD
+    if name.endswith(".url"):
+        value = without_url_user(value) if value is not None else None
+        synonyms = [{**each, "value": without_url_user(each["value"])} for each in synonyms]
     if is_secret:
         value, synonyms = None, [{**each, "value": None} for each in synonyms]
     return {

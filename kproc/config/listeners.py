@@ -60,6 +60,8 @@ def split_address(
     """
     match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
+    if match is None and "@" in text:
+        raise ConfigError("an address is host:port, such as 127.0.0.1:9092, without a user or a password")
     if match is None or port is None or not (0 if may_be_free else 1) <= port < 65536:
         raise ConfigError(f"{show(text)} is not an address: expected host:port, such as 127.0.0.1:9092")
     return match[1] or match[2], port

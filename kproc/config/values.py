@@ -249,13 +249,19 @@ def wire_text(value: object) -> str | None:
     return str(value)
 
 
-_URL_USER: Final = re.compile(r"(://)[^\s,@]+@")
-_URL_QUERY: Final = re.compile(r"(://[^\s?]*\?)\S+")
+# Bounded: a client may send 32 kB of "://" as a value, and a search to the end from each would take seconds.
+_URL_USER: Final = re.compile(r"(://)[^\s,@]{1,500}@")
+_URL_QUERY: Final = re.compile(r"(://[^\s?]{1,500}\?)\S+")
 
 
 def without_url_secrets(text: str) -> str:
     """Hide user, password and query of every URL in a text: `https://[hidden]@host/keys?[hidden]`."""
-    return _URL_QUERY.sub(rf"\1{HIDDEN}", _URL_USER.sub(rf"\1{HIDDEN}@", text))
+    return _URL_QUERY.sub(rf"\1{HIDDEN}", without_url_user(text))
+
+
+def without_url_user(text: str) -> str:
+    """Hide user and password of every URL in a text, and leave its query."""
+    return _URL_USER.sub(rf"\1{HIDDEN}@", text)
 
 
 def show(raw: object) -> str:

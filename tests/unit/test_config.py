@@ -24,7 +24,7 @@ from kproc.config import (
 from kproc.config import listeners as listener_rules
 from kproc.config.listeners import outward_address, outward_host, parse_listeners, split_address
 from kproc.config.sources import parse_properties
-from kproc.config.values import LONG_MAX, Kind, parse_value
+from kproc.config.values import LONG_MAX, Kind, parse_value, without_url_secrets
 from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[2] / "kproc"
@@ -834,3 +834,17 @@ def test_service_unit_bounds_memory_and_core_dumps() -> None:
     text = (Path(__file__).resolve().parents[2] / "scripts/service/kproc.service").read_text()
     assert "\nLimitCORE=0\n" in text
     assert "\nMemoryMax=75%\n" in text
+
+
+def test_url_secrets_are_hidden_in_linear_work() -> None:
+    """A client's value of 32 kB without an end of the URL costs a bounded search from each `://`."""
+    text = "://" * 11_000
+    assert without_url_secrets(text) == text
+    assert without_url_secrets("a https://u:p@h/x?y=z b http://h ") == "a https://[hidden]@h/x?[hidden] b http://h "
+
+
+@pytest.mark.parametrize("text", ["user:hunter2@host:9092", "user:hunter2@host", "a://user:hunter2@host:1"])
+def test_address_with_password_is_rejected_without_showing_it(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        split_address(text, default_port=9092)
+    assert "hunter2" not in str(caught.value)

@@ -115,3 +115,8 @@ def test_versions_are_told_also_of_a_checkout_that_is_not_installed(monkeypatch:
     monkeypatch.setattr(metadata, "requires", unknown)
     monkeypatch.setattr(metadata, "version", unknown)
     assert doctor._versions().startswith("kproc not installed as a package\npython ")
+
+
+def test_doctor_hides_passwords_of_urls() -> None:
+    text = doctor.hidden('"sasl.oauthbearer.jwks.endpoint.url": "https://user:hunter2@host/keys?t=hunter2"')
+    assert "hunter2" not in text

@@ -356,3 +356,11 @@ def test_list_setting_without_effect_is_appended_to(cluster: InMemoryController)
     assert outcome(cluster.alter(changes(BROKER, "", (name, APPEND, "a.B")))) == [(0, None)]
     (row,) = describe_cluster_default(cluster.image, [name])
     assert row["value"] == "org.apache.kafka.common.metrics.JmxReporter,a.B"
+
+
+def test_describe_configs_shows_no_password_of_url() -> None:
+    name = "sasl.oauthbearer.jwks.endpoint.url"
+    cluster = InMemoryController({name: "https://user:hunter2@host/keys"})
+    (row,) = describe_broker(cluster.image, cluster.config, [name])
+    assert row["value"] == "https://[hidden]@host/keys"
+    assert "hunter2" not in str(row)
