@@ -9,7 +9,6 @@ answers with the offset that it has reached: no earlier record matches, and a re
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from kproc.errors import ProtocolError
@@ -42,7 +41,9 @@ class SearchPaused(Exception):
 class TimestampSearch:
     """The state of a search. Call `begin` before each slice, `look_into` for each batch whose header matches."""
 
-    __slots__ = ("_bytes_left", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned")
+    __slots__ = (
+        "_bytes_left", "_open", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.from_offset = 0  # Everything below this offset has been searched.
@@ -50,41 +51,48 @@ class TimestampSearch:
         self.scanned = (-1, -1, 0, NO_TIMESTAMP)
         self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX
         self._slice_bytes = self._slice_records = 0
+        # The batch that the last slice ended in: its base offset, and its records that were not looked at.
+        self._open: tuple[int, Iterator[Found]] | None = None
 
     def begin(self) -> None:
         """Begin the next slice, in which at least one batch is decompressed."""
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
 
     def look_into(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
-        """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in
-        this slice.
+        """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in this slice.
+
+        The next slice goes on inside the batch: one of some kB may hold 200,000 records.
         """
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
-        first, count = max(header[BASE_OFFSET], self.from_offset), header[RECORD_COUNT]
-        raw = self._inflate(header, batch) if self._records_left > 0 else None
-        if raw is None:
-            return first, header[MAX_TIMESTAMP]
-        walked, offset = 0, first
-        found = None
-        for offset, dated in islice(_walk(raw, header), self._records_left):
-            walked += 1
+        first = max(header[BASE_OFFSET], self.from_offset)
+        if self._open is not None and self._open[0] == header[BASE_OFFSET]:
+            walk = self._open[1]
+        else:
+            raw = self._inflate(header, batch) if self._records_left > 0 else None
+            if raw is None:
+                return first, header[MAX_TIMESTAMP]
+            walk = _walk(raw, header)
+        self._open = None
+        for offset, dated in walk:
+            if self._records_left <= 0:
+                return max(first, offset), header[MAX_TIMESTAMP]
+            self._records_left -= 1
+            self._slice_records -= 1
             if dated >= timestamp and offset >= self.from_offset:
-                found = offset, dated
-                break
-        self._records_left -= walked
-        self._slice_records -= walked
-        if found is None and walked < count and self._records_left <= 0:
-            return max(first, offset), header[MAX_TIMESTAMP]
-        if found is None:
-            self.from_offset = max(self.from_offset, last_offset_of(header) + 1)
-        return found
+                return offset, dated
+            if self._slice_records <= 0:
+                self._open = header[BASE_OFFSET], walk
+                raise SearchPaused
+        self.from_offset = max(self.from_offset, last_offset_of(header) + 1)
+        return None
 
     def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
         """The largest timestamp of its records from an offset on; what the header says where that is too
         much to do.
         """
-        raw = self._inflate(header, batch) if header[RECORD_COUNT] <= self._records_left else None
+        is_short = header[RECORD_COUNT] <= min(self._records_left, SLICE_RECORDS)
+        raw = self._inflate(header, batch) if is_short else None
         if raw is None:
             return header[MAX_TIMESTAMP]
         self._records_left -= header[RECORD_COUNT]

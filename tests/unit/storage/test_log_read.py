@@ -182,8 +182,8 @@ def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
         assert found == (31, NOW_MS + 60)
         assert pauses == (5 if look != log.max_timestamp else 0)
     monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 13)
-    # Looked into as far as the second record of the fifth batch: all before are too early.
-    assert log.offset_for_timestamp(NOW_MS + 40) == (12, NOW_MS + 50)
+    # Looked into the first record of the fifth batch: that and all before are too early.
+    assert log.offset_for_timestamp(NOW_MS + 40) == (13, NOW_MS + 50)
     monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 12)
     assert log.offset_for_timestamp(NOW_MS + 40) == (12, NOW_MS + 50)
     log.close()
@@ -219,6 +219,28 @@ def test_batches_that_lie_are_inflated_only_so_far(rig: LogRig, monkeypatch: pyt
         append_one(log, dated(*([0] * 100), largest=NOW_MS + 50, codec=4))
     assert log.offset_for_timestamp(NOW_MS + 40) == (100, NOW_MS + 50)
     assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+    log.close()
+
+
+def test_search_pauses_inside_a_batch(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of 60 B may hold 200,000 records, which once took one slice of 0.2 s; it is inflated once."""
+    monkeypatch.setattr(timestamp_search, "SLICE_RECORDS", 30)
+    inflated: list[int] = []
+    real = timestamp_search.decompress
+    monkeypatch.setattr(
+        timestamp_search, "decompress", lambda codec, *rest: inflated.append(codec) or real(codec, *rest)
+    )
+    log = rig.open()
+    append_one(log, dated(*range(100), largest=NOW_MS + 99, codec=4))
+    search, pauses = TimestampSearch(), 0
+    while True:
+        search.begin()
+        try:
+            found = log.offset_for_timestamp(NOW_MS + 95, search)
+            break
+        except SearchPaused:
+            pauses += 1
+    assert (found, pauses, inflated) == ((95, NOW_MS + 95), 3, [4])
     log.close()
 
 
