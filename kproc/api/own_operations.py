@@ -72,7 +72,7 @@ def decode_operation(body: memoryview) -> OwnOperation:
 
 
 def _unknown_name(body: memoryview) -> str | None:
-    """What to answer if only the operation's name is unknown."""
+    """Return the message for a body of which only the operation's name is unknown, else None."""
     try:
         name = _decode_name(body).op
     except (msgspec.DecodeError, ValueError, RecursionError):

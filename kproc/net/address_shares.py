@@ -37,7 +37,7 @@ class AddressShares:
         members[connection] = amount
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection. Does nothing if it holds nothing."""
+        """Remove a connection. Does nothing if it holds nothing."""
         key = share_key(connection.origin.address)
         members = self._members.get(key, {})
         amount = members.pop(connection, None)

@@ -268,7 +268,7 @@ class ConnectionTable:
             if not waiting:
                 del self.awaiting_block[key]
 
-    def end_block_wait(self, connection: Connection) -> None:
+    def resume_with_block(self, connection: Connection) -> None:
         """Read a connection again whose frame has got memory."""
         self._await_no_block(connection)
         connection.awaits_block = False

@@ -1,9 +1,9 @@
-"""FrameMemory: room for large frames while they are received. It grows with the bytes that came, not with the length
-that a client announced.
+"""FrameMemory: memory for large frames while they are received. It grows with the bytes that arrived, not with the
+length that a client announced.
 
 A Processor has two of them. Frames of clients that may send requests are received into its arena, where Handlers read
 them. Frames of clients that still have to log in are received into `LoginBlocks`, private memory with a small bound, so
-nobody without a login can occupy the arena.
+a client without a login cannot occupy the arena.
 
     in use            what a frame gets
     up to an eighth   its length, at most USUAL_BYTES: a producer's batch is received without being moved
@@ -37,7 +37,7 @@ class FrameMemory:
 
     @property
     def free_count(self) -> int:
-        """How often memory became free. While it stays the same, it is in vain to try again."""
+        """The number of times that memory became free. While it does not change, another attempt would fail, too."""
         return self._owner.free_count
 
     def needed_bytes(self, length: int, filled: int, present: int = 0) -> int:
@@ -85,7 +85,7 @@ class FrameMemory:
         return True
 
     def discard(self, block: Block) -> None:
-        """Free a reserved block that no connection has."""
+        """Free a reserved block that was not assigned to a connection."""
         block.view.release()
         self._owner.free(block.offset)
 
@@ -95,7 +95,7 @@ class FrameMemory:
         self._owner.free(block.offset)
 
     def hand_out(self, connection: Connection, block: Block) -> None:
-        """Take a block from its connection without freeing it: somebody else uses it now."""
+        """Remove a block from its connection without freeing it: a Handler uses it now."""
         block.view.release()
         connection.block = None
         self.shares.remove(connection)

@@ -11,8 +11,8 @@
 
 A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory. Where
 a bound is reached, the client address with most handshakes loses one: the one that has made no progress for longest if
-that is more than _STALE_NS, else its newest one. A client that is far away, or anybody at another address, is never
-closed for those who came later.
+that is more than _STALE_NS, else its newest one. A client that is far away, or at another address, is never closed in
+favour of later clients.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from kproc.security.session import Session
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 500_000
-# Clients that wait for a turn, and for how long. Whoever is answered later has given up, or has too little time left to
-# finish: without this bound a flood makes a Processor answer nobody in time.
+# The number of clients that wait for a turn, and the longest wait. A client that is answered later has given up, or has
+# too little time left to finish. Without this bound a flood makes a Processor answer no client in time.
 _TURNS_MAX: Final = 2048
 _WAIT_NS_MAX: Final = 2_000_000_000
 _HELLO_BYTES_MAX: Final = 16 << 20
@@ -100,7 +100,7 @@ class Handshakes:
 
     @property
     def has_turns(self) -> bool:
-        """Whether `work` is to be called: a connection waits for its turn, or first records take too much memory."""
+        """Return True if a connection waits for its turn, or first records take too much memory."""
         return bool(self._turns) or self._hello_bytes > _HELLO_BYTES_MAX
 
     def opened(self, transport: TlsTransport) -> None:

@@ -41,8 +41,8 @@ _unpack_length: Final = _LENGTH.unpack_from
 RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 _CLOSED: Final = "the client closed it"
-_RETRY_NS: Final = 100_000_000  # So often at least a frame that waits for memory is tried again.
-_RETRIES: Final = 64  # So many addresses, and frames of each, are tried at most in a pass.
+_RETRY_NS: Final = 100_000_000  # A frame that waits for memory is tried again at least this often.
+_RETRIES: Final = 64  # At most this many addresses, and frames of each, are tried in a pass.
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
 
@@ -441,7 +441,7 @@ class RequestReader:
     def retry_block_waits(self) -> None:
         """Give blocks to frames that wait for memory: to addresses with a small share first, then to short frames.
 
-        Does nothing if no memory became free, but for one attempt every _RETRY_NS to take some from another address.
+        Does nothing if no memory became free. Every _RETRY_NS it may close frames of an address that holds more.
         """
         free_counts = self._memory.free_count, self._login_memory.free_count
         now_ns = self._state.now_ns
@@ -499,7 +499,7 @@ class RequestReader:
                 return False
             connection.held = b""
             self._budget.held_bytes -= len(held)
-        self._table.end_block_wait(connection)
+        self._table.resume_with_block(connection)
         return True
 
     def _pass_on_held(self, connection: Connection) -> None:

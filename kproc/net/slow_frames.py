@@ -50,7 +50,7 @@ def wanted_bytes(connection: Connection) -> int:
 
 
 class Progress:
-    """How one unfinished frame arrives. Times count only while its connection is read."""
+    """The progress of one unfinished frame. Time counts only while its connection is read."""
 
     __slots__ = ("is_slow", "number", "read_ns", "since_ns", "window_bytes", "window_ns")
 
@@ -63,7 +63,7 @@ class Progress:
         self.is_slow = False  # By the last window.
 
     def advance(self, received: int, elapsed_ns: int, rate_min: float) -> None:
-        """Add the time since the last look, in which the connection was read."""
+        """Add the time since the last update, in which the connection was read."""
         self.read_ns += elapsed_ns
         self.window_ns += elapsed_ns
         if self.window_ns >= WATCHED_NS:
@@ -79,8 +79,8 @@ class SlowFrames:
         self._progress: dict[int, Progress] = {}  # By connection id.
         self._seen_ns = 0
 
-    def look(self, begun: Iterable[Connection], now_ns: int) -> None:
-        """Update the progress of the connections that have an unfinished frame."""
+    def update(self, begun: Iterable[Connection], now_ns: int) -> None:
+        """Measure the connections that have an unfinished frame. Called once a second."""
         elapsed_ns, self._seen_ns = now_ns - self._seen_ns, now_ns
         progress: dict[int, Progress] = {}
         for connection in begun:
@@ -138,7 +138,7 @@ class SlowFrameReaper:
         """Check all unfinished frames. Called once a second."""
         begun = [each for each in self._table.by_fd.values() if each.block is not None or each.held]
         frames = self._slow_frames
-        frames.look(begun, self._state.now_ns)
+        frames.update(begun, self._state.now_ns)
         if not begun:
             return
         others_wait = bool(self._table.awaiting_block) or (
@@ -153,10 +153,10 @@ class SlowFrameReaper:
                 self._close(connection, "its request is arriving too slowly while others wait for memory")
 
     def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
-        """Close frames of the address that holds most memory, if `waiting` has a smaller share of it.
+        """Close frames of the address that holds most memory, if the address of `waiting` holds less.
 
-        It goes on until as much is free as `waiting` needs, or _VICTIMS_MAX are closed. False if it closed none: the
-        address would then hold less than the one that gets the memory.
+        Stops when as much memory is free as `waiting` needs, or after _VICTIMS_MAX. Returns False if it closed none,
+        because the other address would then hold less than the address that gets the memory.
         """
         shares = memory.shares
         share, largest = shares.share_of(waiting), shares.largest_share()

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 8 * 1024
 DEADLINE_NS: Final = 10 * NS_PER_S
-# So many connections are accepted in a cycle: a flood of them leaves the role time for its other work.
+# Connections that are accepted in a cycle. A flood of them leaves the role time for its other work.
 ACCEPTS_MAX: Final = 16
 _FRESH_NS: Final = NS_PER_S
 _SEND_BYTES: Final = 64 * 1024
@@ -277,7 +277,7 @@ def _hosts_in(headers: list[bytes]) -> list[str]:
 
 
 def _is_own_host(host: str) -> bool:
-    """Return True for localhost, the host's name and addresses: nobody can make another name of a page into these."""
+    """Return True for localhost, the host's name and addresses. A web page's own name is none of these."""
     if host.rstrip(".") in ("localhost", socket.gethostname().lower()):
         return True
     try:

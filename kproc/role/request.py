@@ -101,7 +101,7 @@ class ClientPeer:
 
     def introduce(self, connection_id: int, identity: memoryview) -> None:
         """Store who the client of a connection is whose requests will follow."""
-        # First: if what comes cannot be read, the connection is nobody's, and not its former client's.
+        # First, because the new identity may be unreadable: the connection must not keep the former one.
         self.identities.pop(connection_id, None)
         self.sessions.pop(connection_id, None)
         host = host_text(bytes(identity[:ADDRESS_BYTES]))
@@ -211,7 +211,7 @@ class HandlerRequest(RequestContext):
             return True
         client = self.identity
         if client is _UNKNOWN:
-            # Nobody has introduced the connection. It must not get the rights that ANONYMOUS may have.
+            # The Processor has not introduced the connection. It must not get the rights that ANONYMOUS may have.
             return False
         return authorizer.is_allowed(
             client, operation, resource, name, api_key=self.api_key, is_question=is_question, count=count

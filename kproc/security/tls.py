@@ -117,8 +117,8 @@ def make_context(
         keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
         openssl_calls.set_ticket_keys(context, keys)
     else:
-        # A resumed session brings the client's certificate along and nobody verifies it again: neither its end nor
-        # that of its authorities, nor whether they are still trusted. Each resumption gives a new session, for ever.
+        # OpenSSL does not verify the certificate of a resumed session again: neither its end, nor the end of its
+        # authorities, nor whether they are still trusted. Each resumption gives a new session, for ever.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         openssl_calls.keep_no_sessions(context)

@@ -125,7 +125,7 @@ def test_batches_of_usual_size_are_not_moved(start: Start) -> None:
 
 @pytest.mark.parametrize("announced", [9, 10_000, 500_000])
 def test_frame_must_arrive_within_receive_timeout(start: Start, announced: int) -> None:
-    """A byte a second does not help, nobody has to wait, and whoever sends whole requests is left alone."""
+    """A byte a second does not help, although no client waits. Clients that send whole requests stay."""
     rig = start(receive_ms_max=10_000)
     slow = begin_frames(rig, 3, announced, 5, MALLORY)
     idle, busy = rig.connect(), rig.connect()
@@ -217,8 +217,8 @@ def test_address_that_holds_most_memory_gives_way(start: Start) -> None:
     assert rig.metric("slow_frames_closed") == closed(frames)
 
 
-def test_equal_shares_close_nobody(start: Start) -> None:
-    """What would only exchange one victim for another is not done."""
+def test_equal_shares_close_no_connection(start: Start) -> None:
+    """Closing a frame would only exchange one victim for another."""
     rig = start(arena_bytes=MIB)
     hosts = [f"10.0.1.{number}" for number in range(16)]
     begun = [begin_frames(rig, 1, 70_000, 65_000, host)[0] for host in hosts]
@@ -364,7 +364,7 @@ def test_block_of_fast_request_is_not_recalled(start: Start) -> None:
     assert rig.handler.recalled == []
 
 
-def test_large_request_takes_room_of_many_frames_of_another_address(start: Start) -> None:
+def test_large_request_gets_memory_of_many_frames(start: Start) -> None:
     """More than one frame gives way for it, not more than it needs, and waiting frames may be among them."""
     rig = start(arena_bytes=4 * MIB)
     frames = begin_frames(rig, 60, 70_000, 65_000, MALLORY)

@@ -154,7 +154,7 @@ def test_stale_handshake_of_smaller_address_is_left_alone(rig: ProcessorRig, con
 def test_addresses_have_turns_one_after_the_other(
     certificates: Certificates, context: ssl.SSLContext
 ) -> None:
-    """Whoever has sent 30 first records waits for as many turns; a client of another host for one or two."""
+    """A host that sent 30 first records waits for as many turns; a client of another host for one or two."""
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         clients = [TlsClient(rig, context, host=MALLORY) for _ in range(30)]
         clients += [TlsClient(rig, context, host=host) for host in (ALICE, BOB)]

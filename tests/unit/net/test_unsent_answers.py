@@ -41,7 +41,7 @@ def test_unsent_answers_are_bounded_and_shared_by_address(start: Start) -> None:
     assert alice.receive_through(8 * len(ANSWER)) == 8 * ANSWER
 
 
-def test_unsent_answers_below_bound_close_nobody(start: Start) -> None:
+def test_unsent_answers_below_bound_close_no_connection(start: Start) -> None:
     rig = start()
     client = leave_unread(rig, MALLORY, 18)
     for _ in range(5):

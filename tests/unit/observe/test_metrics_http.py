@@ -175,7 +175,7 @@ PROBE = b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\n"])
-def test_health_is_answered_beside_any_number_of_idle_connections(rig: Rig, start: bytes) -> None:
+def test_health_is_answered_beside_idle_connections(rig: Rig, start: bytes) -> None:
     """From the address of the probe itself. They come again as soon as they are closed."""
     idle = [rig.connect(start) for _ in range(3 * CONNECTIONS_MAX)]
     rig.work(20)
@@ -188,7 +188,7 @@ def test_health_is_answered_beside_any_number_of_idle_connections(rig: Rig, star
     assert len(scrapers_of(rig)) == CONNECTIONS_MAX
 
 
-def test_request_in_pieces_is_served_beside_idle_connections_of_another_address(rig: Rig) -> None:
+def test_request_in_pieces_is_served_beside_idle_address(rig: Rig) -> None:
     scrape = rig.connect(GET[:10], source="127.0.0.2")
     rig.work()
     for _ in range(4 * CONNECTIONS_MAX):
