@@ -25,7 +25,7 @@ class Uncleanable(NamedTuple):
 
 
 class UncleanableReport(msgspec.Struct, array_like=True):
-    """How many partitions are uncleanable, their bytes, and the first of them as (topic, index, reason)."""
+    """The number of uncleanable partitions, their bytes, and the first of them as (topic, index, reason)."""
 
     count: int
     size_bytes: int

@@ -131,7 +131,7 @@ class CompactionPass:
 
     @property
     def key_count(self) -> int:
-        """How many keys the dirty section has."""
+        """The number of keys in the dirty section."""
         return len(self._map)
 
     # -- first reading ---------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class CompactionPass:
         return (yield from _charged(rebuilding, end - position))
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """What stays of a control batch. A marker that is not needed any more first gets its delete horizon."""
+        """Return what stays of a control batch. A marker that is not needed any more first gets its delete horizon."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
             return _WHOLE  # An unknown control batch that ends no transaction: keep it.
@@ -286,7 +286,7 @@ class CompactionPass:
         return self._now_ms + self._delete_retention_ms
 
     def _is_newest_of_producer(self, header: Header) -> bool:
-        """Whether the batch holds a producer's newest sequence, or, without one, the marker with its epoch."""
+        """Return True if the batch holds a producer's newest sequence, or, without one, the marker with its epoch."""
         known = self._facts.producers.get(header[PRODUCER_ID])
         if known is None:
             return False

@@ -50,7 +50,7 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_array: bool) -> Any:
-    """What the field is when nobody sets it, in plain values.
+    """Return the value of a field that nobody sets, in plain values.
 
     Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here
     and empty there; Kafka's own handlers always set those to null before they answer.
