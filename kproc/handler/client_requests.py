@@ -395,10 +395,10 @@ class ClientRequests:
             client.requests.forget(connection_id)
             client.paths.pop(key, None)
             client.metered.discard(connection_id)
-            self.logins.forget(connection_id)
-            if flags & FLAG_MOVED:
+            if flags & FLAG_MOVED:  # A login that prolongs its session goes on at the next Processor.
                 self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
             else:
+                self.logins.forget(connection_id)
                 self.moving.gone(client.requests, connection_id)
         else:
             self.moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))

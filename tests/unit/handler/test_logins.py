@@ -22,14 +22,14 @@ from kproc.errors import ErrorCode
 from kproc.security.principal import Principal
 from kproc.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
 from kproc.security.session import Session
-from kproc.transport.envelope import CLOSE, FLAG_GATED, NO_OP, SEND
+from kproc.transport.envelope import CLOSE, DISCONNECTED, FLAG_GATED, FLAG_MOVED, HEAD, NO_OP, SEND
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch
 from tests.support.scram_client import ScramClient
 from tests.support.secured import unsecured_token
 from tests.support.wait import wait_until
-from tests.unit.handler.rig import Answer, HandlerRig
+from tests.unit.handler.rig import Answer, HandlerRig, parts_of
 
 HANDSHAKE, AUTHENTICATE = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE
 ALICE = Principal("User", "alice")
@@ -376,6 +376,21 @@ def test_a_session_is_prolonged(start: Start, flags: int) -> None:
     (answer,) = rig.processors[0].answers()
     assert answer.fields(AUTHENTICATE, 1)["error_code"] == 0
     assert rig.processors[0].sessions[1].principal == ALICE
+
+
+def test_session_is_prolonged_while_its_connection_migrates(start: Start) -> None:
+    """The connection moves to another Processor between the two requests of the login."""
+    rig = start(connections_max_reauth_ms=60_000)
+    prolonging(rig, flags=0)
+    processor = rig.processors[0]
+    processor.outbox.push(DISCONNECTED, HEAD.pack(1, 0, 0, FLAG_MOVED))
+    processor.introduce("10.0.0.7", principal=ALICE, mechanism="PLAIN", ends_ns=5)
+    processor.send(AUTHENTICATE, 1, {"auth_bytes": GOOD})
+    (answer,) = processor.answers()
+    assert answer.fields(AUTHENTICATE, 1)["error_code"] == 0
+    processor.disconnect()
+    rig.settle()
+    assert not parts_of(rig.handler()).requests.logins._open
 
 
 @pytest.mark.parametrize("flags", [0, FLAG_GATED], ids=["in time", "late"])
