@@ -31,7 +31,7 @@ class UnservedDirectories:
         self._reasons: dict[str, str] = {}  # By name.
 
     def describe(self) -> dict[str, Any]:
-        """How many there are, and the first of them by name."""
+        """Return the count, and the first SHOWN_MAX by name."""
         self._refresh()
         return {
             "count": len(self._reasons),

@@ -106,7 +106,7 @@ class DataDirectory:
         logger.warning("%s: %s; its partitions will be set aside", self.path, what)
 
     def take_clean_stop(self) -> bool:
-        """Whether the last stop was clean, asked once, right before the roles that write logs start.
+        """Return whether the last stop was clean. Called once, right before the roles that write logs start.
 
         Not earlier: a start that fails before them has changed no log, and leaves the marker to the next one.
         """

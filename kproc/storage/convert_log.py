@@ -39,7 +39,7 @@ _RECORD_BYTES: Final = 16  # About what a record takes beside its key and value.
 
 
 class Converted(NamedTuple):
-    """How much of a partition was converted."""
+    """Counts of a partition's conversion."""
 
     segments: int
     records: int
