@@ -100,6 +100,18 @@ def code_name(code: int) -> str:
         return f"error {code}"
 
 
+class _AnswerFields(dict[str, Any]):
+    """A JSON object of one of kproc's own operations. A field that is not there is a ClientError, and no KeyError.
+
+    Whoever listens at the port may answer anything, and a broker of another version has other fields.
+    """
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise ClientError(
+            f"the broker's answer has no field {key!r}: it runs another version of kproc, or is none"
+        )
+
+
 class _Pending(NamedTuple):
     """A request whose answer has not been read."""
 
@@ -436,9 +448,9 @@ class Client:
             ) from error
         self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
         try:
-            answer = json.loads(frame[4:])
+            answer = json.loads(frame[4:], object_hook=_AnswerFields)
             complaint, result = answer["error"], answer["result"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, ClientError, TypeError) as error:
             raise ConnectionLost(
                 f"{self.address} is not a kproc broker: its answer cannot be read"
             ) from error

@@ -27,7 +27,6 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap
 from kproc.cli.failure import Failure, one_line
 from kproc.cli.lines import print_line, print_note
-from kproc.config.values import without_url_secrets
 from kproc.printable import printable, printable_json
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def _open_private(path: Path) -> Iterator[BinaryIO]:
 
 def hidden(text: str) -> str:
     """Return the text without the values of what is called like a secret, and without the secrets of URLs."""
+    from kproc.config.values import without_url_secrets
+
     return _SECRET.sub(lambda found: f"{found.group(1)}(hidden)", without_url_secrets(text))
 
 

@@ -166,6 +166,25 @@ def test_a_closed_connection_is_told():
         client.call(ApiKey.API_VERSIONS, 0, {})
 
 
+@pytest.mark.parametrize("result", [{}, {"processes": [{"role": "supervisor"}]}])
+def test_operate_with_missing_field_is_one_error(result):
+    """Whoever listens at the port may answer anything: commands say so in a line, without a traceback."""
+
+    def answer(sock):
+        frame = read_frame(sock)
+        body = frame[4:8] + json.dumps({"error": None, "result": result}).encode()
+        sock.sendall(len(body).to_bytes(4, "big") + body)
+
+    with peer(answer) as client:
+        status = client.operate("status")
+        assert status == result
+        with pytest.raises(ClientError, match="no field 'pid': it runs another version"):
+            status["pid"]
+        for row in status.get("processes", ()):
+            with pytest.raises(ClientError, match="no field 'index'"):
+                row["index"]
+
+
 def test_answer_above_callers_bound_is_rejected_unread():
     """Where no broker listens anybody may, and root's command would keep what it sends in memory."""
     announced = (1000).to_bytes(4, "big") + bytes(10)
