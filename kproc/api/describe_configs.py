@@ -47,7 +47,11 @@ _KINDS = {RESOURCE_TOPIC, RESOURCE_BROKER, *_NAMELESS}
 Rows = list[dict[str, Any]]
 
 
-@api(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), rows=(rows_at("resources", "results", size=1),))
+@api(
+    ApiKey.DESCRIBE_CONFIGS,
+    versions=(1, 4),
+    rows=(rows_at("resources", "results", size=1, are_looked_up_once=True),),
+)
 def handle_describe_configs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     if any(resource["resource_type"] not in _KINDS for resource in request["resources"]):
         return error_response(request, ErrorCode.INVALID_REQUEST, "Unexpected resource type")

@@ -38,6 +38,7 @@ class Rows:
     size: int = SLICE_ROWS
     unique: tuple[str, ...] = ()
     validate: Callable[[Fields], None] | None = None
+    are_looked_up_once: bool = False
 
 
 class ManyRows(Exception):
@@ -58,9 +59,11 @@ def rows_at(
     size: int = SLICE_ROWS,
     unique: tuple[str, ...] = (),
     validate: Callable[[Fields], None] | None = None,
+    are_looked_up_once: bool = False,
 ) -> Rows:
     """Declare `Rows`, with paths in dotted notation."""
-    return Rows(tuple(request.split(".")), tuple(response.split(".")), size, unique, validate)
+    paths = tuple(request.split(".")), tuple(response.split("."))
+    return Rows(*paths, size, unique, validate, are_looked_up_once)
 
 
 def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
@@ -168,6 +171,19 @@ class JoinedAnswer:
     def size_bytes(self) -> int:
         """Bytes of the rows that were added."""
         return sum(len(each.data) for each in self._rows)
+
+    def repeat(self, count: int, encoded: bytes) -> None:
+        """Add rows that `rows_since` returned before."""
+        self._rows[0].data += encoded
+        self._rows[0].count += count
+
+    def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
+        """How many rows were added since there were `count` in `position` bytes, and these rows."""
+        return self._rows[0].count - count, bytes(self._rows[0].data[position:])
+
+    def count(self) -> int:
+        """How many rows were added, containers without their rows."""
+        return self._rows[0].count
 
     def add(self, fields: Fields, *, is_continued: bool) -> None:
         """Add the answer to the next slice."""

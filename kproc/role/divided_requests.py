@@ -19,6 +19,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from msgspec import msgpack
+
 from kproc.api.context import RequestContext, error_codes
 from kproc.api.division import SLICE_ROWS, JoinedAnswer, Rows, Slice, divide
 from kproc.api.registry import Api
@@ -144,6 +146,8 @@ class DividedRequest:
         "_failure",
         "_is_waiting",
         "_joined",
+        "_key",
+        "_known",
         "_slices",
         "is_over",
         "on_gone",
@@ -163,6 +167,9 @@ class DividedRequest:
         self._failure: KafkaError | None = None  # With which the remaining rows are answered.
         self._is_waiting = False
         self._errors_per_step = 1
+        # The encoded answers of slices that are looked up once, and the slice in work.
+        self._known: dict[bytes, tuple[int, bytes]] | None = None
+        self._key = b""
 
     @property
     def is_ready(self) -> bool:
@@ -191,6 +198,12 @@ class DividedRequest:
         if part is None:
             self._answer()
             return
+        if self._known is not None and self._failure is None:
+            self._key = msgpack.encode(part.fields)
+            known = self._known.get(self._key)
+            if known is not None:
+                self._repeat(*known)
+                return
         self._is_waiting = True
         context = SliceRequest(self, part)
         what = f"a slice of {self._api.key.name} version {self.request.api_version}"
@@ -213,6 +226,7 @@ class DividedRequest:
                 # Without its traceback: the frames hold all rows, and this object.
                 self._failure = KafkaError(error.code, error.message)
         self._joined = JoinedAnswer(request.api_key, request.api_version, where.response)
+        self._known = {} if where.are_looked_up_once else None
         self._errors_per_step = max(1, SLICE_ROWS // where.size)
         # A request that fails as a whole may have far more rows than are looked at for duplicates in one step.
         self._slices = divide(fields, where if self._failure is None else replace(where, unique=()))
@@ -224,7 +238,19 @@ class DividedRequest:
         assert self._joined is not None
         self.on_gone = None
         self._is_waiting = False
+        before = self._joined.count(), self._joined.size_bytes()
         self._joined.add(fields, is_continued=part.is_continued)
+        if self._known is not None and self._failure is None:
+            self._known[self._key] = self._joined.rows_since(*before)
+        self._check_size()
+
+    def _repeat(self, count: int, encoded: bytes) -> None:
+        assert self._joined is not None
+        self._joined.repeat(count, encoded)
+        self._check_size()
+
+    def _check_size(self) -> None:
+        assert self._joined is not None
         if self._failure is None and self._joined.size_bytes() > ANSWER_BYTES_MAX:
             self._failure = KafkaError(
                 ErrorCode.INVALID_REQUEST,

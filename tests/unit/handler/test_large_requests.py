@@ -395,6 +395,30 @@ def test_rows_beyond_the_bound_of_the_answer_get_an_error(
     assert len(codes) == ROWS
 
 
+def test_duplicate_rows_are_looked_up_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configs of a broker take 4 ms to describe: 100,000 of the same would take minutes."""
+    from kproc.api import describe_configs
+
+    described = []
+    original = describe_configs.describe_broker
+
+    def count(*arguments: Any) -> Any:
+        described.append(arguments[2])
+        return original(*arguments)
+
+    monkeypatch.setattr(describe_configs, "describe_broker", count)
+    rig = cluster(start)
+    rows = [{"resource_type": 4, "resource_name": "1", "configuration_keys": keys} for keys in (["a"], ["b"])]
+    rows.append({"resource_type": 2, "resource_name": "absent", "configuration_keys": None})
+    answer = rig.processors[0].ask(
+        ApiKey.DESCRIBE_CONFIGS, 2, {"resources": rows * 50, "include_synonyms": True}
+    )
+    assert described == [["a"], ["b"]]
+    shown = [(row["resource_type"], row["resource_name"], row["error_code"]) for row in answer["results"]]
+    unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert shown == [(4, "1", 0), (4, "1", 0), (2, "absent", unknown)] * 50
+
+
 def test_failure_in_one_slice_is_the_error_of_its_rows(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     from kproc.api import describe_groups as module
 
