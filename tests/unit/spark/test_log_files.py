@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable
@@ -427,3 +428,29 @@ def test_what_cannot_be_is_said_in_one_line(rig: LogRig, log: Log, given: dict[s
 def test_a_partitions_own_directory_is_not_the_data_directory(rig: LogRig, log: Log) -> None:
     with pytest.raises(ValueError, match="is a partition's directory: give the one that it lies in"):
         plan(options(rig, path=str(rig.directory)))
+
+
+def test_plan_syncs_segments_before_their_records_are_read(
+    rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss must not take records of acks=all that a job has read."""
+    synced: set[int] = set()
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
+    plan(options(rig))
+    wanted = {path.stat().st_ino for path in rig.directory.glob("*.log")} | {rig.directory.stat().st_ino}
+    assert wanted <= synced
+
+
+@pytest.mark.parametrize(("error", "fails"), [(errno.EROFS, False), (errno.EIO, True)])
+def test_plan_on_a_medium_without_sync_goes_on(
+    rig: LogRig, log: Log, monkeypatch: pytest.MonkeyPatch, error: int, fails: bool
+) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fdatasync", refuse)
+    if fails:
+        with pytest.raises(OSError, match="Input/output error"):
+            plan(options(rig))
+    else:
+        assert plan(options(rig))
