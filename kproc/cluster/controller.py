@@ -63,6 +63,11 @@ def lost_with_controller() -> KafkaError:
     )
 
 
+def random_producer_id() -> int:
+    """Return where the producer ids of a cluster begin: at random above PRODUCER_ID_MIN."""
+    return PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
+
+
 def random_topic_id() -> bytes:
     """A random id as Kafka makes them: UUID version 4, none of the reserved, no leading '-' in base64.
 
@@ -172,7 +177,7 @@ class ControllerState:
         first = self._image.next_producer_id
         if first < PRODUCER_ID_MIN:
             # Below 2**53, so that JSON tools which read numbers as doubles show every id exactly.
-            first = PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
+            first = random_producer_id()
         if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
         reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}

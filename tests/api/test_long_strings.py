@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kproc.bounded import NAME_MAX
 from kproc.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -114,7 +115,11 @@ def test_a_member_of_a_long_client_id_joins_and_can_be_described(
     (described,) = client.call(ApiKey.DESCRIBE_GROUPS, 4, request)["groups"]
     (member,) = described["members"]
     assert member["member_id"] == joined["member_id"]
-    assert client_id.decode("utf-8", "replace").startswith(member["client_id"])
+    # The beginning of the id and a digest.
+    beginning, _, _ = member["client_id"].rpartition("~")
+    assert beginning
+    assert client_id.decode("utf-8", "replace").startswith(beginning)
+    assert len(member["client_id"]) == NAME_MAX
 
 
 def test_a_list_that_grows_too_long_to_be_shown_is_refused(client: RawClient) -> None:

@@ -36,7 +36,8 @@ ELSEWHERE = {
     "pipeline run": "tests/spark", "pipeline check": "a file of the user's", "pipeline status": "the same",
     "pipeline reset": "the same", "pipeline demo": "its own topics", "pipeline telemetry": "needs Spark",
     "bench compare": "a checkout", "bench report": "a checkout", "bench simulate": "a checkout",
-    "bench sweep": "a checkout", "topic create": "the user's own arguments",
+    "bench sweep": "a checkout", "topic create": "the user's own arguments", "import-log": "no broker",
+    "convert-log": "no broker",
 }  # fmt: skip
 
 
@@ -132,6 +133,7 @@ def command_lines(data: Path) -> dict[str, list[list[str]]]:
         "topic list": [[]],
         "topic describe": [["t"], [NAME]],
         "topic alter": [[NAME, "--partitions", "4"], ["t", "--config", f"{NAME}=1"]],
+        "topic verify": [["t"], [NAME]],
         "topic trim": [[NAME, "--before", "1"]],
         "topic delete": [[NAME, "--yes"]],
         "group list": [[]],
