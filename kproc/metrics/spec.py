@@ -221,7 +221,7 @@ METRICS: Final = (
         "slow_readers_closed",
         Kind.COUNTER,
         "connections",
-        "Closed because their clients did not read answers, which took too much memory.",
+        "Closed because unread answers, or large requests that waited in a Handler, took too much memory.",
     ),
     Metric(
         "compaction_uncleanable_partitions",

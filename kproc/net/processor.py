@@ -155,7 +155,7 @@ class Processor:
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
         self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
         self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
-        self._unsent = UnsentAnswers(table, state)
+        self._unsent = UnsentAnswers(table, state, blocks)
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._descriptor_end = descriptor_end()

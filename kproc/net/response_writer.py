@@ -304,7 +304,7 @@ class ResponseWriter:
             if connection is not None:
                 self._steps.on_moved(connection, sequence, sequences)
         elif kind == BLOCK_FREE:
-            self._blocks.give_back(connection_id, sequence)
+            self._blocks.free_recalled(connection_id, sequence)
         elif kind == TIMES:
             self._timed.answered(connection_id, sequence, view[HEAD_BYTES:])
         elif connection is None:

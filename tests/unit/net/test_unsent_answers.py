@@ -48,3 +48,31 @@ def test_unsent_answers_below_bound_close_no_connection(start: Start) -> None:
         rig.advance_ms(1000)
     assert rig.metric("slow_readers_closed") == 0
     assert client.receive_through(18 * len(ANSWER)) == 18 * ANSWER
+
+
+def test_large_requests_that_wait_in_a_handler_are_bounded(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long poll in a large request takes no arena block, and memory of its Handler all the same."""
+    monkeypatch.setattr(unsent_answers, "WAITING_BYTES_MAX", 250_000)
+    rig = start()
+    alice, *mallory = [rig.connect(host=host) for host in (ALICE, MALLORY, MALLORY, MALLORY)]
+    requests = []
+    for client in (alice, *mallory):
+        client.send_through(framed(bytes(100_000)))
+        requests += rig.handler.take()
+    for _ in range(3):
+        rig.advance_ms(1000)
+    rig.step()
+    rig.handler.take()
+    for request in requests:
+        rig.handler.free_block(request)
+    rig.step()
+    assert rig.arena.lent_count() == 0
+    rig.advance_ms(1000)
+    assert [each.is_closed() for each in mallory].count(True) == 2
+    assert not alice.is_closed()
+    for request in requests:
+        rig.handler.no_op(request)
+    rig.step()
+    assert rig.processor._blocks.by_request == {}
