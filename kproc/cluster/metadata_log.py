@@ -111,6 +111,7 @@ class MetadataLog:
         except OSError as error:
             self._undo_write(error)
         try:
+            self._fs.note_synced(self._descriptor, self._size)  # What earlier syncs have brought to the disk.
             self._fs.sync(self._descriptor)
         except OSError as error:
             # The kernel counts the pages as clean now: a second sync would succeed without writing them. The next
@@ -138,6 +139,10 @@ class MetadataLog:
     def close(self) -> None:
         """Give the descriptor back. Everything acknowledged is on disk already."""
         if self._descriptor >= 0:
+            try:
+                self._fs.note_synced(self._descriptor, self._size)
+            except StorageFailure as failure:  # Without the mark, less damage is told from a torn write.
+                logger.warning("metadata_log=not_marked reason=%s", failure)
             self._fs.close(self._descriptor)
             self._descriptor = -1
 
@@ -198,9 +203,20 @@ class MetadataLog:
                     f"follows version {image.version}"
                 )
             image.apply_records(_records_of(batch, path), after)
+        self._check_synced(path, end)
         if end < len(data):
             self._cut_tail(path, data, end, is_last=is_last)
         return position, data[position:end]
+
+    def _check_synced(self, path: Path, end: int) -> None:
+        """Refuse a file whose whole batches end below what a sync had confirmed: it is damaged, and no torn write."""
+        descriptor = self._fs.open(path)
+        try:
+            synced = self._fs.noted_synced(descriptor)
+        finally:
+            self._fs.close(descriptor)
+        if end < synced:
+            raise Corrupt(f"{path}: damaged or cut at byte {end}, and {synced} bytes had been synced")
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
         """Cut off what a crash left of an unfinished write; refuse a file that is damaged in any other way."""
@@ -225,6 +241,7 @@ class MetadataLog:
         if batch:
             self._fs.write(self._descriptor, [batch], position=position)
             self._fs.sync(self._descriptor)
+            self._fs.note_synced(self._descriptor, self._size)
         sync_directory(self._fs, self._directory)
 
     def _start_log(self, version: int) -> None:

@@ -141,7 +141,9 @@ class Log:
             check_not_lost(directory, None, confirmed=confirmed, start_offset=start_offset)
         is_new = found is None and fs.make_directory(directory)
         if not is_new:
-            check_topic(fs, directory, found, topic_id, is_trusted=trusted is not None)
+            check_topic(
+                fs, directory, found, topic_id, is_trusted=trusted is not None, recovery_point=recovery_point
+            )
         now_ms = clock.wall_ms()
         loaded = None if is_new else load_from(
             fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, start_offset=start_offset,

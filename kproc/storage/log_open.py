@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kproc.errors import Corrupt
+from kproc.storage import checkpoints
 from kproc.storage.catalog import describe_topic_id
 from kproc.storage.fs import Fs
 from kproc.storage.leader_epochs import LeaderEpochs
@@ -12,7 +13,7 @@ from kproc.storage.log_config import LogConfig
 from kproc.storage.producer_state import ProducerTable
 from kproc.storage.recovery import Loaded, TrustedEnd, load
 from kproc.storage.segment import LogSegment
-from kproc.storage.segment_files import holds_records
+from kproc.storage.segment_files import holds_records, holds_synced_records
 
 
 class OtherTopic(Corrupt):
@@ -23,16 +24,25 @@ class OtherTopic(Corrupt):
         self.topic_id = topic_id
 
 
-def check_topic(fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool) -> None:
+def check_topic(
+    fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool, recovery_point: int
+) -> None:
     """Raise OtherTopic for files that are not known to be of this topic, by the topic id that was found.
 
-    A power loss takes partition.metadata only if no sync of the records has ever succeeded.
+    A power loss takes partition.metadata only if no sync of the records has ever succeeded. Raise Corrupt if one has:
+    then the file was damaged or removed, and the records are the topic's.
     """
-    if found != topic_id and (found is not None or (not is_trusted and holds_records(fs, directory))):
-        raise OtherTopic(
-            f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}",
-            found,
+    if found == topic_id or (found is None and (is_trusted or not holds_records(fs, directory))):
+        return
+    if found is None and (recovery_point or holds_synced_records(fs, directory)):
+        raise Corrupt(
+            f"{directory / checkpoints.PARTITION_METADATA_FILE} is missing or damaged, though records beside it were "
+            f"synced; restore it (topic_id: {checkpoints.uuid_text(topic_id)}) and restart the broker"
         )
+    raise OtherTopic(
+        f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}",
+        found,
+    )
 
 
 class EndsBelowStart(Corrupt):

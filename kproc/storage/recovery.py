@@ -115,6 +115,7 @@ def load(
                 segments[-1].close()
             segments.append(segment := LogSegment.open(fs, directory, base))
             if trusted is None:  # A dead owner has opened it before.
+                _check_size(segment)
                 # Formats only go up, so a segment that has old messages begins with one.
                 _refuse_old_format(fs, segment, 0)
             if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
@@ -152,6 +153,12 @@ def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
     magic = find_old_format(fs, segment.descriptor(), position, segment.size)
     if magic is not None:
         raise Corrupt(describe_old_format(segment.path(LOG_SUFFIX), magic))
+
+
+def _check_size(segment: LogSegment) -> None:
+    """Raise Corrupt if a segment's file was cut below what a sync had confirmed."""
+    if segment.size < (synced := segment.noted_synced()):
+        raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, {synced} had been synced")
 
 
 def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
@@ -243,6 +250,8 @@ class _Loader:
                 following < believed_end or (following == believed_end and trusted is not None)
             ):
                 self._complete_sealed(segment)
+                if trusted is None:
+                    self._check_sealed_end(segment, following)
                 segment.close()
                 end_offset = following
                 ends.append(end_offset)
@@ -286,18 +295,42 @@ class _Loader:
         raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
 
     def _check_gap(self, number: int, end_offset: int) -> None:
-        """Check that a segment ends where the next one begins; BadBatch if not.
-
-        Only compaction removes records from a segment's end, and the file that it writes has no mark of synced bytes.
-        """
+        """Check that a segment ends where the next one begins; BadBatch if not."""
         if number == len(self._segments) - 1:
             return
         segment, following = self._segments[number], self._segments[number + 1].base_offset
-        if end_offset >= following or (
-            "compact" in self._config.cleanup_policy and not segment.noted_synced()
-        ):
+        if end_offset >= following or not self._ends_are_joined(segment):
             return
         raise BadBatch(segment.size, f"the next segment begins at offset {following}, not at {end_offset}")
+
+    def _check_sealed_end(self, segment: LogSegment, following: int) -> None:
+        """Raise Corrupt if a believed segment does not end where the next one begins: a file was cut or removed.
+
+        Walks the headers behind the last index entry only: one small read a segment, beside the opens of its files.
+        """
+        if not self._ends_are_joined(segment):
+            return
+        last = segment.index.last()
+        end_offset = segment.base_offset
+        try:
+            for _, header in walk_headers(
+                self._fs, segment.descriptor(), last[1] if last is not None else 0, segment.size
+            ):
+                end_offset = last_offset_of(header) + 1
+        except BadBatch as problem:
+            raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
+        if end_offset != following:
+            raise Corrupt(
+                f"{segment.path(LOG_SUFFIX)} ends at offset {end_offset}, and the next segment begins at {following}: "
+                "a file is missing or cut"
+            )
+
+    def _ends_are_joined(self, segment: LogSegment) -> bool:
+        """Return True unless compaction may have removed records from a segment's end.
+
+        Only compaction does, and the file that it writes has no mark of synced bytes.
+        """
+        return "compact" not in self._config.cleanup_policy or bool(segment.noted_synced())
 
     def _complete_sealed(self, segment: LogSegment) -> None:
         """Load a segment that is believed: at most its indexes are rebuilt."""

@@ -43,6 +43,18 @@ def holds_records(fs: Fs, directory: Path) -> bool:
     return any((facts := fs.facts_at(path)) is not None and facts.st_size for path in paths)
 
 
+def holds_synced_records(fs: Fs, directory: Path) -> bool:
+    """Return True if any segment in a partition's directory is marked as synced."""
+    for base in segment_bases(fs, directory):
+        descriptor = fs.open(directory / segment_file_name(base, LOG_SUFFIX), writable=False)
+        try:
+            if fs.noted_synced(descriptor):
+                return True
+        finally:
+            fs.close(descriptor)
+    return False
+
+
 def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentFacts]:
     """Facts of the segments with these bases; the last one is the active segment, which ends at `end_offset`."""
     facts = []

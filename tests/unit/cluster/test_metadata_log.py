@@ -95,12 +95,36 @@ def test_the_file_is_made_of_record_batches_with_versions_as_offsets(three_topic
     assert [header.record_count for header in headers] == [1, 3, 3, 3]
 
 
+def mark_synced(directory, size):
+    """As the log was marked when the controller died in its last write."""
+    descriptor = OsFs().open(directory / DIRECTORY_NAME / FIRST_LOG)
+    OsFs().note_synced(descriptor, size)
+    OsFs().close(descriptor)
+
+
+@pytest.mark.parametrize("harm", ["cut", "zeroes"])
+def test_open_log_damaged_below_what_was_synced_is_refused(three_topics, harm):
+    """A cut at the end of a batch, and zeroes up to the end, look like a torn write, but all of it was synced."""
+    directory, _, sizes = three_topics
+    path = directory / DIRECTORY_NAME / FIRST_LOG
+    for size in sizes[1:-1]:
+        good = path.read_bytes()
+        with open(path, "r+b") as file:
+            file.truncate(size)
+            file.truncate(size if harm == "cut" else len(good))
+        with pytest.raises(Corrupt, match=rf"at byte {size}, and {len(good)} bytes had been synced"):
+            open_log(directory)
+        with open(path, "r+b") as file:
+            file.write(good)
+
+
 def test_a_write_torn_at_any_byte_is_cut_off_and_the_log_goes_on(three_topics, tmp_path, caplog):
     directory, images, sizes = three_topics
     for cut in range(sizes[-2] + 1, sizes[-1]):
         copy = tmp_path / f"cut-at-{cut}"
         shutil.copytree(directory, copy)
         os.truncate(copy / DIRECTORY_NAME / FIRST_LOG, cut)
+        mark_synced(copy, sizes[-2])
         log, image = open_log(copy)
         assert contents(image) == contents(images[-2])
         assert log.size_bytes == sizes[-2]
@@ -138,7 +162,7 @@ def test_damage_with_good_batches_behind_it_is_refused(three_topics):
         if 12 <= position - sizes[1] < 16:
             continue  # The leader epoch lies outside the CRC, and nothing here looks at it.
         # So does the base offset, but a wrong one does not follow the version before it.
-        why = "follows version 1" if position - sizes[1] < 8 else f"damaged at byte {sizes[1]}, and good"
+        why = "follows version 1" if position - sizes[1] < 8 else rf"damaged or cut at byte {sizes[1]}, and"
         with pytest.raises(Corrupt, match=why):
             open_log(directory)
         assert path.stat().st_size == len(good)

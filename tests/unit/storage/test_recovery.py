@@ -452,6 +452,48 @@ def test_open_log_that_ends_below_what_was_synced_is_refused(
     assert rig.directory.exists() == (what != "directory is gone"), "and it is not made anew"
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("harm", ["removed", "cut", "empty"])
+def test_open_log_with_a_damaged_middle_segment_is_refused(rig: LogRig, harm: str, *, is_clean: bool) -> None:
+    """The log's end is right, and a reader would skip what is missing."""
+    log = rig.open()
+    for number in range(3):
+        first = append_one(log, batch("a", "b"))
+        append_one(log, batch("c"))
+        if number < 2:
+            log.state.roll(log.end_offset, NOW_MS)
+    assert first.error_code == 0
+    log.close()
+    middle = rig.directory / segment_file_name(3, LOG_SUFFIX)
+    if harm == "removed":
+        middle.unlink()
+    else:
+        os.truncate(middle, middle.stat().st_size // 2 if harm == "cut" else 0)
+    with pytest.raises(Corrupt):
+        rig.open(clean=is_clean, recovery_point=9)
+
+
+def test_open_log_cut_below_its_mark_is_refused(rig: LogRig) -> None:
+    """Nothing else knows where it ended: there is no recovery point."""
+    positions = write_log(rig)
+    note_synced(rig.directory / LOG, positions[-1])
+    os.truncate(rig.directory / LOG, positions[3])
+    with pytest.raises(Corrupt, match=f"{positions[-1]} had been synced"):
+        rig.open()
+
+
+@pytest.mark.parametrize("known_by", ["recovery point", "mark"])
+def test_open_synced_log_without_partition_metadata_is_refused(rig: LogRig, known_by: str) -> None:
+    """A power loss takes the file only if no sync has ever succeeded. Here it was damaged or removed."""
+    write_log(rig, 3)
+    (rig.directory / "partition.metadata").write_bytes(b"")
+    if known_by == "mark":
+        note_synced(rig.directory / LOG)
+    with pytest.raises(Corrupt, match=r"partition\.metadata is missing or damaged"):
+        rig.open(recovery_point=6 if known_by == "recovery point" else 0)
+    assert rig.directory.exists()
+
+
 def test_open_missing_directory_of_deleted_records_begins_at_the_start(rig: LogRig) -> None:
     """All records were deleted before the directory vanished: nothing is missed."""
     log = rig.open(recovery_point=3, start_offset=3)

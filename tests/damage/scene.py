@@ -1,0 +1,169 @@
+"""The data directory that is damaged, and everything a client was promised of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.storage.checkpoints import RECOVERY_POINT_FILE
+from kproc.storage.offset_checkpoints import BY_ID_SUFFIX
+from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import TRANSACTIONAL
+from tests.damage.warm_broker import WarmBroker
+from tests.support.groups import commit, find_coordinator
+from tests.support.raw import RawClient, batch, produce_fields
+from tests.support.wait import wait_until
+
+Partition = tuple[str, int]
+GROUP: Final = "group"
+PRODUCER_TOPIC: Final = "idempotent"
+_LARGE: Final = 90_000  # Bytes of a value: a segment of 1 MiB, the smallest, holds eleven.
+_SMALL_SEGMENTS: Final = {"segment.bytes": "1048576"}
+_COMPACTED: Final = {
+    **_SMALL_SEGMENTS,
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "1000",
+}
+
+
+@dataclass
+class Promises:
+    """What was acknowledged, by partition."""
+
+    records: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
+    starts: dict[Partition, int] = field(default_factory=dict)
+    ends: dict[Partition, int] = field(default_factory=dict)
+    # Offsets that a read_committed consumer must not see.
+    aborted: dict[Partition, set[int]] = field(default_factory=dict)
+    compacted: set[Partition] = field(default_factory=set)
+    offsets: dict[Partition, int] = field(default_factory=dict)  # That the group committed.
+    last_batch: tuple[bytes, int] = (b"", -1)  # Of the idempotent producer, and its offset.
+
+
+def build(directory: Path, *, is_clean: bool) -> Promises:
+    """Fill a new data directory by a broker that stops in order or is killed; return what it has promised."""
+    promises = Promises()
+    broker = WarmBroker(directory)
+    with broker, RawClient(broker.bootstrap) as client:
+        _plain(client, promises)
+        _compacted(client, promises, directory)
+        _idempotent(client, promises)
+        _transactions(client, promises)
+        committed = {0: 3, 1: 5}
+        find_coordinator(client, GROUP)
+        assert set(commit(client, GROUP, "plain", committed).values()) == {0}
+        promises.offsets = {("plain", index): at for index, at in committed.items()}
+        if not is_clean:
+            _await_checkpoint(directory)
+            _await_checkpoint(directory)
+            broker.kill()
+    return promises
+
+
+def copy_of(source: Path, target: Path) -> None:
+    """Copy a data directory with the marks that the files carry."""
+    shutil.copytree(source, target)
+
+
+def _produce(client: RawClient, promises: Promises, key: Partition, values: Sequence[bytes], **more: Any) -> int:
+    row = client.produce(key[0], batch(*values, **more), partition=key[1], acks=-1)
+    assert row["error_code"] == 0, row
+    base = int(row["base_offset"])
+    promises.records.setdefault(key, {}).update({base + n: value for n, value in enumerate(values)})
+    promises.ends[key] = base + len(values)
+    return base
+
+
+def _plain(client: RawClient, promises: Promises) -> None:
+    """Two partitions of several segments. The second one's log start lies inside a segment."""
+    client.create_topic("plain", partitions=2, configs=_SMALL_SEGMENTS)
+    for number in range(25):
+        for index in range(2):
+            value = b"%d-%d." % (index, number)
+            _produce(client, promises, ("plain", index), [value + bytes(_LARGE), value, value + b"x"])
+    rows = [{"name": "plain", "partitions": [{"partition_index": 1, "offset": 7}]}]
+    client.call(ApiKey.DELETE_RECORDS, 2, {"topics": rows, "timeout": 5_000})
+    promises.starts["plain", 1] = 7
+
+
+def _compacted(client: RawClient, promises: Promises, directory: Path) -> None:
+    client.create_topic("compacted", configs=_COMPACTED)
+    for number in range(26):
+        _produce(client, promises, ("compacted", 0), [b"c%d." % number + bytes(_LARGE), b"c%d" % number])
+    promises.compacted.add(("compacted", 0))
+    wait_until((directory / "cleaner-offset-checkpoint").exists, seconds=20, what="a compaction")
+
+
+def _idempotent(client: RawClient, promises: Promises) -> None:
+    client.create_topic(PRODUCER_TOPIC)
+    fields = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    made = client.call(ApiKey.INIT_PRODUCER_ID, 4, fields)
+    for number in range(6):
+        more = {
+            "producer_id": made["producer_id"],
+            "producer_epoch": made["producer_epoch"],
+            "base_sequence": number,
+        }
+        value = b"i%d" % number
+        base = _produce(client, promises, (PRODUCER_TOPIC, 0), [value], **more)
+        promises.last_batch = batch(value, **more), base
+
+
+def _transactions(client: RawClient, promises: Promises) -> None:
+    """Every second transaction is aborted."""
+    key = ("transactional", 0)
+    client.create_topic(key[0], configs=_SMALL_SEGMENTS)
+    for number in range(8):
+        made = _init_transactional(client)
+        producer = {"producer_id": made["producer_id"], "producer_epoch": made["producer_epoch"]}
+        fields = {
+            "v3_and_below_transactional_id": "txn",
+            "v3_and_below_producer_id": producer["producer_id"],
+            "v3_and_below_producer_epoch": producer["producer_epoch"],
+            "v3_and_below_topics": [{"name": key[0], "partitions": [0]}],
+        }
+        _until(lambda fields=fields: client.call(ApiKey.ADD_PARTITIONS_TO_TXN, 3, fields)["results_by_topic_v3_and_below"][0]["results_by_partition"][0]["partition_error_code"])  # type: ignore[misc]  # noqa: E501
+        value = b"t%d." % number + bytes(_LARGE if number % 3 == 0 else 10)
+        records = batch(value, value[:5], **producer, base_sequence=0, flags=TRANSACTIONAL)
+        request = produce_fields([(key[0], bytes(16), [(0, records)])], acks=-1)
+        request["transactional_id"] = "txn"
+        row = client.call(ApiKey.PRODUCE, 9, request)["responses"][0]["partition_responses"][0]
+        assert row["error_code"] == 0, row
+        base = int(row["base_offset"])
+        promises.records.setdefault(key, {}).update({base: value, base + 1: value[:5]})
+        is_aborted = number % 2 == 1
+        if is_aborted:
+            promises.aborted.setdefault(key, set()).update({base, base + 1})
+        end = {**producer, "transactional_id": "txn", "committed": not is_aborted}
+        _until(lambda end=end: client.call(ApiKey.END_TXN, 3, end)["error_code"])  # type: ignore[misc]
+        promises.ends[key] = base + 3
+
+
+def _init_transactional(client: RawClient) -> dict[str, Any]:
+    fields = {"transactional_id": "txn", "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    made: dict[str, Any] = {}
+    wanted = {"key_type": 1, "coordinator_keys": ["txn"]}
+    _until(lambda: client.call(ApiKey.FIND_COORDINATOR, 4, wanted)["coordinators"][0]["error_code"])
+
+    def code() -> int:
+        made.update(client.call(ApiKey.INIT_PRODUCER_ID, 4, fields))
+        return int(made["error_code"])
+
+    _until(code)
+    return made
+
+
+def _await_checkpoint(directory: Path) -> None:
+    """The recovery points are written once more."""
+    path = directory / f"{RECOVERY_POINT_FILE}{BY_ID_SUFFIX}"
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    _until(lambda: not path.exists() or path.stat().st_mtime_ns == before)
+
+
+def _until(code: Any) -> None:
+    """Call until the error code is 0."""
+    wait_until(lambda: not code(), seconds=20, what="an answer without an error")
