@@ -9,6 +9,8 @@ is as durable as acks=all promises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -22,12 +24,18 @@ KeyAndValue = tuple[bytes, bytes | None]
 ApplyRecord = Callable[[int, int], None]
 
 
-class KnownTopics(NamedTuple):
+@dataclass(frozen=True)
+class KnownTopics:
     """The topics of the metadata, for a coordinator's state that names topics."""
 
     id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
     deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
     epoch_of: Callable[[str, int], int]  # The leader epoch of a partition, or -1.
+
+    @cached_property
+    def deleted_names(self) -> frozenset[str]:
+        """The names whose deletion is recorded. Some may be used again."""
+        return frozenset(self.deleted.values())
 
 
 class Producer(NamedTuple):

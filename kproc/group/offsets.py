@@ -106,12 +106,16 @@ class GroupOffsets:
 
         A record without a topic id counts by name: it goes if the name was deleted and is not used.
         """
-        deleted_names = frozenset(topics.deleted.values())
         keys: dict[OffsetKey, None] = {}
-        for key, value in self._items():
-            if value.topic_id in topics.deleted or (
-                value.topic_id == ZERO_UUID and key.topic in deleted_names and topics.id_of(key.topic) is None
-            ):
+        for group_id, by_topic in self._by_group.items():
+            for topic, partitions in by_topic.items():
+                is_gone = topic in topics.deleted_names and topics.id_of(topic) is None
+                for partition, value in partitions.items():
+                    if value.topic_id in topics.deleted or (is_gone and value.topic_id == ZERO_UUID):
+                        keys[OffsetKey(group_id, topic, partition)] = None
+        for key, value in self.pending.items():
+            is_gone = key.topic in topics.deleted_names and topics.id_of(key.topic) is None
+            if value.topic_id in topics.deleted or (is_gone and value.topic_id == ZERO_UUID):
                 keys[key] = None
         return list(keys)
 
