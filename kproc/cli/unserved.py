@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from kproc.cli.failure import Failure, one_line
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 
 Partition = tuple[str, int]
 _OFFLINE: Final = "KAFKA_STORAGE_ERROR"
@@ -32,6 +31,7 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[st
 
 def explain_coordinator(bootstrap: str) -> str | None:
     """Words for the partitions of __consumer_offsets that are offline, whose groups have no coordinator; or None."""
+    from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
 
     def has_coordinators(reasons: Collection[Partition]) -> bool:
         return any(topic == GROUP_METADATA_TOPIC for topic, _ in reasons)
