@@ -178,11 +178,11 @@ class JoinedAnswer:
         self._rows[0].count += count
 
     def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
-        """How many rows were added since there were `count` in `position` bytes, and these rows."""
+        """Return the number of rows added since there were `count` in `position` bytes, and these rows."""
         return self._rows[0].count - count, bytes(self._rows[0].data[position:])
 
     def count(self) -> int:
-        """How many rows were added, containers without their rows."""
+        """Count the rows that were added; a container counts as one."""
         return self._rows[0].count
 
     def add(self, fields: Fields, *, is_continued: bool) -> None:

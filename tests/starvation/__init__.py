@@ -1,1 +1,1 @@
-"""How long others wait while one client sends the largest request of each API: python -m tests.starvation."""
+"""The wait of other clients while one sends the largest request of each API: python -m tests.starvation."""

@@ -50,7 +50,7 @@ class Pipe:
         os.set_blocking(self.writer, True)
 
     def read(self) -> str:
-        """What has been written, without what filled the pipe."""
+        """Return the lines in the pipe, without the bytes that filled it."""
         os.set_blocking(self.reader, False)
         found = b""
         with suppress(BlockingIOError):
