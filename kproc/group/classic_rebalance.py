@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from kproc.bounded import short_name
 from kproc.errors import ErrorCode
 from kproc.group.classic_state import ClassicState
 from kproc.group.member import NEVER_MS, Member
@@ -95,7 +96,7 @@ class ClassicRebalance:
         self._is_initial = state.current is GroupState.EMPTY
         logger.info(
             "group=%s generation=%d state=%s rebalances: %s",
-            state.group_id,
+            short_name(state.group_id),
             state.generation,
             state.current.value,
             reason,

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from kproc.bounded import short_name
 from kproc.coordinator.write_errors import write_error
 from kproc.errors import ErrorCode
 from kproc.group.config import GroupConfig
@@ -105,7 +106,8 @@ class ClassicState:
         if then is None:
             return  # `resign` or `kill` has answered for it.
         if code:
-            logger.warning("group=%s generation=%d write failed: %s", self.group_id, self.generation, code)
+            group_id = short_name(self.group_id)
+            logger.warning("group=%s generation=%d write failed: %s", group_id, self.generation, code)
         then(write_error(code), now_ms)
 
     def fail_writes(self, code: ErrorCode) -> None:

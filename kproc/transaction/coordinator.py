@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from kproc.bounded import short_name
 from kproc.coordinator.marker import Marker
 from kproc.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, OnCode, Producer, Write
 from kproc.coordinator.write_errors import write_error
@@ -357,7 +358,10 @@ class TransactionCoordinator:
             # As in Kafka. The entry waits on for its answer, so that this coordinator leaves it alone: a newer one, or
             # an administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
             logger.error(
-                "%s-%d takes no marker of the transactional id %s: %s", *key, entry.name, ErrorCode(code).name
+                "%s-%d takes no marker of the transactional id %s: %s",
+                *key,
+                short_name(entry.name),
+                ErrorCode(code).name,
             )
             return
         if code not in _HAS_IT:
@@ -395,7 +399,7 @@ class TransactionCoordinator:
             # One that is on its way to another state is looked at the next time, as in Kafka.
             current = entry.settled
             if current is not None and wall_ms > current.ends_at_ms:
-                logger.info("the transaction of %s is aborted: its timeout is over", name)
+                logger.info("the transaction of %s is aborted: its timeout is over", short_name(name))
                 self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
         if self._ongoing:
             interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms

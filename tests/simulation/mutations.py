@@ -194,7 +194,7 @@ def _completed_at_once(self: Any) -> None:
     due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= self._timing.now_ms()]
     _SEND_OWED(self)
     for entry in due:
-        if entry.appended.state in PREPARED and entry.pending is None:
+        if entry.appended.state in PREPARED and not entry.is_pending:
             self._complete(entry)
 
 

@@ -353,3 +353,12 @@ def test_verifications_of_made_up_producers_are_bounded() -> None:
         table.begin_verification(number, 0, 0, owns_epoch=True, now_ms=0)
     assert len(table.verifying) == PRODUCERS_MAX
     assert PRODUCERS_MAX + 99 in table.verifying
+
+
+def test_log_lines_about_groups_with_long_names_are_short(caplog: pytest.LogCaptureFixture) -> None:
+    """A client makes a group rebalance as often as it likes, each time with a line."""
+    caplog.set_level("INFO", logger="kproc.group")
+    rig = Rig()
+    rig.join(LONG)
+    assert caplog.messages
+    assert max(map(len, caplog.messages)) < 1_000
