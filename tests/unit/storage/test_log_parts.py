@@ -23,7 +23,7 @@ counted = pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other vers
 
 APPEND_MAX = 545  # With the high watermark, which most appends move.
 APPEND_EACH_MORE_MAX = 171
-APPEND_IDEMPOTENT_MAX = 820
+APPEND_IDEMPOTENT_MAX = 823
 READ_MAX = 232
 READ_COMMITTED_MAX = 239
 
