@@ -337,11 +337,11 @@ class Partitions:
         owned.on_synced(None)
         del self._open[key]
         try:
-            if checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id:
-                state = log.export_state()  # Writes a snapshot of the producers, by path.
-            else:
-                # Its topic was deleted, its owner has heard of that and we have not.
-                state = None
+            is_ours = checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id
+            # Not ours: its topic was deleted, its owner has heard of that and we have not. A log that a shortage left
+            # half changed is opened from its files.
+            # Exporting writes a snapshot of the producers, by path.
+            state = log.export_state() if is_ours and not log.state.can_reopen else None
         except (StorageFailure, Corrupt) as error:
             logger.error("transfer of %s-%d: %s", *key, error)
             state = None

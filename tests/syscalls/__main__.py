@@ -7,8 +7,12 @@ import errno
 import logging
 import sys
 import time
+from typing import Final
 
+from tests.syscalls.faulty_disk import ERRORS
 from tests.syscalls.sweep import PATHS, calls_of, sweep, try_one
+
+CODES: Final = sorted({errno.errorcode[error] for errors in ERRORS.values() for error in errors})
 
 
 def main() -> int:
@@ -26,18 +30,15 @@ def main() -> int:
         print(problem or "every promise is kept")
         return 1 if problem else 0
     started = time.monotonic()
-    tried, found = sweep(names, options.every)
-    codes = sorted({code for _, code in tried})
-    print(f"{'path':22}{'calls':>7}" + "".join(f"{code:>8}" for code in codes))
+    total = broken = 0
+    print(f"{'path':22}{'calls':>7}" + "".join(f"{code:>8}" for code in CODES))
     for name in names:
-        row = "".join(f"{tried[name, code]:8}" for code in codes)
-        print(f"{name:22}{len(calls_of(name)):7}{row}")
-    for each in found[:40]:
-        print(each)
-    print(
-        f"{tried.total()} failures tried in {time.monotonic() - started:.0f} s, {len(found)} broke a promise"
-    )
-    return 1 if found else 0
+        tried, found = sweep([name], options.every)
+        row = "".join(f"{tried[name, code]:8}" for code in CODES)
+        print(f"{name:22}{len(calls_of(name)):7}{row}", *found[:20], sep="\n", flush=True)
+        total, broken = total + tried.total(), broken + len(found)
+    print(f"{total} failures tried in {time.monotonic() - started:.0f} s, {broken} broke a promise")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

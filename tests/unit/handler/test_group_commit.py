@@ -277,3 +277,21 @@ def test_log_that_damage_left_half_changed_stays_offline_with_its_reason(rig: Ha
         raise DiskFailed(errno.EIO, "Input/output error")
     with pytest.raises(KafkaError, match=r"offline: a swap of segments was interrupted: .*Input/output error"):
         rig.open("t")
+
+
+def test_log_that_a_shortage_left_half_changed_is_opened_by_its_next_owner(
+    start: Callable[..., HandlerRig],
+) -> None:
+    rig = start(handlers=2, settings={"kproc.flush": "group"})
+    rig.create_topic("t", partitions=4)
+    index = next(each for each in range(4) if rig.owner("t", each) == 1)
+    rig.set_handler_count(1)
+    fields = produce_fields([("t", bytes(16), [(index, batch(b"value"))])], acks=1)
+    rig.processors[0].ask(ApiKey.PRODUCE, VERSION, fields)
+    log = rig.open("t", index).log
+    with pytest.raises(Shortage), log.state.done_or_offline("a swap of segments"):
+        raise Shortage(errno.EMFILE, "Too many open files")
+    rig.set_handler_count(2)
+    answer = rig.processors[1].ask(ApiKey.PRODUCE, VERSION, fields)
+    row = answer["responses"][0]["partition_responses"][0]
+    assert (row["error_code"], row["base_offset"]) == (0, 1)
