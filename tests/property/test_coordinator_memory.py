@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from kproc.clock import NS_PER_MS, ManualClock
 from kproc.config import Config
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import DueOf, KnownTopics, Producer, Timing
+from kproc.coordinator.rules import DueOf, Producer, Timing
 from kproc.deadlines import Deadlines
 from kproc.errors import ErrorCode
 from kproc.group.coordinator import CommitRequest, GroupCoordinator
@@ -38,7 +38,7 @@ from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequ
 from kproc.transaction.records import decode_record
 from kproc.transaction.state import COMPLETED, NO_EPOCH, PREPARED, PartitionKey
 from kproc.wire.record_batch import decode_records, parse_header
-from tests.support.coordinators import UNGUARDED
+from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
@@ -85,7 +85,7 @@ class Scene(Generic[C]):
         self.deadlines_of_load: Deadlines[DueOf] = Deadlines()
         shard = Shard(self.kind(), self.owned, CONFIG, self.clock, self.deadlines_of_load, {}, 1, UNGUARDED)
         while not shard.is_loaded:
-            shard.load_some(KnownTopics(lambda _name: TOPIC_ID, {}))
+            shard.load_some(ALL_TOPICS)
             assert not shard.is_damaged
         return shard
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import KnownTopics, Producer
+from kproc.coordinator.rules import Producer
 from kproc.deadlines import Deadlines
 from kproc.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.group.records import CommittedOffset, OffsetKey
@@ -29,7 +29,7 @@ from kproc.handler.coordinator_shard import Shard
 from kproc.handler.groups import groups
 from kproc.storage.log import LogConfig
 from tests.support.compaction import compact
-from tests.support.coordinators import UNGUARDED
+from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
 from tests.support.owned_log import OwnedLog
 
@@ -83,7 +83,7 @@ class Scene:
         )
         with patch.object(coordinator_shard, "LOAD_CHUNK_BYTES", chunk_bytes):
             while not self.shard.is_loaded:
-                self.shard.load_some(KnownTopics(lambda _name: TOPIC_ID, {}))
+                self.shard.load_some(ALL_TOPICS)
                 assert not self.shard.is_damaged
                 if compacts:
                     self.compact()

@@ -19,9 +19,9 @@ from kproc.handler.coordinator_shard import CoordinatorKind, Shard
 from kproc.storage.log import LogConfig
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
-from tests.support.coordinators import UNGUARDED
+from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.failing_fs import FailingFs
-from tests.support.logs import TOPIC_ID, LogRig
+from tests.support.logs import LogRig
 from tests.support.owned_log import OwnedLog
 
 A, B = Producer(7, 0), Producer(8, 3)
@@ -85,7 +85,7 @@ class Rig:
             end_transaction=Notes.end_transaction if with_transactions else None,
         )
         shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {}, 0, UNGUARDED)
-        shard.load_some(KnownTopics(lambda _name: TOPIC_ID, {}))
+        shard.load_some(ALL_TOPICS)
         assert shard.is_loaded
         return shard
 

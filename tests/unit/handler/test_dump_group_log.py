@@ -10,13 +10,13 @@ import pytest
 from kproc.clock import ManualClock
 from kproc.config import Config
 from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import KnownTopics, Producer
+from kproc.coordinator.rules import Producer
 from kproc.deadlines import Deadlines
 from kproc.group.coordinator import CommitRequest
 from kproc.group.records import CommittedOffset, OffsetKey
 from kproc.handler.coordinator_shard import Shard
 from kproc.handler.groups import groups
-from tests.support.coordinators import UNGUARDED
+from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig
@@ -34,7 +34,7 @@ def fill(rig: LogRig) -> None:
     with closing(rig.open()) as log:
         clock = ManualClock(wall_ms=NOW_MS)
         shard = Shard(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0, UNGUARDED)
-        shard.load_some(KnownTopics(lambda _name: TOPIC_ID, {}))
+        shard.load_some(ALL_TOPICS)
         for offset, producer in ((1, None), (2, Producer(7, 0)), (3, Producer(8, 4))):
             value = CommittedOffset(offset=offset, commit_timestamp_ms=NOW_MS, topic_id=TOPIC_ID)
             request = CommitRequest(

@@ -10,7 +10,7 @@ import pytest
 
 from kproc.clock import ManualClock
 from kproc.config import Config
-from kproc.coordinator.rules import DueOf, KnownTopics
+from kproc.coordinator.rules import DueOf
 from kproc.deadlines import Deadlines
 from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.handler import coordinator_shard
@@ -20,7 +20,7 @@ from kproc.storage.validate import COORDINATOR
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
-from tests.support.coordinators import UNGUARDED
+from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.logs import TOPIC_ID, LogRig
 
 BATCHES = 12
@@ -44,7 +44,7 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
         for _ in range(BATCHES + 1):
             if shard.is_loaded or shard.is_damaged:
                 break
-            shard.load_some(KnownTopics(lambda _name: TOPIC_ID, {}))
+            shard.load_some(ALL_TOPICS)
         assert shard.is_loaded, f"pieces of {piece} bytes"
         found = shard.coordinator.offsets.of_group("g")["t"]
         assert {index: each.offset for index, each in found.items()} == {n: n for n in range(BATCHES)}
