@@ -251,7 +251,7 @@ class Reader:
             self._look_for_broker()
         self._quiet_polls = 0 if records else self._quiet_polls + 1
         if not records and (self._fatal is not None or self._is_look_due()):
-            self._look_for_unreadable()
+            self._find_unreadable()
         if self._fatal is not None and not records:
             raise Failure(f"{self._topics}: {self._fatal}")
         return records
@@ -285,7 +285,7 @@ class Reader:
         polls = self._quiet_polls
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
 
-    def _look_for_unreadable(self) -> None:
+    def _find_unreadable(self) -> None:
         """Look whether a batch that cannot be read is in the way. Name it, and end or go on behind it."""
         from confluent_kafka import TopicPartition
 

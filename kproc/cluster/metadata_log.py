@@ -312,7 +312,7 @@ class MetadataLog:
 
 
 def is_missing(fs: Fs, data_directory: Path) -> bool:
-    """Whether a data directory has no metadata: no snapshot, and no log with a byte in it. Raises StorageFailure."""
+    """Return True if a directory has neither a snapshot nor a log with a byte in it. Raises StorageFailure."""
     directory = data_directory / DIRECTORY_NAME
     if not fs.exists(directory):
         return True

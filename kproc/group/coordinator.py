@@ -180,7 +180,7 @@ class GroupCoordinator:
             group = self._add_unwritten(group_id)
         group.join(request, self._timing.now_ms(), reply)
         self._watch(group_id)
-        self._end_unused(group_id)
+        self._delete_unused(group_id)
 
     def _add_unwritten(self, group_id: str) -> ClassicGroup:
         """Add a group of which nothing is in the log. The oldest one that nobody uses leaves if there are too many."""
@@ -191,7 +191,7 @@ class GroupCoordinator:
             del self._unwritten[oldest_id]
             oldest = self._groups.get(oldest_id)
             if oldest is not None and oldest.is_empty and not oldest.generation:
-                self._end_without_offsets(oldest_id)
+                self._delete_without_offsets(oldest_id)
         return group
 
     def _add_pending(self, group_id: str, member_id: str) -> None:
@@ -203,13 +203,13 @@ class GroupCoordinator:
             if group is not None:
                 group.discard_pending(oldest_id, self._timing.now_ms())
 
-    def _end_unused(self, group_id: str) -> None:
+    def _delete_unused(self, group_id: str) -> None:
         """End a group of which nothing is in the log and that nobody is about to join."""
         group = self._groups.get(group_id)
         if group is not None and group.has_no_history:
-            self._end_without_offsets(group_id)
+            self._delete_without_offsets(group_id)
 
-    def _end_without_offsets(self, group_id: str) -> None:
+    def _delete_without_offsets(self, group_id: str) -> None:
         if not self.offsets.of_group(group_id) and not self.offsets.pending.has_group(group_id):
             self._end(group_id)
 
@@ -391,7 +391,7 @@ class GroupCoordinator:
         if group is not None:
             group.tick(self._timing.now_ms())
             self._watch(name)
-            self._end_unused(name)
+            self._delete_unused(name)
 
     def _watch(self, group_id: str) -> None:
         """A group may have got an earlier deadline."""

@@ -56,7 +56,7 @@ class Roster:
         assert member.join_reply is None, member.member_id
         assert member.sync_reply is None, member.member_id
         del self.members[member.member_id]
-        self._forget_protocols(member)
+        self._remove_protocols(member)
         if member.group_instance_id is not None:
             del self.static_ids[member.group_instance_id]
         if self.leader == member.member_id:
@@ -75,11 +75,11 @@ class Roster:
 
     def update(self, member: Member, request: JoinRequest) -> None:
         """A member joins again, perhaps with other protocols and timeouts."""
-        self._forget_protocols(member)
+        self._remove_protocols(member)
         member.take(request)
         self._known_by.update(names_of(member.protocols))
 
-    def _forget_protocols(self, member: Member) -> None:
+    def _remove_protocols(self, member: Member) -> None:
         """Count the protocols of a member no more. A name that nobody knows any more leaves."""
         for name in names_of(member.protocols):
             if self._known_by[name] == 1:

@@ -167,7 +167,7 @@ class Handshakes:
     def _begin(self, transport: TlsTransport, connection: Connection) -> None:
         self._begun[transport.fd] = transport, self._state.now_ns
         self._begun_shares.put(connection, 1)
-        self._forget_hello(connection)
+        self._discard_hello(connection)
         while len(self._begun) > self._begun_max:
             victim = self._surplus()
             self._drop(victim, f"{self._begun_max} handshakes are under way (kproc.tls.handshakes.max)")
@@ -194,7 +194,7 @@ class Handshakes:
 
     def finished(self, transport: TlsTransport) -> None:
         """A handshake is over. Raises OSError if the client's certificate makes it nobody."""
-        self._end_handshake(transport)
+        self._close_handshake(transport)
         self._state.counts[SLOT["tls_handshakes"]] += 1
         connection = self._table.by_fd[transport.fd]
         certificate = transport.peer_certificate()
@@ -252,10 +252,10 @@ class Handshakes:
 
     def forget(self, transport: TlsTransport) -> None:
         """The connection is closed."""
-        self._end_handshake(transport)
+        self._close_handshake(transport)
         self._certificates.discard(transport.fd)
 
-    def _end_handshake(self, transport: TlsTransport) -> None:
+    def _close_handshake(self, transport: TlsTransport) -> None:
         fd = transport.fd
         self._open.pop(fd, None)
         connection = self._connections.pop(fd, None)
@@ -263,7 +263,7 @@ class Handshakes:
             return
         if self._begun.pop(fd, None) is not None:
             self._begun_shares.remove(connection)
-        self._forget_hello(connection)
+        self._discard_hello(connection)
         key = _key_of(connection)
         waiting = self._turns.get(key, {})
         if waiting.pop(fd, None) is not None:
@@ -271,7 +271,7 @@ class Handshakes:
             if not waiting:
                 del self._turns[key]
 
-    def _forget_hello(self, connection: Connection) -> None:
+    def _discard_hello(self, connection: Connection) -> None:
         self._hello_bytes -= self._hello_shares.amount_of(connection)
         self._hello_shares.remove(connection)
 

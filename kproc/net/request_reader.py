@@ -360,7 +360,7 @@ class RequestReader:
         if connection.client is None:
             connection.client = client_of(block.view)
         if block.memory is self._login_memory:
-            self._pass_on_login_block(connection, block)
+            self._publish_login_block(connection, block)
             return
         target = connection.home
         gate = connection.gate
@@ -387,7 +387,7 @@ class RequestReader:
         self._blocks.lend(connection, block, target)
         self._passed(connection, target, 1)
 
-    def _pass_on_login_block(self, connection: Connection, block: Block) -> None:
+    def _publish_login_block(self, connection: Connection, block: Block) -> None:
         """Copy a large frame of a client that logs in into the ring of its home."""
         home = connection.home
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)

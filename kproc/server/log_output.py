@@ -42,7 +42,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             now_ns = monotonic_ns()
-            self._tell_of_floods(now_ns)
+            self._report_floods(now_ns)
             rate = self._rates.get(record.name)
             if rate is None:
                 rate = self._rates[record.name] = _LoggerRate(now_ns)
@@ -54,7 +54,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         except Exception:  # noqa: BLE001 - as in logging.StreamHandler
             self.handleError(record)
 
-    def _tell_of_floods(self, now_ns: int) -> None:
+    def _report_floods(self, now_ns: int) -> None:
         for name, rate in list(self._rates.items()):
             if now_ns - rate.since_ns >= _SECOND_NS:
                 del self._rates[name]

@@ -205,7 +205,7 @@ def _cut_offsets(each: Range, kind: type[Filter], value: Any) -> Range:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Bounds:
     """Where a stream's next batch begins and where it may end."""
 
     begin: Offsets
@@ -278,11 +278,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch; `start` itself, to the letter, where there is to be none."""
-        look = self._look(start)
-        begin, end = look.begin, look.end
+        bounds = self._next_bounds(start)
+        begin, end = bounds.begin, bounds.end
         if not isinstance(limit, ReadAllAvailable):
             begin = self._with_new(begin, end)
-            if self._target is None and not look.is_recreated and self._is_to_wait(begin, end):
+            if self._target is None and not bounds.is_recreated and self._is_to_wait(begin, end):
                 end = begin = from_json(start)
             if self.options.max_offsets is not None:
                 end = limited(self.options.max_offsets, begin, end)
@@ -292,14 +292,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start != self._initial:
             first = None
         self._has_begun = first is None
-        if end == from_json(start) and self._has_begun and not look.is_recreated:
+        if end == from_json(start) and self._has_begun and not bounds.is_recreated:
             if self._target is None:
                 self._rest()
             return start
         self._idle_ms = 0
         return to_json(end, ids=self._ids, start=first)
 
-    def _look(self, start: dict[str, Any]) -> _Look:
+    def _next_bounds(self, start: dict[str, Any]) -> _Bounds:
         """Return where the next batch begins and where it may end; report what was lost.
 
         With failOnDataLoss=false a topic that was deleted and created again is read from its log's start, because it
@@ -333,7 +333,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             self._target = {**target, **{each: end[each] for each in end if each.topic in again}}
         self._gone = {partition for partition in begin if partition not in now}
-        return _Look(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
+        return _Bounds(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
 
     def _rest(self) -> None:
         """Nothing is new. Without a trigger Spark asks 80 times a second, so it is answered later and later."""

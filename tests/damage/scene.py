@@ -32,7 +32,7 @@ _COMPACTED: Final = {
 
 @dataclass
 class Promises:
-    """What was acknowledged, by partition."""
+    """Acknowledged records by partition."""
 
     records: dict[Partition, dict[int, bytes]] = field(default_factory=dict)
     starts: dict[Partition, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What another user of the same host can read of a broker: the port, and who runs; no record, memory or socket.
+"""Another user of the same host sees the port and who runs; no record, memory or socket.
 
 And what another user can make root's commands believe: nothing that they did not check.
 """

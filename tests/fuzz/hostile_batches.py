@@ -125,7 +125,7 @@ def bombs() -> Iterator[bytes]:
 
 
 def hostile_batches(source: random.Random, count: int) -> Iterator[bytes]:
-    """So many batches, the bombs among them."""
+    """Return `count` batches, the bombs among them."""
     yield from bombs()
     for _ in range(count):
         yield hostile_batch(source)

@@ -35,7 +35,7 @@ Value = Hashable
 
 
 class Outcome(Enum):
-    """How a transaction ended, as far as its client knows."""
+    """The end of a transaction, as far as its client knows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -63,7 +63,7 @@ class Append(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """What one reader got between two offsets, the second one excluded."""
+    """Records that one reader got between two offsets, the second one excluded."""
 
     reader: str
     partition: Partition
@@ -87,7 +87,7 @@ class Transaction:
 
 @dataclass
 class Report:
-    """What was checked, and what was found."""
+    """Counts of checked operations, and the anomalies that were found."""
 
     operations: int = 0
     anomalies: list[Anomaly] = field(default_factory=list)
@@ -140,7 +140,7 @@ class HistoryChecker:
         self._transactions[transaction].outcome = outcome
 
     def lose_power(self) -> None:
-        """What was read and is not in the log in the end was not synced: its offsets may be given again."""
+        """Check reads of records that the final log lacks: they were not synced, and their offsets may be reused."""
         self._passages.clear()
         self._given.clear()
 

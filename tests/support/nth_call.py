@@ -49,10 +49,10 @@ class NthCall:
 
     @property
     def failed(self) -> int:
-        """How many calls have failed since `arm`."""
+        """Return the number of calls that have failed since `arm`."""
         return int(_WORDS.unpack(self._map[:])[3])
 
     @property
     def seen(self) -> int:
-        """How many calls of the kind were made since `arm`."""
+        """Return the number of calls of the kind since `arm`."""
         return int(_WORDS.unpack(self._map[:])[4])

@@ -35,7 +35,7 @@ _COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "
 
 
 class Path(NamedTuple):
-    """What runs before the calls are counted, and what while they are."""
+    """Steps before the calls are counted, and steps whose calls are counted."""
 
     prepare: list[Step]
     steps: list[Step]
@@ -173,7 +173,7 @@ PATHS: Final[dict[str, Path]] = {
 
 
 class _Scene(Scene):
-    """One that may refuse a partition while a call fails."""
+    """A judge that lets a partition be refused while a call fails."""
 
     def owned(self, name: str, index: int = 0) -> OwnedPartition | None:
         try:

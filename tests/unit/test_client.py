@@ -168,7 +168,7 @@ def test_a_closed_connection_is_told():
 
 @pytest.mark.parametrize("result", [{}, {"processes": [{"role": "supervisor"}]}])
 def test_operate_with_missing_field_is_one_error(result):
-    """Whoever listens at the port may answer anything: commands say so in a line, without a traceback."""
+    """Any program may listen at the port. Commands report odd answers in a line, without a traceback."""
 
     def answer(sock):
         frame = read_frame(sock)

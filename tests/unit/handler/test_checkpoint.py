@@ -1,4 +1,4 @@
-"""What a Handler takes from the cleaner's checkpoints: by topic id, whatever the clock says."""
+"""A Handler uses the cleaner's checkpoints by topic id, whatever the clock says."""
 
 from __future__ import annotations
 
