@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -27,7 +27,9 @@ class WarmBroker:
     def __init__(self, data: Path) -> None:
         self._data = data
         self._pid = 0
-        self._scratch = Path(tempfile.mkdtemp(prefix="warm-"))
+        self._scratch = data.with_name(f"{data.name}-printed")  # Goes with the caller's directory.
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir(parents=True)
         self.bootstrap = ""
 
     def __enter__(self) -> WarmBroker:
