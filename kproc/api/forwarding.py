@@ -189,5 +189,13 @@ def _serve_ours(
         resume = partial(go_on, later.wanted)
         if later.recovering is None:
             services.transfers.later((topic, index), resume)
-        else:  # An error of the sync takes the log offline: the next turn answers that.
-            later.recovering.when_synced(later.recovering.recovered_end, lambda _code: resume(True))
+            return
+
+        def on_synced(code: int) -> None:
+            # A shortage leaves the log open and recovering: another turn would only wait again.
+            if code:
+                on_answer(operation_.failed(index, ErrorCode(code), None))
+            else:
+                resume(True)
+
+        later.recovering.when_synced(later.recovering.recovered_end, on_synced)

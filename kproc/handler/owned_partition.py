@@ -160,8 +160,9 @@ class OwnedPartition:
                 self._owner.unsynced.pop(self, None)
             self._wake_readers()
             return
-        while waiting:
-            on_done = waiting.popleft()[1]
+        # A callback may wait again: that is for the next round, or this loop would not end.
+        self._waiting = deque()
+        for _, on_done in waiting:
             try:
                 on_done(int(ErrorCode.KAFKA_STORAGE_ERROR))
             except Exception as error:  # noqa: BLE001 - contained, as above

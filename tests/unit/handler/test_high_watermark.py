@@ -11,6 +11,8 @@ import pytest
 from kproc.errors import ErrorCode
 from kproc.handler.fetch_fast_path import ParkedFetch
 from kproc.role.partition_table import ROW_WORDS
+from kproc.storage.fs import Shortage
+from kproc.storage.log_durability import LogDurability
 from kproc.wire.header import ApiKey
 from tests.support.logs import NOW_MS, batch, sequenced
 from tests.support.raw import fetch_fields, list_offsets_fields, produce_fields, values_of
@@ -77,6 +79,16 @@ def offset_of(rig: HandlerRig, timestamp: int, *, isolation: int = 0) -> int | N
     row = found[0].fields(ApiKey.LIST_OFFSETS, 7)["topics"][0]["partitions"][0]
     assert row["error_code"] == 0
     return int(row["offset"])
+
+
+def fail_sync_points(patch: pytest.MonkeyPatch, error: OSError) -> None:
+    """Let no round of syncs start."""
+
+    def fail(_durability: LogDurability, *, closes: bool = False) -> None:
+        del closes
+        raise error
+
+    patch.setattr(LogDurability, "sync_point", fail)
 
 
 def end_round(rig: HandlerRig, at: int = 0) -> None:
@@ -245,6 +257,46 @@ def test_readers_get_the_error_of_the_first_sync_after_a_recovery(rig: HandlerRi
     )
     row = answers[WRITER].fields(ApiKey.LIST_OFFSETS, 7)["topics"][0]["partitions"][0]
     assert row["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_list_offsets_after_recovery_gets_a_syncs_shortage(
+    rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shortage leaves the log open, so a request that waited again would wait for ever."""
+    send(rig, b"a", acks=1)
+    rig.kill(0)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
+    rig.start_handler(0, is_restart=True)
+
+    with monkeypatch.context() as short:
+        fail_sync_points(short, Shortage(errno.EMFILE, "Too many open files"))
+        fields = list_offsets_fields("t", [(0, LATEST)])
+        rig.processors[0].send(ApiKey.LIST_OFFSETS, 7, fields, connection=WRITER)
+        rig.settle()
+    (answer,) = answers_to(rig, WRITER)
+    row = answer.fields(ApiKey.LIST_OFFSETS, 7)["topics"][0]["partitions"][0]
+    assert row["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
+    rig.advance_ms(1000)
+    rig.settle()
+    end_round(rig)
+    assert offset_of(rig, LATEST) == 1
+
+
+def test_waiter_that_waits_again_is_not_answered_twice(rig: HandlerRig) -> None:
+    """A failed round answers the waiters that it found, and ends."""
+    send(rig, acks=1)
+    owned = parts_of(rig.handler()).partitions.get("t", rig.image_of("t"))
+    codes: list[int] = []
+
+    def wait_again(code: int) -> None:
+        codes.append(code)
+        if len(codes) < 3:
+            owned.when_synced(1, wait_again)
+
+    owned.when_synced(1, wait_again)
+    owned.on_synced(OSError(errno.EIO, "Input/output error"))
+    assert codes == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert owned.is_waited_for
 
 
 def test_transfer_waits_until_hidden_records_are_synced(start: Start) -> None:
