@@ -419,6 +419,8 @@ class PartitionTransfer:
 
     def tick(self) -> None:
         """End waits and drop unclaimed states that are too old. Called once a second."""
+        # A sync that could not start ends its waits, and no round follows that would close these partitions.
+        self.retire()
         now_ns = self._now_ns()
         for arrival in list(self._arrivals.values()):
             if arrival.waiters and now_ns - arrival.since_ns > _WAIT_NS:

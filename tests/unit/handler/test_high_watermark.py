@@ -11,7 +11,7 @@ import pytest
 from kproc.errors import ErrorCode
 from kproc.handler.fetch_fast_path import ParkedFetch
 from kproc.role.partition_table import ROW_WORDS
-from kproc.storage.fs import Shortage
+from kproc.storage.fs import DiskFailed, Shortage
 from kproc.storage.log_durability import LogDurability
 from kproc.wire.header import ApiKey
 from tests.support.logs import NOW_MS, batch, sequenced
@@ -317,3 +317,27 @@ def test_transfer_waits_until_hidden_records_are_synced(start: Start) -> None:
     end_round(rig)
     log = rig.open("t", index).log
     assert (rig.partitions(0).find(("t", index)), log.high_watermark, log.end_offset) == (None, 1, 1)
+
+
+def test_transfer_ends_when_its_last_sync_cannot_start(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log goes offline between two rounds, so no end of a round closes it."""
+    rig = start(handlers=2, settings=GROUP)
+    rig.create_topic("t", partitions=4)
+    index = next(each for each in range(4) if rig.owner("t", each) == 1)
+    rig.set_handler_count(1)
+    other = next(each for each in range(4) if each != index)
+    # The first round runs without the second record, which waits for the next round.
+    for partition, connection in ((other, READER), (index, WRITER)):
+        fields = produce_fields([("t", NO_ID, [(partition, batch(b"v"))])], acks=-1)
+        rig.processors[0].send(ApiKey.PRODUCE, 9, fields, connection=connection)
+        rig.settle()
+    log = rig.open("t", index).log
+    rig.set_handler_count(2)
+    assert rig.partitions(0).find(("t", index)) is not None
+    with monkeypatch.context() as failing:
+        fail_sync_points(failing, DiskFailed(errno.EIO, "Input/output error"))
+        end_round(rig)
+    assert log.is_offline
+    rig.advance_ms(1000)
+    rig.settle()
+    assert rig.partitions(0).find(("t", index)) is None
