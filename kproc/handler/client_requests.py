@@ -97,8 +97,10 @@ class ClientRequests:
     """One per Handler."""
 
     __slots__ = (
+        "_admitted",
         "_batch_max",
         "_coordinators",
+        "_copied_bytes",
         "_divided",
         "_fetch_paths",
         "_holders",
@@ -108,7 +110,6 @@ class ClientRequests:
         "_released",
         "_services",
         "_timed",
-        "_without_room",
         "large",
         "log",
         "logins",
@@ -116,6 +117,7 @@ class ClientRequests:
         "rates",
         "refused",
         "served",
+        "without_room",
     )
 
     def __init__(
@@ -146,7 +148,10 @@ class ClientRequests:
         # The connection that each divided request holds.
         self._holders: dict[Job, tuple[Client, bytes]] = {}
         self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
-        self._without_room: deque[tuple[Client, bytes]] = deque()  # Whose next request would be one too many.
+        # Connections whose next large request waits until there is room for it, in their order.
+        self.without_room: deque[tuple[Client, bytes]] = deque()
+        self._admitted: tuple[Client, bytes] | None = None  # The first of them, while it is served.
+        self._copied_bytes = 0  # Of frames of held connections that were recalled from the arena.
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -407,13 +412,19 @@ class ClientRequests:
 
     def has_steps(self) -> bool:
         """Return True if `work_large` has something to do at once."""
-        return self._divided.is_ready()
+        return self._divided.is_ready() or bool(self.without_room and self._has_room_for_first())
 
     def work_large(self) -> int:
         """Take one step of one large request. Then serve the connections whose large requests are answered."""
         work = self._divided.work()
         while self._released:
             self._release(*self._released.popleft())
+        # Whatever made room: an answer, a client that has gone, a Processor that has ended.
+        while self.without_room and self._has_room_for_first():
+            self._admitted = self.without_room.popleft()
+            self._release(*self._admitted)
+            self._admitted = None
+            work += 1
         self._produce.flush()
         if self._coordinators.dirty:
             self._coordinators.flush()
@@ -435,29 +446,32 @@ class ClientRequests:
         held = client.held.get(key)
         if held is None:
             api_key = int.from_bytes(frame[:2], "big")
-            if api_key in (_PRODUCE, _FETCH) or self._divided.has_room(len(frame)):
+            # Newcomers wait behind those that wait already, else small ones would overtake a large one for ever.
+            is_next = not self.without_room or self._admitted == (client, key)
+            if api_key in (_PRODUCE, _FETCH) or (is_next and self._divided.has_room(len(frame))):
                 return False
             client.paths[key] = client.held[key] = held = HeldConnection(None)
-            self._without_room.append((client, key))
+            self.without_room.append((client, key))
         held.keep_block(record)
         return True
 
-    def _clients_held(self) -> set[Client]:
-        return {client for client, _ in (*self._holders.values(), *self._without_room)}
+    def _has_room_for_first(self) -> bool:
+        client, key = self.without_room[0]
+        return self._divided.has_room(client.held[key].first_bytes)
 
     def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
         """Copy a frame of a held connection out of the arena. Return False if it stays there: copies are bounded."""
-        copied = sum(held.copied_bytes for each in self._clients_held() for held in each.held.values())
-        arena = client.link.arena
+        arena, held = client.link.arena, client.held[key]
         assert arena is not None, "a Processor's link comes with its arena"
-        return client.held[key].copy_block(sequence, arena.view, _COPIED_BYTES_MAX - copied)
+        before = held.copied_bytes
+        is_free = held.copy_block(sequence, arena.view, _COPIED_BYTES_MAX - self._copied_bytes)
+        self._copied_bytes += held.copied_bytes - before
+        return is_free
 
     def _on_end(self, job: Job) -> None:
-        """A large request is over: go on with its connection, and with one that waits for room."""
+        """Go on with the connection of a large request that is over."""
         if job in self._holders:
             self._released.append(self._holders.pop(job))
-        if self._without_room:
-            self._released.append(self._without_room.popleft())
 
     def _release(self, client: Client, key: bytes) -> None:
         """Serve what a connection sent meanwhile, up to its next large request."""
@@ -465,18 +479,20 @@ class ClientRequests:
         if held is None:
             return
         client.paths.pop(key, None)
+        self._copied_bytes -= held.copied_bytes
         if held.divided is not None and held.divided.request.is_closed:
             self._free_blocks(client, held)
             return
         for at, (kind, record) in enumerate(held.records):
             view = memoryview(record)
-            if kind == REQUEST:
-                self._serve_frames(client, view)
-            else:
+            if kind == REQUEST_BLOCK:
                 self._serve_block(client, view)
+            else:
+                self._serve_frames(client, view)
             again = client.held.get(key)
             if again is not None:
-                again.records += held.records[at + 1 :]
+                again.add_records(held.records[at + 1 :])
+                self._copied_bytes += again.copied_bytes
                 return
 
     def _abandon(self, client: Client, key: bytes) -> None:
@@ -484,8 +500,9 @@ class ClientRequests:
         held = client.held.pop(key, None)
         if held is None:
             return
+        self._copied_bytes -= held.copied_bytes
         if held.divided is None:
-            self._without_room.remove((client, key))
+            self.without_room.remove((client, key))
         else:
             self._holders.pop(held.divided, None)
             self._divided.abandon(held.divided)

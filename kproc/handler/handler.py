@@ -259,11 +259,14 @@ class Handler(LinkedAgent):
                 or self._unlinked.waiting
                 or self._requests.moving
                 or self._requests.large
+                or self._requests.without_room
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
         is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
-        is_answered = not self._requests.large and not self._requests.moving.has_holders()
+        is_answered = not (
+            self._requests.large or self._requests.without_room or self._requests.moving.has_holders()
+        )
         return super().is_drained() and is_synced and is_answered
 
     def close(self) -> str | None:
@@ -283,7 +286,9 @@ class Handler(LinkedAgent):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def _due_ms(self, now_ns: int) -> int:
-        if self._transfers.is_opening or (self._requests.large and self._requests.has_steps()):
+        if self._transfers.is_opening:
+            return 0
+        if (self._requests.large or self._requests.without_room) and self._requests.has_steps():
             return 0
         due_ms = self._coordinators.due_ms
         if due_ms > self._sleep_ms_max:
@@ -306,7 +311,7 @@ class Handler(LinkedAgent):
             work += self._transfers.go_on_opening()
         for _, client in self._serving:
             work += self._requests.drain(client)
-        if self._requests.large:
+        if self._requests.large or self._requests.without_room:
             work += self._requests.work_large()
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.

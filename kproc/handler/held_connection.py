@@ -7,9 +7,13 @@ Handler's fast paths, so that no other connection pays for the check.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kproc.role.divided_requests import DividedRequest
 from kproc.transport.envelope import BLOCK, HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK
+
+# Kind of a REQUEST record that was copied out of the arena.
+COPIED: Final = -1
 
 
 class HeldConnection:
@@ -39,9 +43,20 @@ class HeldConnection:
         self.records.append((REQUEST, bytearray(b"".join((head, len(frame).to_bytes(4, "big"), frame)))))
         return True
 
+    @property
+    def first_bytes(self) -> int:
+        """The length of the first request that waits."""
+        kind, record = self.records[0]
+        return BLOCK.unpack_from(record, HEAD_BYTES)[1] if kind == REQUEST_BLOCK else len(record)
+
     def keep_block(self, record: memoryview) -> None:
         """Keep a REQUEST_BLOCK record, not the frame that it names."""
         self.records.append((REQUEST_BLOCK, bytearray(record)))
+
+    def add_records(self, records: list[tuple[int, bytearray]]) -> None:
+        """Add what the connection sent behind an earlier large request."""
+        self.records += records
+        self.copied_bytes += sum(len(record) for kind, record in records if kind == COPIED)
 
     def copy_block(self, sequence: int, view_of: Callable[[int, int], memoryview], bytes_max: int) -> bool:
         """Copy a kept frame, because the Processor recalls its block. Return False if it has more than `bytes_max`."""
@@ -51,10 +66,10 @@ class HeldConnection:
                 offset, length = BLOCK.unpack_from(record, HEAD_BYTES)
                 if length > bytes_max:
                     return False
-                self.copied_bytes += length
                 head = HEAD.pack(connection_id, number, listener, flags)
                 frame = view_of(offset, length)
                 copy = bytearray(b"".join((head, length.to_bytes(4, "big"), frame)))
-                self.records[at] = REQUEST, copy
+                self.records[at] = COPIED, copy
+                self.copied_bytes += len(copy)
                 break
         return True

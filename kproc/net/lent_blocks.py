@@ -13,8 +13,10 @@ from kproc.net.connection import Block, Connection
 from kproc.net.handler_peer import HandlerPeer
 from kproc.transport.agent import BlockOwner
 from kproc.transport.envelope import HEAD, RECALL_BLOCK
+from kproc.wire.header import ApiKey
 
 _RECALLED: Final = -1
+_PRODUCE: Final = ApiKey.PRODUCE.to_bytes(2, "big")  # A frame begins with its API key.
 
 
 class LentBlocks:
@@ -25,13 +27,17 @@ class LentBlocks:
     def __init__(self, arena: BlockOwner) -> None:
         self._arena = arena
         self._seen: dict[tuple[int, int], bool] = {}  # At the last look: whether they are recalled.
-        # By connection and sequence: the block's offset, or _RECALLED; the Handler that has it; the request's length.
+        # By connection and sequence: the block's offset, or _RECALLED; the Handler that has it; how many bytes that
+        # Handler may keep when the block is recalled.
         self.by_request: dict[tuple[int, int], tuple[int, HandlerPeer, int]] = {}
 
     def lend(self, connection: Connection, block: Block, handler: HandlerPeer) -> None:
         """Lend a block of the arena, which holds the connection's next request, to a Handler."""
+        # A Produce that waits has been appended, mostly for a sync: the Handler keeps nothing of its records. If it
+        # counted, a disk that stalls for seconds would close honest producers.
+        kept_bytes = 0 if block.view[: len(_PRODUCE)] == _PRODUCE else block.length
         block.memory.hand_out(connection, block)
-        self.by_request[connection.id, connection.next_sequence] = (block.offset, handler, block.length)
+        self.by_request[connection.id, connection.next_sequence] = (block.offset, handler, kept_bytes)
 
     def give_back(self, connection_id: int, sequence: int) -> None:
         """Free the block that held a request, if it was in one."""
@@ -59,7 +65,7 @@ class LentBlocks:
             self.by_request[connection_id, sequence] = (_RECALLED, handler, length)
 
     def recalled_bytes(self) -> dict[int, int]:
-        """Return the length of all requests, by connection, that wait in Handlers without their blocks."""
+        """Return what Handlers may keep, by connection, of requests that wait there without their blocks."""
         sizes: dict[int, int] = {}
         for (connection_id, _), (offset, _, length) in self.by_request.items():
             if offset == _RECALLED:

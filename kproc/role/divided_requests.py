@@ -42,6 +42,8 @@ ANSWER_BYTES_MAX: Final = 16 << 20
 # Requests in work: as many, and of as many bytes together. A single one may be larger. The others wait, encoded.
 IN_WORK_MAX: Final = 4
 IN_WORK_BYTES_MAX: Final = 4 << 20
+# Requests up to here may have come in a ring.
+SMALL_BYTES: Final = 16 << 10
 # Rows that are decoded in one step.
 STEP_ROWS: Final = 200
 
@@ -422,8 +424,12 @@ class DividedRequests:
         self._waiting.append(job)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return True if a request of that size could be in work now. One alone may have any size."""
-        in_memory = sum(each.size_bytes for each in self.jobs)
+        """Return True if a large request of that size could be in work now. One alone may have any size.
+
+        Requests that came in a ring are bounded by the number of connections and do not count: many of them must not
+        keep the large ones out.
+        """
+        in_memory = sum(each.size_bytes for each in self.jobs if each.size_bytes > SMALL_BYTES)
         return not in_memory or in_memory + size_bytes <= IN_WORK_BYTES_MAX
 
     def is_ready(self) -> bool:

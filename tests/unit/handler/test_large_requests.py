@@ -226,6 +226,45 @@ def test_large_requests_wait_while_too_many_bytes_are_in_work(
     assert most <= 50_000
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_requests_without_room_are_served_when_the_large_one_ends(
+    start: Start, monkeypatch: pytest.MonkeyPatch, *, is_answered: bool
+) -> None:
+    """Two that wait are handled whole, so neither of them ends as a large request and makes room for the other."""
+    monkeypatch.setattr(divided_requests, "IN_WORK_BYTES_MAX", 31_000)
+    rig = cluster(start)
+    processor = rig.processors[0]
+    processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(5_000), connection=1)
+    find = {"key_type": 0, "coordinator_keys": ["x" * 30_000]}
+    for connection in (2, 3, 4):
+        processor.send(ApiKey.FIND_COORDINATOR, 4, find, connection=connection)
+    pass_once(rig)
+    handler = rig.handler()
+    assert len(handler._requests.without_room) == 3
+    if not is_answered:
+        processor.disconnect(1)
+    answers = processor.answers()
+    assert [each.connection_id for each in answers if each.kind == SEND] == [1, 2, 3, 4][not is_answered :]
+    assert not handler._requests.without_room
+
+
+def test_small_divided_requests_do_not_keep_large_ones_out(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of the ring are bounded by the number of connections, and do not count."""
+    monkeypatch.setattr(divided_requests, "IN_WORK_BYTES_MAX", 20_000)
+    rig = cluster(start)
+    processor = rig.processors[0]
+    for connection in range(1, 9):
+        processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(1_000), connection=connection)
+    assert 8 * len(codec.encode_request(ApiKey.DESCRIBE_GROUPS, 5, 1, "c", describe_groups(1_000))) > 20_000
+    find = {"key_type": 0, "coordinator_keys": ["x" * 30_000]}
+    processor.send(ApiKey.FIND_COORDINATOR, 4, find, connection=9)
+    pass_once(rig)
+    assert [each.connection_id for each in processor.answers(settles=False)] == [9]
+    assert len(processor.answers()) == 8
+
+
 @pytest.mark.parametrize("records_max", [2 * ROWS, ROWS // 2])
 def test_memory_of_a_large_request_is_freed_with_its_answer(
     start: Start, records_max: int, monkeypatch: pytest.MonkeyPatch
