@@ -115,16 +115,20 @@ class Partitions:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{topic}-{partition.index} is offline: {owned.log.offline_reason}",
                 )
-            self._close_interrupted(owned)
+            return self._reopen(owned, partition)
         return self._open_log((topic, partition.index), partition)
 
-    def _close_interrupted(self, owned: OwnedPartition) -> None:
-        """Close a log whose files a shortage left half changed, so that opening it again completes the change."""
+    def _reopen(self, owned: OwnedPartition, partition: PartitionImage) -> OwnedPartition:
+        """Close a log whose files a shortage left half changed, and open it again, which completes the change."""
         logger.warning("%s-%d is opened again: %s", *owned.key, owned.log.offline_reason)
         del self._open[owned.key]
         self.unsynced.pop(owned, None)
-        owned.on_synced(OSError(owned.log.offline_reason))
         owned.log.close(clean=False)
+        try:
+            return self._open_log(owned.key, partition)
+        finally:
+            # Last, because a callback may get the partition: it must find the log that was opened here.
+            owned.on_synced(OSError(owned.log.offline_reason))
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
         """The partition if it is open already."""
@@ -334,8 +338,9 @@ class Partitions:
         if log in self.syncing or (is_waited_for and not log.is_offline):
             return None
         self.unsynced.pop(owned, None)
-        owned.on_synced(None)
+        # First, because a callback may get the partition, which would open an interrupted log again.
         del self._open[key]
+        owned.on_synced(None)
         try:
             is_ours = checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id
             # Not ours: its topic was deleted, its owner has heard of that and we have not. A log that a shortage left

@@ -275,7 +275,9 @@ def test_log_that_damage_left_half_changed_stays_offline_with_its_reason(rig: Ha
     log = rig.open("t").log
     with pytest.raises(DiskFailed), log.state.done_or_offline("a swap of segments"):
         raise DiskFailed(errno.EIO, "Input/output error")
-    with pytest.raises(KafkaError, match=r"offline: a swap of segments was interrupted: .*Input/output error"):
+    with pytest.raises(
+        KafkaError, match=r"offline: a swap of segments was interrupted: .*Input/output error"
+    ):
         rig.open("t")
 
 
@@ -295,3 +297,44 @@ def test_log_that_a_shortage_left_half_changed_is_opened_by_its_next_owner(
     answer = rig.processors[1].ask(ApiKey.PRODUCE, VERSION, fields)
     row = answer["responses"][0]["partition_responses"][0]
     assert (row["error_code"], row["base_offset"]) == (0, 1)
+
+
+def test_reopened_log_is_open_when_its_waiters_get_the_error(rig: HandlerRig) -> None:
+    """A waiter that uses the partition again must not open the log a second time."""
+    send(rig, acks=1)
+    rig.settle()
+    owned = rig.open("t")
+    opened: list[object] = []
+    owned.when_synced(1, lambda _code: opened.append(rig.open("t")))
+    with pytest.raises(Shortage), owned.log.state.done_or_offline("a swap of segments"):
+        raise Shortage(errno.EMFILE, "Too many open files")
+    found = rig.open("t")
+    assert opened == [found]
+    assert found is not owned
+    assert rig.partitions().find(("t", 0)) is found
+
+
+def test_export_of_an_interrupted_log_fails_waiters_that_get_it(start: Callable[..., HandlerRig]) -> None:
+    """A waiter that gets the partition during the export must not open the log here."""
+    rig = start(handlers=2, settings={"kproc.flush": "group"})
+    rig.create_topic("t", partitions=4)
+    index = next(each for each in range(4) if rig.owner("t", each) == 1)
+    rig.set_handler_count(1)
+    fields = produce_fields([("t", bytes(16), [(index, batch(b"value"))])], acks=1)
+    rig.processors[0].ask(ApiKey.PRODUCE, VERSION, fields)
+    owned = rig.open("t", index)
+    codes: list[int] = []
+
+    def get_again(code: int) -> None:
+        codes.append(code)
+        with pytest.raises(KafkaError) as raised:
+            rig.partitions(0).get("t", rig.image_of("t", index))
+        codes.append(raised.value.code)
+
+    owned.when_synced(1, get_again)
+    with pytest.raises(Shortage), owned.log.state.done_or_offline("a swap of segments"):
+        raise Shortage(errno.EMFILE, "Too many open files")
+    rig.set_handler_count(2)
+    assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert rig.partitions(0).find(("t", index)) is None
+    assert rig.open("t", index).log.end_offset == 1
