@@ -109,8 +109,13 @@ class CoordinatorRuntime:
         if partition is None or partition.owner != self._handler_index:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         shard = self._shards.get(key)
-        if shard is not None and self._partitions.find(key) is not shard.owned:
+        # A log that a shortage interrupted takes no writes. It is opened again below, by another owned partition.
+        if shard is not None and (
+            self._partitions.find(key) is not shard.owned or shard.owned.log.state.can_reopen
+        ):
             self.release(key)
+            if self.by_topic[key[0]].kind.is_eager:
+                self._owe(key, _TRY_AGAIN_MS)  # In case that it cannot be opened now.
             shard = None
         if shard is None:
             shard = self._open(key, partition)
@@ -320,6 +325,9 @@ class CoordinatorRuntime:
             for shard in shards:
                 if not self._containment.run("a coordinator's write", None, shard.flush):
                     self._give_up(shard.coordinator)
+                elif shard.owned.log.state.can_reopen:
+                    # Timers write, too: without a request, nothing else would release this coordinator.
+                    self._owe(shard.owned.key, _TRY_AGAIN_MS)
 
     def _next_deadline_ms(self, now_ns: int) -> int:
         """How many milliseconds the Handler may sleep before a coordinator has something to do."""

@@ -184,7 +184,9 @@ class Shard(Generic[C]):
             is_hidden = self._waits_for_sync and any(write.is_awaited for write in writes)
             views = [memoryview(batch) for batch in batches]
             results = self.owned.log.append(views, COORDINATOR, hidden_from=0 if is_hidden else None)
-            self.owned.after_append()
+            # If the log refused all, another Handler or another Log may own the partition's row by now.
+            if any(not result.error_code for result in results):
+                self.owned.after_append()
         # First all effects, then the callbacks: a callback may decide by the state, or write more.
         codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
         appended: list[OnCode] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +23,10 @@ from kproc.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.handler.coordinator_shard import CoordinatorKind
 from kproc.handler.coordinator_waits import WAIT_MS
 from kproc.handler.coordinators import all_kinds
+from kproc.handler.owned_partition import OwnedPartition
 from kproc.role.roles import CONTROLLER
+from kproc.storage.fs import Shortage
+from kproc.storage.log import Log
 from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
@@ -679,3 +683,62 @@ def test_what_a_timer_of_a_coordinator_writes_goes_to_the_disk_before_the_handle
     rig.handler(0)._work()
     assert ours.values == {"n": 1}
     assert rig.partitions().syncing
+
+
+# -- interrupted logs ----------------------------------------------------------------------------------------
+
+
+def interrupt(owned: OwnedPartition) -> None:
+    """Leave the files of a log half changed, because the host is short of something."""
+    with pytest.raises(Shortage), owned.log.state.done_or_offline("a swap of segments"):
+        raise Shortage(errno.EMFILE, "Too many open files")
+
+
+def test_coordinator_of_interrupted_log_reloads_when_asked(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    rig = start()
+    rig.create_topic(TOPIC)
+    assert Client(rig).ask(rig, calls, "add", "n") == [{"value": 1}]
+    owned = rig.open(TOPIC)
+    interrupt(owned)
+    assert Client(rig).ask(rig, calls, "add", "n") == [{"value": 2}]
+    assert rig.partitions().find((TOPIC, 0)) is not owned
+
+
+def test_coordinator_reloads_after_a_write_to_interrupted_log(
+    start: Start, calls: CoordinatorCalls[Counters]
+) -> None:
+    """Nobody sends a request, and the coordinator writes by itself."""
+    rig = start()
+    rig.create_topic(TOPIC)
+    Client(rig).ask(rig, calls, "add", "n")
+    before = coordinator(rig)
+    interrupt(rig.open(TOPIC))
+    outcomes: list[Outcome] = []
+    before.add("n", outcomes.append)
+    rig.settle()
+    assert outcomes == [int(ErrorCode.KAFKA_STORAGE_ERROR)]
+    rig.advance_ms(100)
+    (after,) = runtime(rig).loaded(TOPIC)
+    assert after is not before
+    assert not rig.open(TOPIC).log.is_offline
+
+
+def test_eager_coordinator_reloads_when_its_log_can_be_reopened(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first opening meets the shortage again, in a request. Later nobody asks."""
+    rig = eager(start, handlers=1)
+    interrupt(rig.open(EAGER_TOPIC))
+
+    def fail(*_arguments: Any, **_options: Any) -> Log:
+        raise Shortage(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(Log, "open", fail)
+        with pytest.raises(KafkaError):
+            coordinator(rig, topic=EAGER_TOPIC)
+    assert 0 not in loaded_epochs(rig)
+    rig.advance_ms(100)
+    assert loaded_epochs(rig)[0] == 2

@@ -272,3 +272,17 @@ def test_a_write_without_records_waits_for_the_others(rig: Rig) -> None:
     assert ([len(keys) for _, keys in rig.batches()], rig.codes) == ([2], [])
     rig.owned.sync()
     assert rig.codes == [("a", 0), ("-", 0), ("b", 0)]
+
+
+def test_flush_to_an_offline_log_does_not_publish(rig: Rig) -> None:
+    """A former owner's row would replace the row of the present owner."""
+    shard = rig.shard()
+    rig.write(shard, "a")
+    shard.flush()
+    assert rig.owned.published_offset == 1
+    rig.owned.published_offset = 0
+    rig.write(shard, "b")
+    rig.owned.log.take_offline("a swap of segments was interrupted")
+    shard.flush()
+    assert rig.codes == [("b", ErrorCode.KAFKA_STORAGE_ERROR)]
+    assert rig.owned.published_offset == 0
