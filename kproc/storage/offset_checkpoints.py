@@ -30,6 +30,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from kproc.errors import Corrupt
@@ -79,11 +80,17 @@ def write_offset_checkpoint(
     file_name: str,
     offsets: Mapping[PartitionId, int],
     names: Mapping[bytes, str],
+    unconfirmed: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> None:
-    """Replace both files, the one with ids first. `names` has the name of every topic id in `offsets`."""
+    """Replace both files, the one with ids first. `names` has the name of every topic id in `offsets`.
+
+    `unconfirmed` has entries of Kafka's file that nobody could check yet. They stay in that file.
+    """
     path = data_directory / file_name
     replace_file(fs, by_id_path(path), _encode(offsets))
     named = {(names[topic_id], index): at for (topic_id, index), at in offsets.items()}
+    for entry, at in unconfirmed.items():
+        named[entry] = max(at, named.get(entry, 0))
     checkpoints.write_offsets(fs, path, named)
 
 

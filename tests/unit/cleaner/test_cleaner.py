@@ -25,7 +25,7 @@ from kproc.role.partition_table import CLOSED, ROW_WORDS, PartitionTable
 from kproc.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.storage import checkpoints
 from kproc.storage.fs import OsFs, StorageFailure
-from kproc.storage.offset_checkpoints import write_offset_checkpoint
+from kproc.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from kproc.storage.set_aside import list_set_aside
 from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
 from kproc.transport.outbox import Inbox, Outbox
@@ -273,6 +273,35 @@ def test_log_start_without_id_is_kept_if_the_epochs_confirm_it(
     rig.advance_ms(CHECK_MS)
     assert rig.log_starts() == ({("t", 0): 40} if first_epoch_offset >= 40 else {})
     assert rig.recovery_points() == {}, "unknown: the log is checked from its beginning"
+
+
+def test_log_start_by_name_stays_while_directory_is_unreadable(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    """After an upgrade one directory cannot be read: the other partitions' checkpoints are written all the same."""
+    checkpoints.write_offsets(OsFs(), tmp_path / checkpoints.LOG_START_FILE, {("t", 0): 40, ("t", 1): 30})
+    for index in range(2):
+        directory = tmp_path / f"t-{index}"
+        directory.mkdir()
+        checkpoints.write_leader_epochs(OsFs(), directory, [(3, 40)])
+        checkpoints.write_partition_metadata(OsFs(), directory, FIRST_ID)
+    unreadable = tmp_path / "t-0" / checkpoints.PARTITION_METADATA_FILE
+    unreadable.unlink()
+    unreadable.mkdir()
+    rig = start()
+    rig.create("t", 3)
+    rig.write_row("t", 2, start=3, end=9, recovery=7)
+    rig.advance_ms(CHECK_MS)
+    assert rig.recovery_points() == {("t", 2): 7}
+    assert rig.log_starts() == {("t", 0): 40, ("t", 1): 30, ("t", 2): 3}
+    by_id = read_offset_checkpoint(OsFs(), tmp_path, checkpoints.LOG_START_FILE).by_id
+    assert by_id == {(FIRST_ID, 1): 30, (FIRST_ID, 2): 3}, "nothing has confirmed the first"
+
+    unreadable.rmdir()
+    checkpoints.write_partition_metadata(OsFs(), tmp_path / "t-0", FIRST_ID)
+    rig.advance_ms(CHECK_MS)
+    by_id = read_offset_checkpoint(OsFs(), tmp_path, checkpoints.LOG_START_FILE).by_id
+    assert by_id == {(FIRST_ID, 0): 40, (FIRST_ID, 1): 30, (FIRST_ID, 2): 3}
 
 
 def test_nothing_is_written_before_the_metadata_say_which_partitions_there_are(
