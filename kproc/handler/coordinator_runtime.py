@@ -325,7 +325,7 @@ class CoordinatorRuntime:
             for shard in shards:
                 if not self._containment.run("a coordinator's write", None, shard.flush):
                     self._give_up(shard.coordinator)
-                elif shard.owned.log.state.can_reopen:
+                elif shard.is_interrupted:
                     # Timers write, too: without a request, nothing else would release this coordinator.
                     self._owe(shard.owned.key, _TRY_AGAIN_MS)
 

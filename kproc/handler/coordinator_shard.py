@@ -107,6 +107,8 @@ class Shard(Generic[C]):
         self.is_loaded = False
         self.is_damaged = False
         self.is_starved = False  # The host was short of something: the load begins anew, with another Shard.
+        # The log refused a write because a shortage interrupted it: opening it again helps.
+        self.is_interrupted = False
         self._codec = kind.codec
         self._end_transaction = kind.end_transaction
         self._clock = clock
@@ -185,8 +187,12 @@ class Shard(Generic[C]):
             views = [memoryview(batch) for batch in batches]
             results = self.owned.log.append(views, COORDINATOR, hidden_from=0 if is_hidden else None)
             # If the log refused all, another Handler or another Log may own the partition's row by now.
-            if any(not result.error_code for result in results):
-                self.owned.after_append()
+            for result in results:
+                if not result.error_code:
+                    self.owned.after_append()
+                    break
+            else:
+                self.is_interrupted = self.owned.log.state.can_reopen
         # First all effects, then the callbacks: a callback may decide by the state, or write more.
         codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
         appended: list[OnCode] = []
