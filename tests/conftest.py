@@ -249,6 +249,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if report.when == "call":
         item.stash[HAS_FAILED] = report.failed
+    # A worker sends its reports as UTF-8, and one that it cannot send ends the whole run: a hostile path in a log line.
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
+    ]
     return report
 
 
