@@ -120,6 +120,12 @@ class Story:
         if syncer.rounds:
             syncer.end_round()
 
+    def end_rounds(self) -> None:
+        for syncer in self.rig.syncers:
+            while syncer.rounds:
+                syncer.end_round()
+        self.rig.settle()
+
     def change_count(self) -> None:
         self.rig.set_handler_count(self.random.randint(1, HANDLERS), settles=False)
 
@@ -141,9 +147,7 @@ class Story:
     def finish(self) -> None:
         """Let everything end: nothing may stay behind."""
         for _ in range(60):
-            for syncer in self.rig.syncers:
-                while syncer.rounds:
-                    syncer.end_round()
+            self.end_rounds()
             self.rig.advance_ms(100)
             self.take_answers()
         for client in self.clients:
@@ -226,10 +230,13 @@ class Story:
                     assert theirs == sent
 
     def read_all(self, partition: int) -> list[bytes]:
-        # The first touch after a death may ask who else holds it, so it is a request that waits.
-        asked = self.rig.processors[0].ask(
-            ApiKey.LIST_OFFSETS, LIST_VERSION, list_offsets_fields("t", [(partition, -1)]), connection=201
-        )
+        # The first touch after a death may ask who else holds it, so it is a request that waits. It also opens the log,
+        # whose records are hidden until a sync has confirmed them.
+        for _ in range(2):
+            asked = self.rig.processors[0].ask(
+                ApiKey.LIST_OFFSETS, LIST_VERSION, list_offsets_fields("t", [(partition, -1)]), connection=201
+            )
+            self.end_rounds()
         end = asked["topics"][0]["partitions"][0]["offset"]
         stored: list[bytes] = []
         while len(stored) < end:
