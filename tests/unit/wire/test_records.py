@@ -147,7 +147,7 @@ def test_the_limit_is_kept_to_the_byte(codec, size):
 
 def test_snappy_that_claims_four_gigabytes_is_refused_before_anything_is_allocated():
     claim = b"\xff\xff\xff\xff\x0f" + b"\0" * 20
-    with pytest.raises(KafkaError, match="more than"):
+    with pytest.raises(KafkaError, match="claims to become"):
         decompress(Compression.SNAPPY, claim)
 
 
