@@ -131,7 +131,7 @@ class TlsSettings:
     kproc_tls_handshakes_max: int = setting(
         INT,
         1024,
-        "TLS handshakes that one Processor has begun and not finished, of some 50 KiB each. One more closes one of the "
-        "client address with most.",
+        "TLS handshakes that one Processor has begun and not finished, of some 50 KiB each. With "
+        "more, clients wait. A handshake without progress for 1 s gives up its place, if its client address has most.",
         at_least(1),
     )

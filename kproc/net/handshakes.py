@@ -3,16 +3,23 @@
     a socket comes      it has `kproc.tls.handshake.timeout.ms` to finish
     its first record    it waits for its turn. Answering it is the expensive step: a signature and a key exchange. In
                         a pass of the Processor as many are answered as fit into _TURN_NS, at least one; the others
-                        are not read meanwhile. Client addresses take turns. At most _TURNS_MAX wait, each for
-                        _WAIT_NS_MAX. Their records and those that are not whole take _HELLO_BYTES_MAX
-    answered            it costs some 50 KiB, so there are `kproc.tls.handshakes.max` of these at most
+                        are not read meanwhile. Client addresses take turns, and the oldest client of an address
+                        comes first. A client that closes its connection meanwhile is not answered, and one that has
+                        waited for half of its time is dropped. Unanswered first records take _HELLO_BYTES_MAX
+    answered            it costs some 50 KiB, so there are `kproc.tls.handshakes.max` of these at most. It makes
+                        progress when the client begins to send its next flight
     finished            the client's certificate, if it showed one, becomes the connection's principal; when the
                         certificate ends, the connection is closed
 
-A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory. Where
-a bound is reached, the client address with most handshakes loses one: the one that has made no progress for longest if
-that is more than _STALE_NS, else its newest one. A client that is far away, or at another address, is never closed in
-favour of later clients.
+A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory. When
+all places are taken, a handshake gives up its place only if its address has most of them, and only in these cases:
+
+    it made no progress for _STALE_NS            to a new client of any address
+    it is the newest that made no progress       to a new client of an address that has fewer places
+    it is the newest, and all made progress      the same
+
+Otherwise the new client waits for its turn. Only handshakes in which a client has begun its next flight lately, or that
+are younger than _STALE_NS, hold up others of their address, and each of them ends with its time.
 """
 
 from __future__ import annotations
@@ -37,10 +44,12 @@ from kproc.security.session import Session
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 500_000
-# The number of clients that wait for a turn, and the longest wait. A client that is answered later has given up, or has
-# too little time left to finish. Without this bound a flood makes a Processor answer no client in time.
-_TURNS_MAX: Final = 2048
-_WAIT_NS_MAX: Final = 2_000_000_000
+# Clients in a pass that are answered, closed or found to have to wait: bounds a pass when few can be answered.
+_CHECKS_MAX: Final = 64
+# A client that waited for so much of its time is dropped, because it needs the rest to finish. Without this bound a
+# Processor with too much to do would answer only clients that cannot finish in time.
+_WAIT_SHARE: Final = 0.5
+_BLOCKED_MS: Final = 10  # How often to check for a free place. Handshakes that finish are noticed at once.
 _HELLO_BYTES_MAX: Final = 16 << 20
 # An answer crosses the slowest links in less, there and back. A core begins fewer handshakes in this time than
 # kproc.tls.handshakes.max allows, so a flood from one address lets other clients of that address finish.
@@ -67,12 +76,20 @@ class WaitingHello(NamedTuple):
     since_ns: int
 
 
+class BegunHandshake(NamedTuple):
+    """A handshake whose first record is answered. `progress_ns` is when that was, or when the next flight began."""
+
+    transport: TlsTransport
+    progress_ns: int
+    has_progressed: bool
+
+
 class Handshakes:
     """One per Processor that has had a TLS connection."""
 
     __slots__ = (
         "_begun", "_begun_max", "_begun_shares", "_certificates", "_clock", "_connections", "_hello_bytes",
-        "_hello_shares", "_lines", "_newly_waiting", "_open", "_state", "_table", "_timeout_ns", "_turn_count",
+        "_hello_shares", "_is_blocked", "_lines", "_newly_waiting", "_open", "_state", "_table", "_timeout_ns",
         "_turns",
     )  # fmt: skip
 
@@ -85,12 +102,11 @@ class Handshakes:
         self._timeout_ns = timeout_ms * 1_000_000
         self._begun_max = begun_max
         self._open: dict[int, int] = {}  # By descriptor, the oldest first: when they must be done.
-        # Those with an SSLObject, with the time of their last progress. The stalest comes first.
-        self._begun: dict[int, tuple[TlsTransport, int]] = {}
+        self._begun: dict[int, BegunHandshake] = {}  # By descriptor. The stalest comes first.
         self._begun_shares = AddressShares()
         # Those that wait for a turn, by address. The address whose turn it is comes first.
         self._turns: dict[bytes, dict[int, WaitingHello]] = {}
-        self._turn_count = 0
+        self._is_blocked = False  # Every client that was checked in the last pass waits for a place.
         self._newly_waiting: list[int] = []  # Descriptors of those that are still read.
         self._connections: dict[int, Connection] = {}  # By descriptor: all that have sent something.
         self._hello_bytes = 0  # Of all first records that are kept.
@@ -103,6 +119,12 @@ class Handshakes:
         """Return True if a connection waits for its turn, or first records take too much memory."""
         return bool(self._turns) or self._hello_bytes > _HELLO_BYTES_MAX
 
+    def wait_ms(self, longest_ms: int) -> int:
+        """Return how long the Processor may sleep before it calls `work`."""
+        if not self.has_turns:
+            return longest_ms
+        return min(longest_ms, _BLOCKED_MS) if self._is_blocked else 0
+
     def opened(self, transport: TlsTransport) -> None:
         """A connection has come."""
         self._open[transport.fd] = self._state.now_ns + self._timeout_ns
@@ -111,7 +133,6 @@ class Handshakes:
         """A client's first record is whole: it is answered in the next pass, or a later one."""
         key = _key_of(self._connections[transport.fd])
         self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
-        self._turn_count += 1
         self._newly_waiting.append(transport.fd)
         self._state.press()
 
@@ -124,25 +145,33 @@ class Handshakes:
             self._state.press()
 
     def advanced(self, transport: TlsTransport) -> None:
-        """A client has sent more of its handshake after its first record."""
+        """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
         del self._begun[transport.fd]
-        self._begun[transport.fd] = transport, self._state.now_ns
+        self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, True)
 
     def work(self) -> int:
         """Answer the first records of as many clients as one pass may; those that are left are not read meanwhile."""
         until_ns = self._clock.now_ns() + _TURN_NS
-        done = 0
-        while self._turns and (not done or self._clock.now_ns() < until_ns):
-            transport, since_ns = self._pop_turn()
-            if self._state.now_ns - since_ns > _WAIT_NS_MAX:
+        oldest_ns = self._state.now_ns - int(self._timeout_ns * _WAIT_SHARE)
+        answered = closed = blocked = 0
+        for _ in range(_CHECKS_MAX):
+            is_late = (answered or blocked) and self._clock.now_ns() >= until_ns
+            if is_late or blocked >= len(self._turns):
+                break
+            key, (transport, since_ns) = self._next_turn()
+            connection = self._table.by_fd[transport.fd]
+            if transport.has_left():
+                self._table.close(connection, "the client closed it before its handshake")
+                closed += 1
+            elif since_ns < oldest_ns:
                 self._drop(transport, "more clients begin a handshake than can be answered")
-                continue
-            self._begin(transport, self._table.by_fd[transport.fd])
-            done += 1
-        while self._turn_count > _TURNS_MAX:
-            waiting = max(self._turns.values(), key=len)
-            newest = waiting[next(reversed(waiting))].transport
-            self._drop(newest, "more clients begin a handshake than can be answered")
+                closed += 1
+            elif self._make_place(key):
+                self._begin(transport, connection)
+                answered += 1
+            else:
+                blocked += 1
+        self._is_blocked = not answered and not closed
         while self._hello_bytes > _HELLO_BYTES_MAX:
             victim = next(reversed(self._hello_shares.largest_holders()))
             self._table.close(victim, "first records of TLS handshakes take too much memory")
@@ -152,27 +181,26 @@ class Handshakes:
             if connection is not None and fd in self._turns.get(_key_of(connection), ()):
                 connection.awaits_turn = True
                 self._table.update_interest(connection)
-        return done
+        return answered + closed
 
-    def _pop_turn(self) -> WaitingHello:
-        """Remove the connection whose turn it is; the next turn is another address's."""
+    def _next_turn(self) -> tuple[bytes, WaitingHello]:
+        """Return the oldest waiting client of the address whose turn it is. The next turn is another address's."""
         key = next(iter(self._turns))
-        waiting = self._turns.pop(key)
-        hello = waiting.pop(next(iter(waiting)))
-        if waiting:
-            self._turns[key] = waiting
-        self._turn_count -= 1
-        return hello
+        waiting = self._turns[key] = self._turns.pop(key)
+        return key, next(iter(waiting.values()))
+
+    def _end_turn(self, connection: Connection) -> None:
+        """Remove a connection from those that wait for a turn, if it does."""
+        key = _key_of(connection)
+        waiting = self._turns.get(key, {})
+        if waiting.pop(connection.fd, None) is not None and not waiting:
+            del self._turns[key]
 
     def _begin(self, transport: TlsTransport, connection: Connection) -> None:
-        self._begun[transport.fd] = transport, self._state.now_ns
-        self._begun_shares.put(connection, 1)
+        self._end_turn(connection)
         self._discard_hello(connection)
-        while len(self._begun) > self._begun_max:
-            victim = self._surplus()
-            self._drop(victim, f"{self._begun_max} handshakes are under way (kproc.tls.handshakes.max)")
-            if victim is transport:
-                return
+        self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, False)
+        self._begun_shares.put(connection, 1)
         try:
             transport.begin()
         except OSError as error:
@@ -182,15 +210,28 @@ class Handshakes:
             connection.awaits_turn = False
             self._table.update_interest(connection)
 
-    def _surplus(self) -> TlsTransport:
-        """Return the handshake that has to give way: of the address with most, a stale one or else the newest."""
-        holders = self._begun_shares.largest_holders()
-        for fd, (transport, progress_ns) in self._begun.items():
-            if self._state.now_ns - progress_ns < _STALE_NS:
+    def _make_place(self, key: bytes) -> bool:
+        """Close a handshake if all places are taken. Return False if a client of this address has to wait instead."""
+        while len(self._begun) >= self._begun_max:
+            victim = self._find_victim(key)
+            if victim is None:
+                return False
+            self._drop(victim, f"{self._begun_max} handshakes are under way (kproc.tls.handshakes.max)")
+        return True
+
+    def _find_victim(self, key: bytes) -> TlsTransport | None:
+        """Return the handshake that gives its place to a client of this address; None if none has to."""
+        shares = self._begun_shares
+        largest = shares.largest_share()
+        for fd, begun in self._begun.items():
+            if self._state.now_ns - begun.progress_ns < _STALE_NS:
                 break
-            if self._connections[fd] in holders:
-                return transport
-        return self._begun[next(reversed(holders)).fd][0]
+            if shares.share_of(self._connections[fd]) == largest:
+                return begun.transport
+        if shares.share_of_key(key) + 1 >= largest:
+            return None
+        newest_first = [self._begun[each.fd] for each in reversed(shares.largest_holders())]
+        return next((each for each in newest_first if not each.has_progressed), newest_first[0]).transport
 
     def finished(self, transport: TlsTransport) -> None:
         """A handshake is over. Raises OSError if the client's certificate makes it nobody."""
@@ -236,17 +277,17 @@ class Handshakes:
                 logger.warning("closing connection %s: %s", connection_name(connection), _EXPIRED)
             self._state.counts[SLOT["certificates_expired"]] += 1
             self._table.close(connection, _EXPIRED)
-        for begun, _ in list(self._begun.values()):
+        for begun in list(self._begun.values()):
             try:
-                begun.flush_handshake()
+                begun.transport.flush_handshake()
             except OSError as error:
-                self._table.close(self._table.by_fd[begun.fd], str(error))
+                self._table.close(self._table.by_fd[begun.transport.fd], str(error))
         for fd, until_ns in list(self._open.items()):
             if until_ns > now_ns:
                 break
             late = self._begun.get(fd)
             if late is not None:
-                self._drop(late[0], "it takes longer than kproc.tls.handshake.timeout.ms")
+                self._drop(late.transport, "it takes longer than kproc.tls.handshake.timeout.ms")
             else:
                 self._table.close(self._table.by_fd[fd], "no TLS handshake came in time")
 
@@ -264,12 +305,7 @@ class Handshakes:
         if self._begun.pop(fd, None) is not None:
             self._begun_shares.remove(connection)
         self._discard_hello(connection)
-        key = _key_of(connection)
-        waiting = self._turns.get(key, {})
-        if waiting.pop(fd, None) is not None:
-            self._turn_count -= 1
-            if not waiting:
-                del self._turns[key]
+        self._end_turn(connection)
 
     def _discard_hello(self, connection: Connection) -> None:
         self._hello_bytes -= self._hello_shares.amount_of(connection)

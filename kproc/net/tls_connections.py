@@ -117,9 +117,9 @@ class TlsConnections:
         """How long the Processor may sleep."""
         find = self._table.by_fd
         has_unread = any(fd in find and find[fd].interest == ACTIVE for fd in self._share.unread)
-        if has_unread or self.handshakes.has_turns:
+        if has_unread:
             return 0
-        return _LEAVE_MS if self._state.is_leaving else _REST_MS
+        return self.handshakes.wait_ms(_LEAVE_MS if self._state.is_leaving else _REST_MS)
 
     def every_second(self) -> None:
         """Close whoever is too late with its handshake."""

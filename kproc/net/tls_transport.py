@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import ssl
 from typing import Final, NoReturn, Protocol
@@ -53,7 +54,7 @@ class HandshakeRules(Protocol):
         """A client has sent `size` bytes of its first record."""
 
     def advanced(self, transport: TlsTransport) -> None:
-        """A client has sent more of its handshake after its first record."""
+        """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
 
     def finished(self, transport: TlsTransport) -> None:
         """A handshake is over. Raises OSError if the client is nobody."""
@@ -110,8 +111,8 @@ class TlsTransport:
     """One connection. It does not move to another Processor: an SSLObject cannot be exported."""
 
     __slots__ = (
-        "_ahead", "_context", "_has_ended", "_hello", "_incoming", "_is_open", "_outgoing", "_share", "_tls",
-        "_unsent", "fd", "sock",
+        "_ahead", "_awaits_flight", "_context", "_has_ended", "_hello", "_incoming", "_is_open", "_outgoing",
+        "_share", "_tls", "_unsent", "fd", "sock",
     )  # fmt: skip
 
     can_move: Final = False
@@ -122,6 +123,7 @@ class TlsTransport:
         self._context = context
         self._share = share
         self._is_open = False
+        self._awaits_flight = False  # The handshake has answered the client, and nothing has come since.
         self._has_ended = False  # close_notify has come.
         self._hello = b""  # What came before there was an SSLObject.
         self._tls: ssl.SSLObject | None = None
@@ -212,6 +214,12 @@ class TlsTransport:
         if len(hello) >= length:
             self._share.handshakes.wait_for_turn(self)
 
+    def has_left(self) -> bool:
+        """Return True if the client has closed the connection, or its half of it: it cannot finish a handshake."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
     def begin(self) -> None:
         """Answer the client's first record: the expensive step. Raises OSError."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -225,7 +233,9 @@ class TlsTransport:
         came = self.sock.recv_into(self._share.scratch)
         if not came:
             raise ConnectionError("the client closed it in its handshake")
-        self._share.handshakes.advanced(self)
+        if self._awaits_flight:
+            self._awaits_flight = False
+            self._share.handshakes.advanced(self)
         self._incoming.write(self._share.scratch[:came])
         return self._step(tls)
 
@@ -233,6 +243,8 @@ class TlsTransport:
         try:
             tls.do_handshake()
         except ssl.SSLWantReadError:
+            if self._outgoing.pending:
+                self._awaits_flight = True
             self.flush_handshake()
             return False
         except (ssl.SSLError, ValueError) as error:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 IN, OUT, HUP, ERR, ET = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP, select.EPOLLERR, select.EPOLLET
+RDHUP: Final = select.EPOLLRDHUP
 _FIRST: Final = 1_000_000
 _PACKETS_MAX: Final = 64  # In a SEQPACKET pair, one way.
 
@@ -110,6 +111,8 @@ class Socket(File):
             found |= IN
         if self.is_reset or (self.has_ended and self.is_shut):
             found |= HUP
+        if self.has_ended or self.is_reset:
+            found |= RDHUP
         peer = self.peer
         if peer is None or (len(peer.bytes) < peer.room and len(peer.packets) < _PACKETS_MAX):
             found |= OUT

@@ -260,7 +260,6 @@ def _closed_with_its_handshake(self: Any) -> None:
 def _turn_without_a_call(self: Any, transport: Any) -> None:
     key = share_key(self._connections[transport.fd].origin.address)
     self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
-    self._turn_count += 1
 
 
 def _sent_in_the_clear(self: Any, file_fd: int, position: int, count: int) -> int:

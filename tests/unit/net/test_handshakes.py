@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
+from socket import MSG_PEEK
 
 import pytest
 
@@ -103,11 +104,57 @@ def test_handshake_above_bound_closes_newest_of_largest_address(
     flood = [begin(rig, context, MALLORY) for _ in range(3)]
     late = begin(rig, context, BOB)
     assert [each.raw.has_end() for each in flood] == [False, False, True]
-    flood += [begin(rig, context, MALLORY) for _ in range(20)]
-    assert [each.raw.has_end() for each in flood] == [False, False] + [True] * 21
     for number, client in enumerate((far, late, flood[0])):
         client.shake_hands().send(framed(b"%d" % number))
     assert rig.handler.bodies() == [b"0", b"1", b"2"]
+
+
+def test_handshake_above_bound_waits_for_a_place(rig: ProcessorRig, context: ssl.SSLContext) -> None:
+    """Clients of the address with most handshakes are not closed: each one that finishes makes room for another."""
+    clients = [begin(rig, context, ALICE) for _ in range(12)]
+    assert [bool(each.raw.sock.recv(1, MSG_PEEK)) for each in clients[:4]] == [True] * 4
+    assert rig.processor._tls.handshakes.has_turns  # type: ignore[union-attr]
+    assert rig.processor.next_deadline_ms() == 10, "it does not poll without a pause"
+    for number, client in enumerate(clients):
+        client.shake_hands().send(framed(b"%d" % number))
+    assert rig.handler.bodies() == [b"%d" % number for number in range(12)]
+    assert rig.metric("authentications_failed") == 0
+
+
+def test_full_table_closes_newest_without_progress(rig: ProcessorRig, context: ssl.SSLContext) -> None:
+    """Of the address with most handshakes, one whose client has begun its next flight stays."""
+    clients = [begin(rig, context, MALLORY) for _ in range(4)]
+    rest = second_flight(clients[3])
+    clients[3].raw.send(rest[:20])
+    others = [begin(rig, context, host) for host in (ALICE, BOB)]
+    assert [each.raw.has_end() for each in clients] == [False, True, True, False]
+    clients[3].raw.send(rest[20:])
+    rig.settle()
+    clients[3].send(framed(b"x"))
+    assert rig.handler.bodies() == [b"x"]
+    for each in others:
+        each.shake_hands()
+
+
+def test_full_table_of_many_addresses_closes_stale_one(rig: ProcessorRig, context: ssl.SSLContext) -> None:
+    """The stale handshake is found although another address holds as many."""
+    fresh, *others = ("10.0.1.1", "10.0.1.2", "10.0.1.3", "10.0.1.4")
+    silent = [begin(rig, context, host) for host in (fresh, *others)]
+    rig.clock.advance_ms(900)
+    rig.step()
+    silent[0].raw.send(second_flight(silent[0])[:20])
+    rig.clock.advance_ms(200)
+    rig.step()
+    late = begin(rig, context, BOB)
+    assert [each.raw.has_end() for each in silent] == [False, True, False, False]
+    late.shake_hands()
+
+
+def second_flight(client: TlsClient) -> bytes:
+    """The client's bytes that follow the broker's answer, not sent."""
+    client._incoming.write(client.raw.received())
+    client.tls.do_handshake()
+    return client._outgoing.read()
 
 
 def test_handshake_above_bound_closes_stale_one_first(rig: ProcessorRig, context: ssl.SSLContext) -> None:
@@ -127,9 +174,7 @@ def test_client_that_goes_on_with_its_handshake_is_not_stale(
     slow, *silent = [begin(rig, context, MALLORY) for _ in range(4)]
     rig.clock.advance_ms(900)
     rig.step()
-    slow._incoming.write(slow.raw.received())
-    slow.tls.do_handshake()
-    answer = slow._outgoing.read()
+    answer = second_flight(slow)
     slow.raw.send(answer[:20])
     rig.clock.advance_ms(900)
     rig.step()
@@ -141,14 +186,30 @@ def test_client_that_goes_on_with_its_handshake_is_not_stale(
     assert rig.handler.bodies() == [b"x"]
 
 
+def test_handshake_is_stale_although_its_flight_trickles_in(
+    rig: ProcessorRig, context: ssl.SSLContext
+) -> None:
+    """Only the first byte of a flight is progress. Else a flood would keep its places by a byte a second."""
+    trickling = [begin(rig, context, MALLORY) for _ in range(4)]
+    flights = [second_flight(each) for each in trickling]
+    for at in range(3):
+        for client, flight in zip(trickling, flights, strict=True):
+            client.raw.send(flight[at : at + 1])
+        rig.clock.advance_ms(600)
+        rig.step()
+    honest = begin(rig, context, MALLORY)
+    assert [each.raw.has_end() for each in trickling] == [True, False, False, False]
+    honest.shake_hands()
+
+
 def test_stale_handshake_of_smaller_address_is_left_alone(rig: ProcessorRig, context: ssl.SSLContext) -> None:
     far = begin(rig, context, ALICE)
     rig.clock.advance_ms(1001)
     rig.step()
     flood = [begin(rig, context, MALLORY) for _ in range(30)]
     assert not far.raw.has_end()
-    assert sum(each.raw.has_end() for each in flood) == 27
     far.shake_hands()
+    assert not any(each.raw.has_end() for each in flood)
 
 
 def test_addresses_have_turns_one_after_the_other(
@@ -167,21 +228,37 @@ def test_addresses_have_turns_one_after_the_other(
         assert sum(answered) <= 5
 
 
-def test_waiting_first_records_are_bounded(
-    certificates: Certificates, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sends_more", [False, True])
+def test_client_behind_closed_flood_is_answered_at_once(
+    certificates: Certificates, context: ssl.SSLContext, sends_more: bool
 ) -> None:
-    monkeypatch.setattr("kproc.net.handshakes._TURNS_MAX", 8)
+    """A client that is gone costs no answer, also if it left bytes behind its first record."""
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         flood = [TlsClient(rig, context, host=MALLORY) for _ in range(30)]
-        far = TlsClient(rig, context, host=ALICE)
-        for client in (*flood, far):
-            assert client.raw.sock.send(client.hello())
+        honest = TlsClient(rig, context, host=MALLORY)
+        for client in (*flood, honest):
+            assert client.raw.sock.send(client.hello() + bytes(sends_more and client is not honest))
+        for client in flood:
+            client.raw.sock.close()
         rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.step(3)
+        assert honest.raw.received()
+        assert rig.metric("connections_closed") == 30
+        assert rig.metric("authentications_failed") == 0
+
+
+def test_clients_that_closed_are_checked_in_bounded_number(
+    certificates: Certificates, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass in which few clients can be answered ends, too: others are served before the next one."""
+    monkeypatch.setattr("kproc.net.handshakes._CHECKS_MAX", 8)
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        flood = [TlsClient(rig, context, host=MALLORY) for _ in range(30)]
+        for client in flood:
+            assert client.raw.sock.send(client.hello())
+            client.raw.sock.close()
         rig.step(2)
-        assert sum(each.raw.has_end() for each in flood) == 30 - 8, "one of 31 was answered"
-        rig.settle()
-        rig.settle()
-        far.shake_hands()
+        assert rig.metric("connections_closed") == 8
 
 
 def test_memory_of_first_records_is_bounded(
@@ -395,14 +472,14 @@ def test_live_session_with_certificate_is_not_resumed(
 def test_client_that_waited_too_long_for_its_turn_is_dropped(
     certificates: Certificates, context: ssl.SSLContext
 ) -> None:
-    """Without this, a Processor with too much to do would answer only clients that gave up long ago."""
+    """After half of its time. Else a Processor with too much to do would answer only clients that have no time left."""
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         *early, late = [TlsClient(rig, context) for _ in range(21)]
         for client in early:
             assert client.raw.sock.send(client.hello())
         rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step(2)
-        rig.clock.advance_ms(2001)
+        rig.clock.advance_ms(5001)
         assert late.raw.sock.send(late.hello())
         rig.step(3)
         assert sum(client.raw.has_end() for client in early) == 18
