@@ -133,6 +133,7 @@ def _take_own_temporary_directory(config: pytest.Config) -> None:
     """
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     own = tempfile.TemporaryDirectory(prefix="test-run-", ignore_cleanup_errors=True)
+    os.chmod(own.name, 0o711)  # Other users can enter it: the modes of what is in it must do.
     os.environ["TMPDIR"] = tempfile.tempdir = own.name
     config.add_cleanup(own.cleanup)
     # Nor is anything kept of modules that tests wrote.

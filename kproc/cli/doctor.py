@@ -234,14 +234,14 @@ class _Report:
         return "".join(lines)
 
     def _make_log(self) -> str:
-        # The link in /proc opens the file that the process has open, whatever its name leads to by now.
-        path = self._log or Path(f"/proc/{self._broker().pid}/fd/2")
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        from kproc.server.broker_process import NotABroker
+
+        try:
+            descriptor = self._broker().open_file(2) if self._log is None else _open_regular(self._log)
+        except NotABroker as error:
+            raise Failure(f"the broker's standard error: {error}; give the log with --log") from None
+        with open(descriptor, "rb") as file:
             facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                raise Failure(
-                    "the broker's log is no file (a terminal, a pipe, the journal): give one with --log"
-                )
             file.seek(max(0, facts.st_size - _LOG_BYTES_MAX))
             lines = file.read(_LOG_BYTES_MAX).decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-_LOG_LINES_MAX:]) + "\n"
@@ -261,6 +261,15 @@ class _Report:
             else:
                 self.problems.append(f"processes/{role}.txt: process {pid} is not the broker's")
         return [(role, pid) for pid, role in found.items()]
+
+
+def _open_regular(path: Path) -> int:
+    """Open a file for reading; Failure if it is a FIFO, a device or a directory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Failure(f"{path} is no file")
+    return descriptor
 
 
 def _about_process(pid: int) -> str:

@@ -210,6 +210,12 @@ def parent_pid(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
+def real_uid(pid: int) -> int:
+    """The user who started a process. The owner of /proc/PID would be root if the process forbids core dumps."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        return int(next(line for line in file if line.startswith("Uid:")).split()[1])
+
+
 def _stat_fields(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat behind the command's name, from the state on; none if the process has ended."""
     try:

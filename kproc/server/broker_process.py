@@ -4,6 +4,9 @@ A pid in a ready file or in an answer is a claim: the broker may have ended and 
 another user may have written it. `kproc stop` and `kproc doctor` verify the claim by what the kernel reports before
 they send a signal or read anything of the process: who holds the lock of the data directory, who listens at the
 address, and when the process started.
+
+What a process has open does not have to be its own: by O_PATH, or in a mount namespace of its own, it can hold any file
+under any name. So every path in /proc is opened first and checked by its descriptor, and only then read.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from kproc.observe.status import parent_pid, start_ticks
+from kproc.observe.status import parent_pid, real_uid, start_ticks
 from kproc.role.port_holder import listens_at
 from kproc.server.data_directory import LOCK_FILE
 
@@ -64,17 +68,12 @@ class BrokerProcess:
             raise NotABroker(f"there is no process {pid}: the broker has ended already") from None
         self._directory = -1
         try:
-            self._lock = self._find_lock()
-            directory = self._as_seen_by_process(self._lock.parent)
-            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            self.close()
-            raise NotABroker(f"cannot open the data directory of process {pid}: {error.strerror}") from None
+            self._find_lock()
         except BaseException:
             self.close()
             raise
 
-    def _find_lock(self) -> Path:
+    def _find_lock(self) -> None:
         try:
             names = os.listdir(_PROC / str(self.pid) / "fd")
         except PermissionError:
@@ -83,26 +82,32 @@ class BrokerProcess:
             ) from None
         except FileNotFoundError:
             raise NotABroker(f"there is no process {self.pid}: the broker has ended already") from None
-        for name in names:
-            path = self._locked_file(name)
-            if path is not None:
-                return path
-        raise NotABroker(f"process {self.pid} is no kproc broker: it holds no data directory's lock")
+        if not any(map(self._open_locked_directory, names)):
+            raise NotABroker(f"process {self.pid} is no kproc broker: it holds no data directory's lock")
 
-    def _locked_file(self, descriptor: str) -> Path | None:
-        """The lock file behind a descriptor of the process, if it is one and the process has locked it."""
+    def _open_locked_directory(self, name: str) -> bool:
+        """Open the directory of the lock file behind a descriptor of the process; False if it is none that it locked.
+
+        Another user may put a link in the place of the directory at any time. So it is opened first, and must then
+        contain the locked file. A lock file that was renamed or deleted does not count.
+        """
         proc = _PROC / str(self.pid)
         try:
-            path = Path(os.readlink(proc / "fd" / descriptor))
-            if path.name != LOCK_FILE or "FLOCK" not in (proc / "fdinfo" / descriptor).read_text():
-                return None
-            # A file that was renamed or deleted has another name behind its directory, or none.
-            is_there = os.path.samestat(
-                os.stat(proc / "fd" / descriptor), os.lstat(self._as_seen_by_process(path))
-            )
-        except OSError:  # Closed meanwhile.
-            return None
-        return path if is_there else None
+            path = Path(os.readlink(proc / "fd" / name))
+            if path.name != LOCK_FILE or "FLOCK" not in (proc / "fdinfo" / name).read_text():
+                return False
+            directory = self._as_seen_by_process(path.parent)
+            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            inside = os.stat(LOCK_FILE, dir_fd=self._directory, follow_symlinks=False)
+            if os.path.samestat(os.stat(proc / "fd" / name), inside):
+                self._lock = path
+                return True
+        except OSError:  # Closed or replaced meanwhile.
+            pass
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+        return False
 
     def _as_seen_by_process(self, path: Path) -> Path:
         """The path from here: relative to the process's working directory, and in a container to its root."""
@@ -121,8 +126,26 @@ class BrokerProcess:
 
     @property
     def uid(self) -> int:
-        """The user of the process."""
-        return os.stat(_PROC / str(self.pid)).st_uid
+        """The user who started the process."""
+        return real_uid(self.pid)
+
+    def open_file(self, descriptor: int) -> int:
+        """Open the file behind a descriptor of the process for reading.
+
+        NotABroker unless it is a regular file of the process's user: else the process may not be able to read it.
+        """
+        path = os.open(_PROC / str(self.pid) / "fd" / str(descriptor), os.O_PATH | os.O_CLOEXEC)
+        try:
+            facts, uid = os.fstat(path), self.uid
+            if self.wait(0):  # Both may be of a later process with this pid.
+                raise NotABroker(f"process {self.pid} has ended")
+            if not stat.S_ISREG(facts.st_mode):
+                raise NotABroker("it is no file, but a terminal, a pipe or the journal")
+            if facts.st_uid != uid:
+                raise NotABroker(f"it belongs to another user than process {self.pid}")
+            return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(path)
 
     def require(self, claim: Claim) -> None:
         """Raise NotABroker if the process started at another time, or has locked another directory, than claimed."""

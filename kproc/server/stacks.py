@@ -2,6 +2,10 @@
 
 On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd; faulthandler does that without
 the interpreter's help. A process that may read /proc/PID/fd finds the memfd there by its name.
+
+The name proves nothing: in a mount namespace of its own a process can give it to any file of the host, and whoever
+reads the stacks empties the memfd first. So the file must have no name in any directory and belong to the process's
+user.
 """
 
 from __future__ import annotations
@@ -12,9 +16,13 @@ import fcntl
 import os
 import select
 import signal
-from typing import Final
+import stat
+from typing import BinaryIO, Final
+
+from kproc.observe.status import real_uid
 
 NAME: Final = "stacks-of-kproc"
+_LINK: Final = f"/memfd:{NAME}"
 _WAIT_S: Final = 0.05
 _WAITS: Final = 20
 _BYTES_MAX: Final = 4 << 20
@@ -37,23 +45,20 @@ def install() -> int:
 
 def _is_ours(path: str) -> bool:
     try:
-        return os.readlink(path).startswith(f"/memfd:{NAME}")
+        return os.readlink(path).startswith(_LINK)
     except OSError:
         return False
 
 
 def take(pid: int) -> str | None:
     """The present stacks of a process; None if it has no such memfd, is stopped, or may not be signalled by us."""
-    directory = f"/proc/{pid}/fd"
     try:
-        path = next(
-            (f"{directory}/{fd}" for fd in os.listdir(directory) if _is_ours(f"{directory}/{fd}")), None
-        )
-        if path is None:
-            return None
         if not _catches(pid):  # The signal would end it.
             return None
-        with open(path, "r+b", buffering=0) as file, contextlib.closing(_Handle(pid)) as handle:
+        memfd = _open_memfd(pid)
+        if memfd is None:
+            return None
+        with memfd as file, contextlib.closing(_Handle(pid)) as handle:
             file.truncate(0)
             handle.signal(signal.SIGUSR1)
             size = -1
@@ -66,6 +71,23 @@ def take(pid: int) -> str | None:
                     return file.read(_BYTES_MAX).decode("utf-8", "replace")
     except (OSError, ProcessLookupError):
         return None
+    return None
+
+
+def _open_memfd(pid: int) -> BinaryIO | None:
+    """Open the memfd of a process; None if it has none. Raises OSError."""
+    directory, uid = f"/proc/{pid}/fd", real_uid(pid)
+    for name in os.listdir(directory):
+        if not _is_ours(f"{directory}/{name}"):
+            continue
+        # Nothing is opened for reading or writing before the check: a FIFO would block, a device may act.
+        descriptor = os.open(f"{directory}/{name}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            facts = os.fstat(descriptor)
+            if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0 and facts.st_uid == uid:
+                return open(f"/proc/self/fd/{descriptor}", "r+b", buffering=0)
+        finally:
+            os.close(descriptor)
     return None
 
 

@@ -135,6 +135,7 @@ def test_a_checkpoint_has_one_run_at_a_time(tmp_path: Path) -> None:
     with CheckpointLock(tmp_path) as lock:
         assert lock.descriptor is not None
         assert running_pid(tmp_path) == os.getpid()
+        assert os.fstat(lock.descriptor).st_mode & 0o077 == 0, "other users could lock it"
         with (
             pytest.raises(AlreadyRunning, match=f"in use by process {os.getpid()}"),
             CheckpointLock(tmp_path),

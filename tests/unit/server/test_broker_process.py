@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -132,3 +137,88 @@ def test_broker_process_is_parent_of_its_children_only(data: Path) -> None:
 def test_claim_in_malformed_status_is_rejected(status: dict[str, object]) -> None:
     with pytest.raises(NotABroker):
         claim_in(status)
+
+
+NOBODY = 65534
+PR_SET_DUMPABLE = 4  # Of prctl.
+
+
+@contextmanager
+def process_of_nobody(work: Callable[[], None]) -> Iterator[int]:
+    """A process of another user that has done `work` and waits; yields its pid."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            work()
+            os.write(theirs, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(theirs)
+    try:
+        with os.fdopen(ours, "rb") as file:
+            assert file.read(1), "the process has failed"
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_broker_process_opens_own_log(data: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "log", "wb") as log, BrokerProcess(os.getpid()) as process:
+        log.write(b"a line")
+        log.flush()
+        with open(process.open_file(log.fileno()), "rb") as file:
+            assert file.read() == b"a line"
+        read, write = os.pipe()
+        with pytest.raises(NotABroker, match="it is no file"):
+            process.open_file(write)
+        os.close(read)
+        os.close(write)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_broker_process_with_file_of_root_is_rejected() -> None:
+    """O_PATH needs no right to read: any process can have any file as its standard error."""
+    with TemporaryDirectory() as above:
+        os.chmod(above, 0o755)
+        secret, directory = Path(above, "root-only"), Path(above, "data")
+        secret.touch(0o600)
+        directory.mkdir()
+        os.chown(directory, NOBODY, NOBODY)
+
+        def work() -> None:
+            os.dup2(os.open(secret, os.O_PATH), 2)
+            lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # /proc/PID then belongs to root, as if the process did.
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+        with process_of_nobody(work) as pid, BrokerProcess(pid) as process:
+            assert process.uid == NOBODY
+            with pytest.raises(NotABroker, match="belongs to another user"):
+                process.open_file(2)
+
+
+def test_data_directory_replaced_by_link_is_rejected(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user puts a link to a directory of root's there, right before it is opened."""
+    private = tmp_path / "private"
+    private.mkdir()
+    true_open = os.open
+
+    def replace_and_open(path: Any, *arguments: Any, **options: Any) -> int:
+        if Path(path).name == data.name:
+            data.rename(tmp_path / "moved")
+            data.symlink_to(private)
+        return true_open(path, *arguments, **options)
+
+    monkeypatch.setattr("kproc.server.broker_process.os.open", replace_and_open)
+    with pytest.raises(NotABroker, match="is no kproc broker"):
+        BrokerProcess(os.getpid())
+    assert data.is_symlink(), "the attack has taken place"
