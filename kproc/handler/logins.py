@@ -46,6 +46,8 @@ _BARE: Final = -1  # The version of a token that came without a request.
 _SHOWN: Final = 40  # Characters of a mechanism's name, which a client may have made up.
 _KEYS_AGAIN_NS: Final = 100_000_000
 _KEYS_ATTEMPTS: Final = 100
+# A token that waits for the keys is kept for up to 10 s. Real ones are shorter than the head of an HTTP request may be.
+_WAITING_TOKEN_BYTES_MAX: Final = 64 << 10
 
 
 class Logins:
@@ -183,7 +185,9 @@ class Logins:
             self._attempt(request, login, step)
         except KeysAwaited:
             # Counted, because a Handler that stops waits for no time.
-            if attempt == _KEYS_ATTEMPTS:
+            if len(token) > _WAITING_TOKEN_BYTES_MAX:
+                self._refuse(request, login, Refused(f"a token of {len(token)} bytes while keys are loaded"))
+            elif attempt == _KEYS_ATTEMPTS:
                 self._refuse(request, login, Refused("the keys of tokens could not be loaded"))
             else:
                 self._later(request, _KEYS_AGAIN_NS, lambda: self._token(request, login, token, attempt + 1))

@@ -612,6 +612,29 @@ def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> Non
     assert is_closed_silently(answer)
 
 
+def test_long_token_does_not_wait_for_keys(tmp_path: Path, start: Start) -> None:
+    """While the keys cannot be loaded each token waits in memory, and anybody can send one."""
+    rig = start(
+        sasl_enabled_mechanisms="OAUTHBEARER",
+        sasl_oauthbearer_jwks_endpoint_url=(tmp_path / "missing").as_uri(),
+    )
+    header = base64.urlsafe_b64encode(b'{"alg":"ES256","kid":"one"}').decode()
+    for connection, size in ((2, 65_000), (3, 70_000)):
+        rig.processors[0].introduce("10.0.0.7", connection=connection)
+        rig.processors[0].send(
+            HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=connection, flags=FLAG_GATED
+        )
+        rig.processors[0].answers()
+        token = bearer(f"{header}.{'e' * size}.e30")
+        rig.processors[0].send(
+            AUTHENTICATE, 1, {"auth_bytes": token}, connection=connection, flags=FLAG_GATED
+        )
+    rig.settle()
+    rig.advance_ms(200)
+    (answer,) = rig.processors[0].answers()
+    assert is_closed_silently(answer)
+
+
 # -- whatever comes ----------------------------------------------------------------------------------------------
 
 _LOGIN_FRAMES = [

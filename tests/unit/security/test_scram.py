@@ -141,6 +141,15 @@ def test_a_first_message_that_is_wrong_is_refused(message: bytes) -> None:
     assert exchange.outcome is None
 
 
+def test_long_scram_message_is_refused() -> None:
+    """A connection keeps its first message and the nonce until the login is over, and needs no account for that."""
+    exchange = begin()
+    longest = b"n,,n=alice,r=" + b"x" * (4096 - 13)
+    with pytest.raises(AuthenticationFailed, match="4097 bytes; at most 4096"):
+        exchange.evaluate(longest + b"x")
+    assert exchange.evaluate(longest).startswith(b"r=xxx")
+
+
 @pytest.mark.parametrize(
     "damage",
     [lambda m: b"", lambda m: m[:-1], lambda m: m + b",x=y", lambda m: m.replace(b",p=", b",p=AAAA"),
