@@ -177,10 +177,10 @@ class Handshakes:
             self._table.close(victim, "first records of TLS handshakes take too much memory")
         fresh, self._newly_waiting = self._newly_waiting, []
         for fd in fresh:
-            connection = self._connections.get(fd)
-            if connection is not None and fd in self._turns.get(_key_of(connection), ()):
-                connection.awaits_turn = True
-                self._table.update_interest(connection)
+            newcomer = self._connections.get(fd)
+            if newcomer is not None and fd in self._turns.get(_key_of(newcomer), ()):
+                newcomer.awaits_turn = True
+                self._table.update_interest(newcomer)
         return answered + closed
 
     def _next_turn(self) -> tuple[bytes, WaitingHello]:

@@ -20,7 +20,7 @@ import select
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from kproc.clock import NS_PER_S, Clock
 from kproc.log_rate import LogRate
@@ -53,10 +53,17 @@ Gather = Callable[[Callable[[], None]], None]
 Health = Callable[[str], tuple[int, bytes] | None]
 
 
+class Response(NamedTuple):
+    """An answer. The head is apart, so that connections that do not read share one body."""
+
+    head: bytes
+    body: bytes
+
+
 class _Scraper:
     """One connection: the received part of its request, then the unsent part of its answer."""
 
-    __slots__ = ("address", "fd", "has_body", "is_waiting", "received", "since_ns", "sock", "unsent")
+    __slots__ = ("address", "fd", "has_body", "is_waiting", "later", "received", "since_ns", "sock", "unsent")
 
     def __init__(self, sock: socket.socket, address: bytes, since_ns: int) -> None:
         self.sock = sock
@@ -65,8 +72,13 @@ class _Scraper:
         self.since_ns = since_ns
         self.received = b""
         self.unsent: memoryview | None = None
+        self.later = memoryview(b"")  # Sent behind `unsent`: a body that all connections share.
         self.has_body = True
         self.is_waiting = False  # True while it waits for the figures.
+
+    def respond(self, response: Response) -> None:
+        """Set the answer to be sent."""
+        self.unsent, self.later = memoryview(response.head), memoryview(response.body)
 
 
 class MetricsResponder:
@@ -198,9 +210,9 @@ class MetricsResponder:
                 self._epoll.modify(scraper.sock.fileno(), 0)
                 self._begin_gathering()
             else:
-                scraper.unsent = memoryview(answer)
+                scraper.respond(answer)
         elif len(scraper.received) > REQUEST_BYTES_MAX:
-            scraper.unsent = memoryview(_response(431, "text/plain", b"that is no request of a scraper\n"))
+            scraper.respond(_response(431, "text/plain", b"that is no request of a scraper\n"))
         if scraper.unsent is not None:
             self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
 
@@ -210,6 +222,8 @@ class MetricsResponder:
             while scraper.unsent:
                 sent = scraper.sock.send(scraper.unsent[:_SEND_BYTES])
                 scraper.unsent = scraper.unsent[sent:]
+                if not scraper.unsent:
+                    scraper.unsent, scraper.later = scraper.later, memoryview(b"")
         except BlockingIOError:
             return
         self._close(scraper)
@@ -230,16 +244,16 @@ class MetricsResponder:
             self._body = ("", b"")
         for scraper in [each for each in self._scrapers.values() if each.is_waiting]:
             scraper.is_waiting = False
-            scraper.unsent = memoryview(self._metrics(scraper))
+            scraper.respond(self._metrics(scraper))
             self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
 
-    def _metrics(self, scraper: _Scraper) -> bytes:
+    def _metrics(self, scraper: _Scraper) -> Response:
         content_type, body = self._body
         if not content_type:
             return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
         return _response(200, content_type, body, has_body=scraper.has_body)
 
-    def _answer(self, scraper: _Scraper) -> bytes | None:
+    def _answer(self, scraper: _Scraper) -> Response | None:
         """The answer to a request; None if it must wait for the figures."""
         first, *headers = scraper.received.partition(_END_OF_HEAD)[0].split(b"\r\n")
         line = first.split(b" ")
@@ -287,9 +301,9 @@ def _is_own_host(host: str) -> bool:
     return True
 
 
-def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> bytes:
+def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> Response:
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + (body if has_body else b"")
+    return Response(head.encode(), body if has_body else b"")
