@@ -8,7 +8,7 @@ from typing import Final
 from bench.cells import Cell
 from bench.peers.registry import PeerKind
 from bench.scenarios import Run, memory_bytes
-from kproc.load.run import Result, run_load
+from kproc.tools.load.run import Result, run_load
 
 
 def partitions(kind: PeerKind, cell: Cell, run: Run) -> Result:

@@ -33,7 +33,7 @@ from bench.peers.base import PeerFailed
 from bench.peers.kproc import TRANSPORTS, KprocPeer
 from bench.scenarios import Run, generate
 from bench.workloads import BY_NAME, FILLS
-from kproc.load.run import LoadFailed, run_load
+from kproc.tools.load.run import LoadFailed, run_load
 
 BEFORE, NOW = "before", "now"
 CELLS: Final = ("one-1", "one-16", "one-64", "bulk-100")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from kproc.load.run import Result
+from kproc.tools.load.run import Result
 
 YARDSTICK: Final = "kafka"
 JUDGED: Final = "process-group"

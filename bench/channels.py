@@ -7,10 +7,10 @@ import select
 from typing import Final
 
 from bench.oneway import Buffer
-from kproc.ipc.layout import ring_bytes
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.ring import RingConsumer, RingProducer, format_ring
-from kproc.ipc.wait import Sleeper, Waker, make_eventfd
+from kproc.broker.ipc.layout import ring_bytes
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
+from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 
 RING_BYTES: Final = 1 << 20
 _SLEEP_S: Final = 1.0

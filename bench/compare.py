@@ -43,8 +43,8 @@ from bench.peers.registry import PEERS
 from bench.samples import Sample, Samples
 from bench.scenarios import SCENARIOS, TOPIC_CONFIG, Run, ScenarioFailed, generate
 from bench.workloads import BY_NAME, CELLS, FILLS, WORKLOADS
-from kproc.load.batches import compressed_batch
-from kproc.load.run import LoadFailed, Result, run_load
+from kproc.tools.load.batches import compressed_batch
+from kproc.tools.load.run import LoadFailed, Result, run_load
 
 QUICK_MINUTES: Final = 9.5
 FULL_MINUTES: Final = 58.0

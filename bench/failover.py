@@ -24,7 +24,7 @@ from collections import deque
 
 from bench.proc import cpu_seconds
 from kproc import Broker
-from kproc.clock import SystemClock
+from kproc.common.clock import SystemClock
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import encode_batch

@@ -21,10 +21,10 @@ from typing import Any
 
 from bench.peers.base import Peer
 from bench.peers.kproc import KprocPeer
+from kproc.broker.security.acl import ANYBODY, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from kproc.client import Client
-from kproc.load.build import CompilerMissing, build
-from kproc.load.run import run_load
-from kproc.security.acl import ANYBODY, CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
+from kproc.tools.load.build import CompilerMissing, build
+from kproc.tools.load.run import run_load
 from kproc.wire.header import ApiKey
 
 AUTHORIZER = {

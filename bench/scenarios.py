@@ -21,7 +21,7 @@ from typing import Any, Final
 from bench import groups, proc
 from bench.cells import GB, Cell
 from bench.peers.base import REPOSITORY, Peer, python_environment
-from kproc.load.run import LoadFailed, Result, run_load
+from kproc.tools.load.run import LoadFailed, Result, run_load
 from tests.support import kafka_jars
 
 TOPIC_CONFIG: Final = "file.delete.delay.ms=500"

@@ -18,7 +18,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from kproc.observe.status import cpu_seconds
+from kproc.broker.observe.status import cpu_seconds
 from tests.support.broker import ServedBroker
 from tests.support.groups import commit, find_coordinator
 from tests.support.raw import RawClient, batch

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import proc
-from kproc.clock import SystemClock
+from kproc.common.clock import SystemClock
 from kproc.embedded import kproc_command
 from tests.support.broker import ServedBroker
 from tests.support.raw import RawClient, batch

@@ -33,11 +33,11 @@ from rich.progress import (
 )
 
 from bench import machine
+from kproc.broker.config.cpus import available_cpus
 from kproc.client import Client, ClientError
-from kproc.config.cpus import available_cpus
 from kproc.embedded import Broker, BrokerFailed
-from kproc.load.run import LoadFailed
-from kproc.tune.measure import (
+from kproc.tools.load.run import LoadFailed
+from kproc.tools.tune.measure import (
     WORKLOADS,
     Layout,
     Sample,
@@ -46,7 +46,7 @@ from kproc.tune.measure import (
     middle,
     run_rounds,
 )
-from kproc.tune.usl import CannotFit, Point, fit
+from kproc.tools.tune.usl import CannotFit, Point, fit
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LAYOUT: Final = re.compile(r"([1-9]\d?)x([1-9]\d?)")

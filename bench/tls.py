@@ -25,8 +25,8 @@ from bench.peers.base import Peer, free_ports
 from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import KprocPeer
 from bench.proc import cpu_seconds, pss_bytes
-from kproc.load.build import CompilerMissing, build
-from kproc.load.run import Result, run_load
+from kproc.tools.load.build import CompilerMissing, build
+from kproc.tools.load.run import Result, run_load
 from tests.support.certificates import Certificates
 
 CONNECTIONS = 64

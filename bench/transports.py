@@ -36,7 +36,7 @@ from rich.progress import Progress
 from bench import machine
 from bench.peers.base import PeerFailed
 from bench.peers.kproc import TRANSPORTS, FreeThreadedPeer, KprocPeer
-from kproc.load.run import LoadFailed, run_load
+from kproc.tools.load.run import LoadFailed, run_load
 
 FREE_THREADED: Final = "free-threaded"
 ALL: Final = (*TRANSPORTS, FREE_THREADED)

@@ -24,13 +24,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from kproc.clock import NS_PER_MS, SystemClock
-from kproc.config.settings import is_secret
-from kproc.config.values import wire_text
+from kproc.broker.config.settings import is_secret
+from kproc.broker.config.values import wire_text
+from kproc.common.clock import NS_PER_MS, SystemClock
 
 if TYPE_CHECKING:
-    from kproc.client_security.settings import ClientSecurity
-    from kproc.client_security.throwaway import Throwaway
+    from kproc.client.security.settings import ClientSecurity
+    from kproc.client.security.throwaway import Throwaway
     from kproc.wire.header import ApiKey
 
 POLL_MS: Final = 2
@@ -128,7 +128,7 @@ class Broker:
         Kinds: confluent (librdkafka), java (properties, also of Kafka's tools), kafka-python, aiokafka (arguments by
         keyword), spark (options). `client_file` is a properties file for commands.
         """
-        from kproc.client_security import librdkafka, written
+        from kproc.client.security import librdkafka, written
 
         security = self._security(user)
         if kind == "confluent":
@@ -152,7 +152,7 @@ class Broker:
         return self._throwaway.client_file(user)
 
     def _security(self, user: str | None) -> ClientSecurity:
-        from kproc.client_security.settings import parse_client_security
+        from kproc.client.security.settings import parse_client_security
 
         if self._throwaway is not None:
             return self._throwaway.security(user)
@@ -251,7 +251,7 @@ class Broker:
     def _secure(self) -> None:
         """Make certificates and users, if it is to have some."""
         if self._has_tls or self._users:
-            from kproc.client_security.throwaway import make_throwaway
+            from kproc.client.security.throwaway import make_throwaway
 
             assert self._directory is not None
             where = self._directory / "security"
@@ -277,8 +277,8 @@ class Broker:
         # Everybody on this host may read a command line.
         secret = {name: settings.pop(name) for name in list(settings) if is_secret(name)}
         if secret:
-            from kproc.client_security.throwaway import write_private
-            from kproc.client_security.written import as_properties
+            from kproc.client.security.throwaway import write_private
+            from kproc.client.security.written import as_properties
 
             path = self._directory / "secrets.properties"
             write_private(path, as_properties(secret).encode())

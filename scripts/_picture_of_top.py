@@ -15,7 +15,7 @@ from rich.console import Console
 import kproc
 from kproc.cli.status_source import StatusSource
 from kproc.cli.top import View
-from kproc.load.run import run_load
+from kproc.tools.load.run import run_load
 
 WIDTH, HEIGHT = 100, 22
 LOADS = (

@@ -17,10 +17,10 @@ import msgspec
 
 from bench.channels import RING_BYTES
 from bench.timing import Benchmark, main
-from kproc.ipc.layout import ring_bytes
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.ring import RingConsumer, RingProducer, format_ring
-from kproc.transport.envelope import HEAD, HEAD_BYTES, REQUEST
+from kproc.broker.ipc.layout import ring_bytes
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
+from kproc.broker.transport.envelope import HEAD, HEAD_BYTES, REQUEST
 
 Row = tuple[int, int, int, int, bytes]
 _BODY = bytes(range(100))

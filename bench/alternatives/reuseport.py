@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from typing import Final, NoReturn
 
 from bench.timing import Benchmark, main
-from kproc.ipc.fdpass import make_socket_pair, recv_fd, send_fd
+from kproc.broker.ipc.fdpass import make_socket_pair, recv_fd, send_fd
 
 PROCESSORS: Final = 2
 BACKLOG: Final = 128

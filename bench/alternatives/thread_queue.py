@@ -19,7 +19,7 @@ from collections.abc import Callable
 from bench.channels import RING_BYTES, RingChannel
 from bench.oneway import Buffer, Channel, make_records, one_way, receive_all
 from bench.timing import Benchmark, main
-from kproc.transport.thread import Pipe, PipeReceiver, PipeSender
+from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
 
 
 class SimpleQueueChannel:

@@ -12,8 +12,8 @@ import socket
 import time
 
 from bench.timing import Benchmark, main
-from kproc.ipc.fdpass import make_socket_pair, recv_fd, send_fd
-from kproc.net.handoff import HANDOFF
+from kproc.broker.ipc.fdpass import make_socket_pair, recv_fd, send_fd
+from kproc.broker.role.handoff import HANDOFF
 
 BATCH = 8  # What waits in the queue when an Acceptor has taken several.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 
 from bench.timing import Benchmark, main
-from kproc.load.batches import CODECS, compressed_batch
+from kproc.tools.load.batches import CODECS, compressed_batch
 from kproc.wire.record_batch import check_batch, decode_records
 
 RECORD_BYTES = 200

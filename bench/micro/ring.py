@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 
 from bench.timing import Benchmark, main
-from kproc.ipc.layout import ring_bytes
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.ring import RingConsumer, RingProducer, format_ring
+from kproc.broker.ipc.layout import ring_bytes
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
 
 RING_BYTES = 1 << 20
 SIDES = ("push", "poll", "both")

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.timing import Benchmark, main
-from kproc.clock import SystemClock
-from kproc.errors import ErrorCode
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log
-from kproc.storage.log_config import LogConfig
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log import Log
+from kproc.broker.storage.log_config import LogConfig
+from kproc.common.clock import SystemClock
+from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 

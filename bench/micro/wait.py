@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from bench.timing import Benchmark, main
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.wait import Sleeper, Waker, make_eventfd
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 
 CHILD_SECONDS_MAX = 120
 Ends = tuple[Callable[[], None], Callable[[], None]]  # Wake the other one; wait to be woken.

@@ -27,7 +27,7 @@ import sys, sysconfig
 if not sysconfig.get_config_var("Py_GIL_DISABLED"):
     print("is built with the interpreter's lock"); raise SystemExit
 try:
-    import kproc.server.supervisor, kproc.server.inprocess, kproc.cli.main
+    import kproc.broker.supervisor.supervisor, kproc.broker.supervisor.inprocess, kproc.cli.main
 except ImportError as error:
     print(f"cannot import kproc's dependencies: {error}"); raise SystemExit
 print("takes the interpreter's lock again for one of kproc's dependencies" if sys._is_gil_enabled() else "ok")

@@ -14,8 +14,8 @@ from bench.peers import free_threaded
 from bench.peers.base import Peer
 from bench.peers.kafka import KafkaPeer
 from bench.peers.kproc import FreeThreadedPeer, KprocPeer
-from kproc.config.settings import Config
-from kproc.config.values import ConfigError
+from kproc.broker.config.settings import Config
+from kproc.broker.config.values import ConfigError
 from tests.support import kafka_jars
 
 

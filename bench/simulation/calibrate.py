@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.simulation.model import Cost, Costs
+from kproc.broker.ipc.layout import ring_bytes
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, format_ring
 from kproc.client import Client
 from kproc.embedded import Broker
-from kproc.ipc.layout import ring_bytes
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.ring import RingConsumer, format_ring
-from kproc.load.run import Result
-from kproc.tune.measure import WORKLOADS, Layout, Sample, load_running, on_cpus
+from kproc.tools.load.run import Result
+from kproc.tools.tune.measure import WORKLOADS, Layout, Sample, load_running, on_cpus
 
 Point = tuple[int, int, int, int]  # CPUs, Processors, Handlers, connections
 CALIBRATING: Final[tuple[Point, ...]] = (

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kproc.cli.common import Failure, fits, print_count, print_table
 from kproc.cli.configs import broker_settings
 from kproc.cli.topics import explain
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kproc.broker.security.acl import Acl, AclFilter, Operation, ResourceType
+    from kproc.broker.security.authorizer import Verdict
     from kproc.client import Client
-    from kproc.security.acl import Acl, AclFilter, Operation, ResourceType
-    from kproc.security.authorizer import Verdict
 
 
 _HEADER = ("RESOURCE", "NAME", "PATTERN", "PRINCIPAL", "HOST", "OPERATION", "PERMISSION")
@@ -73,7 +73,7 @@ def described(client: Client, wanted: AclFilter) -> list[Acl]:
 
 def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
     """The same; None if the broker has no authorizer."""
-    from kproc.cluster.acls import acl_of
+    from kproc.broker.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DESCRIBE_ACLS, _wire(wanted))
@@ -86,7 +86,7 @@ def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
 
 def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
     """Delete the rules that some filter means; they are returned."""
-    from kproc.cluster.acls import acl_of
+    from kproc.broker.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
 
     answer = client.call_latest(ApiKey.DELETE_ACLS, {"filters": [_wire(each) for each in filters]})
@@ -116,10 +116,10 @@ def asked(
 def _verdict(
     client: Client, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
 ) -> tuple[Verdict, str]:
-    from kproc.config.authorizer_settings import principals_in
-    from kproc.security.acl import AclFilter, Operation, PatternType, Permission
-    from kproc.security.acl_table import AclTable
-    from kproc.security.authorizer import DEFAULT_ALLOW, DEFAULT_DENY, SUPER_USER, decide
+    from kproc.broker.config.authorizer_settings import principals_in
+    from kproc.broker.security.acl import AclFilter, Operation, PatternType, Permission
+    from kproc.broker.security.acl_table import AclTable
+    from kproc.broker.security.authorizer import DEFAULT_ALLOW, DEFAULT_DENY, SUPER_USER, decide
 
     wanted = AclFilter(kind, name, PatternType.MATCH, None, None, Operation.ANY, Permission.ANY)
     covering = _described(client, wanted)
@@ -143,7 +143,7 @@ def _verdict(
 
 def row_of(rule: Acl) -> dict[str, Any]:
     """The rule's fields, and the rule as a sentence."""
-    from kproc.security.acl import ANY_NAME, PatternType
+    from kproc.broker.security.acl import ANY_NAME, PatternType
 
     kind = in_words(rule.resource_type.name)
     if rule.pattern_type == PatternType.PREFIXED:

@@ -23,7 +23,7 @@ from kproc.cli.completion import complete_groups, complete_topics, complete_tran
 from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
-    from kproc.security.acl import AclFilter, Operation, ResourceType
+    from kproc.broker.security.acl import AclFilter, Operation, ResourceType
 
 app = typer.Typer(help="Show, change and ask for rules about who may do what.", no_args_is_help=True)
 
@@ -107,7 +107,7 @@ def add_acls(
     `kproc acl add alice --producer --topic orders`, `kproc acl add bob --consumer --topic orders --group billing`,
     `kproc acl add carol --operation read --topic logs- --prefixed --host 10.0.0.7`.
     """
-    from kproc.security.acl import ANY_NAME, CLUSTER_NAME, Acl, PatternType, Permission
+    from kproc.broker.security.acl import ANY_NAME, CLUSTER_NAME, Acl, PatternType, Permission
 
     if (producer or consumer) and deny:
         usage_error("--producer and --consumer are for what is allowed")
@@ -159,7 +159,7 @@ def list_acls(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """List rules: all of them, or those that name a principal or a resource."""
-    from kproc.security.acl import PatternType
+    from kproc.broker.security.acl import PatternType
 
     named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
     pattern = PatternType.MATCH if covering else PatternType.ANY
@@ -195,7 +195,7 @@ def delete_acls(
 
     What is left out is any: `kproc acl delete alice` takes away every rule that names alice.
     """
-    from kproc.security.acl import Operation, PatternType, Permission, host_of_rule
+    from kproc.broker.security.acl import Operation, PatternType, Permission, host_of_rule
 
     named = _resources(topic, group, transactional_id, token, user, cluster=cluster)
     if not (principals or named or operation or host or deny or everything):
@@ -281,7 +281,7 @@ def _resources(
     *,
     cluster: bool,
 ) -> list[tuple[ResourceType, str]]:
-    from kproc.security.acl import CLUSTER_NAME, ResourceType
+    from kproc.broker.security.acl import CLUSTER_NAME, ResourceType
 
     lists = (
         (ResourceType.TOPIC, topic),
@@ -301,7 +301,7 @@ def _principal(text: str) -> str:
 
 def _host(text: str) -> str:
     """As rules name it. Names are not looked up: a rule with one would hold for nobody."""
-    from kproc.security.acl import host_of_rule
+    from kproc.broker.security.acl import host_of_rule
 
     if text == _ANY_HOST:
         return text
@@ -309,7 +309,7 @@ def _host(text: str) -> str:
 
 
 def _operations(names: Sequence[str] | None) -> list[Operation]:
-    from kproc.security.acl import Operation
+    from kproc.broker.security.acl import Operation
 
     known = {each.name: each for each in Operation if each not in (Operation.UNKNOWN, Operation.ANY)}
     wanted = [name.upper().replace("-", "_") for name in names or ()]
@@ -324,7 +324,7 @@ def _wanted(
     kind: ResourceType, names: Sequence[str] | None, *, producer: bool, consumer: bool, idempotent: bool
 ) -> dict[Operation, None]:
     """The operations on a resource of that type, each once."""
-    from kproc.security.acl import Operation, ResourceType
+    from kproc.broker.security.acl import Operation, ResourceType
 
     wanted = dict.fromkeys(_operations(names))
     if producer and kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID):
@@ -342,7 +342,7 @@ def _wanted(
 
 def _filters(named: Sequence[tuple[ResourceType, str]], pattern: Any, **fields: Any) -> list[AclFilter]:
     """One for each resource, or one for all."""
-    from kproc.security.acl import AclFilter, Operation, Permission, ResourceType
+    from kproc.broker.security.acl import AclFilter, Operation, Permission, ResourceType
 
     principal = fields.get("principal")
     resources: Sequence[tuple[ResourceType, str | None]] = named or [(ResourceType.ANY, None)]

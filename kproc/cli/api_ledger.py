@@ -16,8 +16,8 @@ def api(
     missing: Annotated[bool, typer.Option("--missing", help="Also those that are not served.")] = False,
 ) -> None:
     """Show the APIs that are served, from the table by which requests are dispatched. Needs no broker."""
-    from kproc.api import load_all
-    from kproc.api.registry import APIS
+    from kproc.broker.api import load_all
+    from kproc.broker.request.registry import APIS
     from kproc.wire.header import ApiKey
 
     load_all()

@@ -75,7 +75,7 @@ def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
 
 def _problem_of(batch: bytes) -> str | None:
     """Return why consumers cannot read a batch, or None."""
-    from kproc.errors import KafkaError
+    from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import crc_of, parse_header, walk_batch
 
     header = parse_header(batch)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from kproc.metrics.utilisation import busy_between
+from kproc.broker.metrics.utilisation import busy_between
 
 Status = Mapping[str, Any]
 

@@ -19,11 +19,11 @@ from kproc.cli.failure import DEFAULT_PORT as DEFAULT_PORT
 from kproc.cli.failure import Failure as Failure
 from kproc.cli.failure import usage_error as usage_error
 from kproc.cli.lines import print_block, print_line
-from kproc.printable import printable, printable_json
+from kproc.common.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from kproc.client import Client
-    from kproc.client_security.settings import ClientSecurity
+    from kproc.client.security.settings import ClientSecurity
 
 
 class Format(StrEnum):
@@ -86,7 +86,7 @@ class _CommandConfig:
         named = self.in_force()
         if named is None:
             return {}
-        from kproc.client_security.settings import read_client_config
+        from kproc.client.security.settings import read_client_config
 
         return read_client_config(named, os.environ.get)
 
@@ -104,7 +104,7 @@ def client_security() -> ClientSecurity | None:
     properties = client_properties()
     if not properties:
         return None
-    from kproc.client_security.settings import parse_client_security
+    from kproc.client.security.settings import parse_client_security
 
     return parse_client_security(properties)
 
@@ -114,16 +114,16 @@ def librdkafka_security() -> Mapping[str, Any]:
     security = client_security()
     if security is None:
         return {}
-    from kproc.client_security.librdkafka import librdkafka_settings
+    from kproc.client.security.librdkafka import librdkafka_settings
 
     return librdkafka_settings(security)
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
     """A connection to the first broker of a bootstrap list that answers; the last refusal if none does."""
+    from kproc.broker.config.listeners import split_address
+    from kproc.broker.config.values import ConfigError
     from kproc.client import Client, ConnectionFailed
-    from kproc.config.listeners import split_address
-    from kproc.config.values import ConfigError
 
     try:
         addresses = [split_address(item, default_port=DEFAULT_PORT) for item in bootstrap.split(",")]

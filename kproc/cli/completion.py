@@ -79,7 +79,7 @@ def complete_settings(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_topic_setting_names(incomplete: str) -> list[str]:
     """Settings that a topic has."""
-    from kproc.cluster.topic_config import TOPIC_CONFIGS
+    from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 
     return _beginning(incomplete, TOPIC_CONFIGS)
 
@@ -91,14 +91,14 @@ def complete_topic_settings(incomplete: str) -> list[str]:
 
 def _setting_names(given: dict[str, object]) -> Iterable[str]:
     if given.get("topic"):
-        from kproc.cluster.topic_config import TOPIC_CONFIGS
+        from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 
         return TOPIC_CONFIGS
     if given.get("group"):
-        from kproc.cluster.group_config import GROUP_CONFIGS
+        from kproc.broker.cluster.group_config import GROUP_CONFIGS
 
         return GROUP_CONFIGS
-    from kproc.config import SETTINGS
+    from kproc.broker.config import SETTINGS
 
     return SETTINGS
 
@@ -147,9 +147,9 @@ def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list
     bootstrap = str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP)
 
     def run() -> None:
+        from kproc.broker.config.values import ConfigError
         from kproc.client import ClientError
-        from kproc.config.values import ConfigError
-        from kproc.errors import KafkaError
+        from kproc.common.errors import KafkaError
 
         try:
             use_command_config(Path(given) if (given := context.params.get("command_config")) else None)

@@ -101,7 +101,7 @@ def get_configs(
     with connect(bootstrap) as client:
         resource = _resource(client, topic, group, loggers=loggers)
         rows = _configs(client, resource, names or None)
-    from kproc.config import KNOWN_UNHONOURED
+    from kproc.broker.config import KNOWN_UNHONOURED
 
     missing = set(names or ()) - {row["name"] for row in rows}
     unhonoured = sorted(missing & KNOWN_UNHONOURED)
@@ -159,8 +159,9 @@ def set_configs(
 
     Everybody on the host may read a command line. Give passwords by --file instead.
 
-    With --loggers log levels, until the broker ends: `kproc config set --loggers kproc.net=DEBUG`. A package's level
-    holds for all modules in it that have none of their own; --unset gives a logger that of the package above it.
+    With --loggers log levels, until the broker ends: `kproc config set --loggers kproc.broker.processor=DEBUG`. A
+    package's level holds for all modules in it that have none of their own; --unset gives a logger that of the
+    package above it.
     """
     changes = config_changes("config set", settings, unset)
     _warn_of_secrets(changes)
@@ -178,7 +179,7 @@ def set_configs(
 
 
 def _warn_of_secrets(changes: list[dict[str, Any]]) -> None:
-    from kproc.config.settings import is_secret
+    from kproc.broker.config.settings import is_secret
 
     for change in changes:
         if change["value"] is not None and is_secret(change["name"]):
@@ -189,7 +190,7 @@ def _warn_of_secrets(changes: list[dict[str, Any]]) -> None:
 
 def _changes_in(file: str | None) -> list[dict[str, Any]]:
     """The settings in a file of NAME=VALUE lines, or on the standard input, as changes."""
-    from kproc.config.sources import parse_properties
+    from kproc.broker.config.sources import parse_properties
 
     if file is None:
         return []
@@ -283,8 +284,8 @@ def _configs(client: Client, resource: Resource, names: list[str] | None) -> lis
 
 def _unhonoured(resource: Resource, name: str) -> str | None:
     """Why a setting of a broker or a topic has no effect; None: it has."""
-    from kproc.cluster.topic_config import ROWS
-    from kproc.config import DYNAMIC_UNHONOURED, SETTINGS
+    from kproc.broker.cluster.topic_config import ROWS
+    from kproc.broker.config import DYNAMIC_UNHONOURED, SETTINGS
 
     if resource.kind == _TOPIC:
         topic_row = next((row for row in ROWS if row.name == name), None)

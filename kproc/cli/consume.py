@@ -138,7 +138,7 @@ def consume(
 def _check_coordinator(bootstrap: str, group: str) -> None:
     """Raise a Failure if the group's coordinator has lost its log: librdkafka would look for another for ever."""
     from kproc.cli.unserved import explain_coordinator
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = {"groups": [group], "include_authorized_operations": False}

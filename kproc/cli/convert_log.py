@@ -20,10 +20,10 @@ Directories = Annotated[
 
 def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -> None:
     """Convert partitions with messages from before Kafka 0.11, which kproc refuses, while their broker is stopped."""
-    from kproc.errors import Corrupt
-    from kproc.storage.convert_log import convert_partition
-    from kproc.storage.format import parse_partition_directory_name
-    from kproc.storage.fs import OsFs
+    from kproc.broker.storage.convert_log import convert_partition
+    from kproc.broker.storage.format import parse_partition_directory_name
+    from kproc.broker.storage.fs import OsFs
+    from kproc.common.errors import Corrupt
 
     rows = []
     for directory in directories:
@@ -41,7 +41,7 @@ def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
     """Hold the lock of a data directory, if it has one: a broker that runs would write into the old files."""
-    from kproc.server.data_directory import LOCK_FILE
+    from kproc.broker.supervisor.data_directory import LOCK_FILE
 
     try:
         lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kproc.client_security.throwaway import Throwaway
+    from kproc.client.security.throwaway import Throwaway
 
 
 def client_lines(throwaway: Throwaway, bootstrap: str) -> str:
@@ -18,7 +18,7 @@ def client_lines(throwaway: Throwaway, bootstrap: str) -> str:
 
 
 def _lines(throwaway: Throwaway, bootstrap: str, user: str | None) -> Iterator[str]:
-    from kproc.client_security.written import java_properties, kafka_python_arguments
+    from kproc.client.security.written import java_properties, kafka_python_arguments
 
     security = throwaway.security(user)
     file = throwaway.client_file(user)

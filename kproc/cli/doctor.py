@@ -5,7 +5,7 @@ role, what the kernel says of each process, names and sizes of the files in the 
 and the last lines of the log. Everything passes through `hidden` before it is written.
 
 Root runs this, and anybody may answer at a port. Files and processes that the status names are therefore read only if
-the kernel confirms that they are the broker's (server/broker_process.py), and then by descriptors instead of paths.
+the kernel confirms that they are the broker's (supervisor/broker_process.py), and then by descriptors instead of paths.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import typer
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap
 from kproc.cli.failure import Failure, one_line
 from kproc.cli.lines import print_line, print_note
-from kproc.printable import printable, printable_json
+from kproc.common.printable import printable, printable_json
 
 if TYPE_CHECKING:
-    from kproc.server.broker_process import BrokerProcess
+    from kproc.broker.supervisor.broker_process import BrokerProcess
 
 _LOG_BYTES_MAX: Final = 512 << 10
 _LOG_LINES_MAX: Final = 2000
@@ -103,7 +103,7 @@ def _open_private(path: Path) -> Iterator[BinaryIO]:
 
 def hidden(text: str) -> str:
     """Return the text without the values of what is called like a secret, and without the secrets of URLs."""
-    from kproc.config.values import without_url_secrets
+    from kproc.broker.config.values import without_url_secrets
 
     return _SECRET.sub(lambda found: f"{found.group(1)}(hidden)", without_url_secrets(text))
 
@@ -161,7 +161,7 @@ class _Report:
 
     def _try(self, name: str, make: Callable[[], str]) -> str | None:
         from kproc.client import ClientError
-        from kproc.errors import KafkaError
+        from kproc.common.errors import KafkaError
 
         try:
             return make()
@@ -175,8 +175,8 @@ class _Report:
         return self._process
 
     def _make_status(self) -> str:
+        from kproc.broker.supervisor.broker_process import NotABroker
         from kproc.cli.status_source import StatusSource
-        from kproc.server.broker_process import NotABroker
 
         with StatusSource(self._bootstrap) as source:
             self._status = source.ask()
@@ -200,8 +200,8 @@ class _Report:
     def _make_metrics(self) -> str:
         import http.client
 
-        from kproc.config.listeners import split_address
-        from kproc.server.broker_process import NotABroker
+        from kproc.broker.config.listeners import split_address
+        from kproc.broker.supervisor.broker_process import NotABroker
 
         broker = self._broker()
         address = self._status["metrics"] if self._status is not None else None
@@ -234,7 +234,7 @@ class _Report:
         return "".join(lines)
 
     def _make_log(self) -> str:
-        from kproc.server.broker_process import NotABroker
+        from kproc.broker.supervisor.broker_process import NotABroker
 
         try:
             descriptor = self._broker().open_file(2) if self._log is None else _open_regular(self._log)
@@ -273,7 +273,7 @@ def _open_regular(path: Path) -> int:
 
 
 def _about_process(pid: int) -> str:
-    from kproc.server import stacks
+    from kproc.broker.supervisor import stacks
 
     parts = [f"== stacks\n{stacks.take(pid) or 'none: it is stopped, or not ours to ask'}\n"]
     for name in _OF_PROC:

@@ -13,7 +13,7 @@ from kproc.cli.common import Failure, Format, OutputFormat, print_json, print_ta
 from kproc.cli.lines import print_line, print_note
 
 if TYPE_CHECKING:
-    from kproc.storage.log_dump import Batch, Problem
+    from kproc.broker.storage.log_dump import Batch, Problem
 
 Paths = Annotated[
     list[Path],
@@ -89,7 +89,7 @@ def _partitions(path: Path) -> list[Path]:
 
 def _segments(directory: Path) -> list[Path]:
     """The segments in a directory; a request log may lie beside the partitions."""
-    from kproc.storage.format import LOG_SUFFIX, parse_segment_file_name
+    from kproc.broker.storage.format import LOG_SUFFIX, parse_segment_file_name
 
     return sorted(
         path
@@ -99,8 +99,7 @@ def _segments(directory: Path) -> list[Path]:
 
 
 def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
-    from kproc.errors import Corrupt
-    from kproc.storage.format import (
+    from kproc.broker.storage.format import (
         INDEX_SUFFIX,
         LOG_SUFFIX,
         SNAPSHOT_SUFFIX,
@@ -108,8 +107,9 @@ def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
         TXN_INDEX_SUFFIX,
         parse_segment_file_name,
     )
-    from kproc.storage.fs import OsFs
-    from kproc.storage.log_dump import describe_batch, describe_index
+    from kproc.broker.storage.fs import OsFs
+    from kproc.broker.storage.log_dump import describe_batch, describe_index
+    from kproc.common.errors import Corrupt
 
     known = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
     if path.suffix not in known or parse_segment_file_name(path.name, path.suffix) is None:
@@ -129,9 +129,9 @@ def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
 
 
 def _batches(path: Path) -> Iterator[Batch]:
-    from kproc.storage.batch_scan import BadBatch
-    from kproc.storage.fs import OsFs
-    from kproc.storage.log_dump import read_batches
+    from kproc.broker.storage.batch_scan import BadBatch
+    from kproc.broker.storage.fs import OsFs
+    from kproc.broker.storage.log_dump import read_batches
 
     try:
         yield from read_batches(OsFs(), path)
@@ -140,10 +140,10 @@ def _batches(path: Path) -> Iterator[Batch]:
 
 
 def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
+    from kproc.broker.cluster.metadata_log import DIRECTORY_NAME
+    from kproc.broker.cluster.shown_records import without_secrets
     from kproc.cli.record_json import json_text
-    from kproc.cluster.metadata_log import DIRECTORY_NAME
-    from kproc.cluster.shown_records import without_secrets
-    from kproc.errors import KafkaError
+    from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import walk_batch
 
     is_metadata = path.resolve().parent.name == DIRECTORY_NAME
@@ -200,8 +200,8 @@ def _print_entries(entries: list[dict[str, Any]]) -> None:
 
 def _verify(paths: list[Path], output: Format) -> None:
     """Every partition that was named: a line with counts, and one for each problem."""
-    from kproc.storage.fs import OsFs
-    from kproc.storage.log_dump import verify_partition
+    from kproc.broker.storage.fs import OsFs
+    from kproc.broker.storage.log_dump import verify_partition
 
     results: list[dict[str, Any]] = []
     for path in paths:

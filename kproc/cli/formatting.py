@@ -15,7 +15,7 @@ from typing import Final
 
 from kproc.cli.common import usage_error
 from kproc.cli.record_json import Consumed, write_line
-from kproc.printable import printable_lines
+from kproc.common.printable import printable_lines
 
 Formatter = Callable[[Consumed], bytes]
 

@@ -168,7 +168,7 @@ def described_groups(
     client: Client, bootstrap: str, names: list[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """The answers of DescribeGroups by group; and a line for each group that does not exist, or has no coordinator."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = {"groups": names, "include_authorized_operations": False}
@@ -207,7 +207,7 @@ def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partit
 
 def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> dict[str, set[Partition]]:
     """Of which of these an open transaction has another offset: whoever wants stable ones is told to wait for it."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
 
     groups = []
     for name, of_group in partitions.items():
@@ -447,7 +447,7 @@ def _targets(
 
 def _commit(client: Client, group: str, rows: Iterable[dict[str, Any]]) -> None:
     """Commit as nobody's member (generation -1), which a group with members refuses."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     topics: dict[str, list[dict[str, Any]]] = {}
@@ -479,7 +479,7 @@ def delete(
     groups: Groups, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: OutputFormat = Format.TABLE
 ) -> None:
     """Delete groups without members, and what they have committed."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     known = {

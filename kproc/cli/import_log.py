@@ -23,10 +23,10 @@ Data = Annotated[
 
 def import_log(sources: Sources, data: Data, output: OutputFormat = Format.TABLE) -> None:
     """Copy partitions' files under existing topics of the same names, while both brokers are stopped."""
-    from kproc.config import Config
-    from kproc.server.import_partitions import import_partitions
-    from kproc.storage.checkpoints import read_meta_properties
-    from kproc.storage.fs import OsFs
+    from kproc.broker.config import Config
+    from kproc.broker.storage.checkpoints import read_meta_properties
+    from kproc.broker.storage.fs import OsFs
+    from kproc.broker.supervisor.import_partitions import import_partitions
 
     meta = read_meta_properties(OsFs(), data)
     settings = {"log.dirs": str(data)} if meta is None else {"log.dirs": str(data), "node.id": meta.node_id}

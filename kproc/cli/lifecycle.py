@@ -18,7 +18,7 @@ from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
-    from kproc.server.broker_process import BrokerProcess
+    from kproc.broker.supervisor.broker_process import BrokerProcess
 
 # A ready file names each process in about 50 bytes.
 _READY_BYTES_MAX: Final = 1 << 20
@@ -66,7 +66,7 @@ def stop(
 
     It is found by its ready file, its pid, or by asking it at --bootstrap, which may be its control listener.
     """
-    from kproc.server.broker_process import BrokerProcess, NotABroker
+    from kproc.broker.supervisor.broker_process import BrokerProcess, NotABroker
 
     try:
         if pid is not None:
@@ -90,7 +90,7 @@ def _process_in(ready_file: Path) -> BrokerProcess:
     """The broker that wrote a ready file. The file counts only if root, this user, or the broker's user owns it."""
     import orjson
 
-    from kproc.server.broker_process import BrokerProcess, Claim, NotABroker
+    from kproc.broker.supervisor.broker_process import BrokerProcess, Claim, NotABroker
 
     try:
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from kproc.printable import printable, printable_lines
+from kproc.common.printable import printable, printable_lines
 
 
 def print_line(text: str = "") -> None:

@@ -16,7 +16,7 @@ from types import TracebackType
 from kproc.cli import serve
 from kproc.cli.failure import Failure, UsageText, one_line
 from kproc.cli.lines import print_notes
-from kproc.printable import printable
+from kproc.common.printable import printable
 
 
 def main() -> None:
@@ -59,8 +59,8 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 def _expected(error: Exception) -> Failure | None:
     """The failures that a command can meet without being at fault, as one line."""
-    from kproc.config.values import ConfigError
-    from kproc.errors import Corrupt, FatalError, KafkaError
+    from kproc.broker.config.values import ConfigError
+    from kproc.common.errors import Corrupt, FatalError, KafkaError
 
     if isinstance(error, ConfigError):
         lines = [one_line(line) for line in str(error).splitlines()]

@@ -26,7 +26,7 @@ from kproc.cli.common import (
     print_table,
 )
 from kproc.cli.lines import print_block, print_line, print_note, print_notes
-from kproc.printable import printable, printable_json, printable_lines
+from kproc.common.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from kproc.pipeline.model import Pipeline
@@ -184,7 +184,7 @@ def reset(
 
 def _die_with(pid: int) -> None:
     """End when that process does, however it ends and whatever Spark is at; the JVM ends with us, by its stdin."""
-    from kproc.server.signals import watch_process
+    from kproc.broker.supervisor.signals import watch_process
 
     descriptor = watch_process(pid)
     if descriptor is None:
@@ -248,7 +248,7 @@ def _quiet_py4j() -> None:
     """Keep a stack of py4j for each call to a JVM that has gone off the screen; its end is said in a line."""
     import logging
 
-    from kproc.server.logs import TextFormatter
+    from kproc.broker.supervisor.logs import TextFormatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(TextFormatter("%(message)s"))

@@ -86,8 +86,8 @@ def telemetry(
 
 
 def _check_topic(bootstrap: str) -> None:
+    from kproc.broker.cluster.internal_topics import TELEMETRY_TOPIC
     from kproc.cli.common import connect
-    from kproc.cluster.internal_topics import TELEMETRY_TOPIC
     from kproc.wire.header import ApiKey
 
     with connect(bootstrap) as client:

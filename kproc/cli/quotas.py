@@ -19,7 +19,7 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 
 Row = dict[str, Any]
 Names = dict[str, str | None]

@@ -11,7 +11,7 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from kproc.printable import printable_json
+from kproc.common.printable import printable_json
 
 Bytes = bytes | None
 Headers = Sequence[tuple[str, Bytes]]

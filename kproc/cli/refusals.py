@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from kproc.cli.lines import print_note
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 
 DEBUG: Final = "msg"
 """What librdkafka has to log: a line or two for each request."""

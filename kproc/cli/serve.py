@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from kproc.cli.failure import DEFAULT_PORT, usage_error
 from kproc.cli.lines import print_block, print_note, print_notes
-from kproc.printable import printable
+from kproc.common.printable import printable
 
 if TYPE_CHECKING:
-    from kproc.client_security.throwaway import Throwaway
-    from kproc.config import Config, Flag
+    from kproc.broker.config import Config, Flag
+    from kproc.client.security.throwaway import Throwaway
 
 
 class Option(NamedTuple):
@@ -135,8 +135,8 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """With the name and the default of each setting, which take longer to load than a start has time for."""
-        from kproc.config import SETTINGS
-        from kproc.config.values import wire_text
+        from kproc.broker.config import SETTINGS
+        from kproc.broker.config.values import wire_text
 
         by_setting = {option.setting: option for option in self._options}
         for action in self._actions:
@@ -157,7 +157,7 @@ class Parser(argparse.ArgumentParser):
             what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"
             self.error(f"{what}: {unknown[0]}")
         if given.log_format == "json":
-            from kproc.server import logs
+            from kproc.broker.supervisor import logs
 
             logs.use_json()
         if given.ready_file is not None:
@@ -166,7 +166,7 @@ class Parser(argparse.ArgumentParser):
         return self._start(given, self._flags(given))
 
     def _flags(self, given: argparse.Namespace) -> list[Flag]:
-        from kproc.config import Flag
+        from kproc.broker.config import Flag
 
         return [
             Flag(option.names[0], option.setting, str(value))
@@ -175,7 +175,7 @@ class Parser(argparse.ArgumentParser):
         ] + self._port_flag(given)
 
     def _port_flag(self, given: argparse.Namespace) -> list[Flag]:
-        from kproc.config import Flag
+        from kproc.broker.config import Flag
 
         if given.port is None:
             return []
@@ -221,7 +221,7 @@ def _serve(given: argparse.Namespace, flags: list[Flag]) -> int:
             raise ConfigError("there is no file (--config) to read again")
         return _build(flags, given.settings, file=given.config)
 
-    from kproc.config import ConfigError
+    from kproc.broker.config import ConfigError
 
     return _run(
         _build(flags, given.settings, file=given.config),
@@ -247,7 +247,7 @@ def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
     }
     try:
         if given.tls or given.users:
-            from kproc.client_security.throwaway import make_throwaway
+            from kproc.client.security.throwaway import make_throwaway
 
             where = directory / "security"
             throwaway = make_throwaway(
@@ -302,8 +302,8 @@ def _build(
     file: Path | None = None,
     defaults: dict[str, object] | None = None,
 ) -> Config:
-    from kproc.config import Config, parse_assignments, read_settings_file
-    from kproc.config.settings import is_secret
+    from kproc.broker.config import Config, parse_assignments, read_settings_file
+    from kproc.broker.config.settings import is_secret
 
     assignments = parse_assignments(settings or ())
     warnings: list[str] = []
@@ -334,8 +334,8 @@ def _run(
     reread: Callable[[], Config] | None = None,
     throwaway: Throwaway | None = None,
 ) -> int:
-    from kproc.server.service_manager import ServiceManager
-    from kproc.server.supervisor import run
+    from kproc.broker.supervisor.service_manager import ServiceManager
+    from kproc.broker.supervisor.supervisor import run
 
     manager = ServiceManager.of_environment(os.environ)
     os.environ.pop("NOTIFY_SOCKET", None)  # Nobody that we start speaks for us.

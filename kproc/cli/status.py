@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kproc.broker.storage.set_aside import WAY_OUT
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -18,7 +19,6 @@ from kproc.cli.common import (
 )
 from kproc.cli.lines import print_line, print_note
 from kproc.cli.status_source import StatusSource
-from kproc.storage.set_aside import WAY_OUT
 
 # Column, key in the answer, and how a cell is made of its value.
 COLUMNS = (

@@ -1,6 +1,7 @@
 """Where the commands get a broker's status: from the broker, or from its supervisor when a role hangs.
 
-The supervisor has a window of its own (server/status_window.py), for processes of the same host, as `status` itself is.
+The supervisor has a window of its own (supervisor/status_window.py), for processes of the same host, as `status`
+itself is.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from kproc.cli.common import connect
 from kproc.cli.failure import DEFAULT_PORT
 
 if TYPE_CHECKING:
+    from kproc.broker.supervisor.broker_process import BrokerProcess
     from kproc.client import Client
-    from kproc.server.broker_process import BrokerProcess
 
 _PATIENCE_MS: Final = 1500
 """A broker under load answers in less; a person does not like to wait longer without a word."""
@@ -62,7 +63,7 @@ class StatusSource:
         Anybody can answer at a port. The process must have locked the data directory that the answer names, and
         listen at the address that gave the answer. A supervisor's answer comes from root or our own user already.
         """
-        from kproc.server.broker_process import BrokerProcess, claim_in
+        from kproc.broker.supervisor.broker_process import BrokerProcess, claim_in
 
         claim = claim_in(status)
         with ExitStack() as stack:
@@ -101,9 +102,9 @@ def _ports(bootstrap: str) -> set[str]:
 
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """The status of the broker of this host that listens at one of these ports."""
+    from kproc.broker.role.port_holder import holds_any
+    from kproc.broker.supervisor.status_window import WINDOW_PREFIX, look_in, window_owner
     from kproc.client import ClientError
-    from kproc.role.port_holder import holds_any
-    from kproc.server.status_window import WINDOW_PREFIX, look_in, window_owner
 
     numbers = {int(port) for port in ports}
     for name, pid in _windows(WINDOW_PREFIX):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kproc.broker.metrics.histogram import Histogram
 from kproc.cli.bottleneck import Finding, busy_share, find_bottleneck, name_of, request_rate
 from kproc.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, Failure
 from kproc.cli.status import offline_lines
 from kproc.cli.status_source import StatusSource
-from kproc.metrics.histogram import Histogram
-from kproc.printable import printable
+from kproc.common.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Group

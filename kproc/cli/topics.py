@@ -60,7 +60,7 @@ def create(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Create topics."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     configs = [{"name": name, "value": value} for name, value in pairs("--config", config or ())]
@@ -155,7 +155,7 @@ def delete(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete topics and their records."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     with connect(bootstrap) as client:
@@ -178,7 +178,7 @@ def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, out
 def explain(topic: object, code: int, message: str | None = None) -> str:
     """A topic's error code in words."""
     from kproc.client import code_name
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
 
     known = {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "unknown topic",

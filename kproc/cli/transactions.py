@@ -26,7 +26,7 @@ from kproc.cli.common import (
 from kproc.cli.completion import complete_topics, complete_transactional_ids
 from kproc.cli.lines import print_line
 from kproc.cli.topics import checked_topics, explain
-from kproc.clock import SystemClock
+from kproc.common.clock import SystemClock
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -211,7 +211,7 @@ def _listed(
     pattern: str | None = None,
 ) -> list[Row]:
     """The rows of ListTransactions."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     fields = {
@@ -248,7 +248,7 @@ def _states(client: Client, ids: list[str]) -> list[Row]:
 
 def _described(client: Client, ids: list[str]) -> list[Row]:
     """The same; an id that is not known ends the command."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
 
     rows = _states(client, ids)
     words = {ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "unknown transactional id"}
@@ -283,7 +283,7 @@ def _facts(row: Row) -> Row:
 
 def _fence(client: Client, transactional_id: str) -> None:
     """Abort as a new producer of that id would (Admin.fenceProducers of KIP-664), and wait until it is done."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
     (described,) = _described(client, [transactional_id])
@@ -397,7 +397,7 @@ def _known_partitions(client: Client, producer_ids: list[int]) -> set[tuple[int,
 
 def _when_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
     """Ask until no code of the answer says that it is only early; the last answer if that takes too long."""
-    from kproc.errors import ErrorCode
+    from kproc.common.errors import ErrorCode
 
     early = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *also}
     for _ in range(round(_WAIT_SECONDS / _STEP_SECONDS)):

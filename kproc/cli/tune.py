@@ -26,15 +26,15 @@ from kproc.cli.lines import print_block, print_line, print_notes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kproc.tune.choice import Proposal
-    from kproc.tune.live import LiveProposal
+    from kproc.tools.tune.choice import Proposal
+    from kproc.tools.tune.live import LiveProposal
 
 _TRANSPORT = "kproc.transport"
 app = typer.Typer(rich_markup_mode=None)
 
 
 class WorkloadName(StrEnum):
-    """What is measured: kproc.tune.measure.WORKLOADS."""
+    """What is measured: kproc.tools.tune.measure.WORKLOADS."""
 
     SMALL = "small"
     PRODUCE = "produce"
@@ -103,9 +103,9 @@ def _measure(workload: WorkloadName, seconds: float, rounds: int, connections: i
     from rich.console import Console
     from rich.progress import track
 
-    from kproc.config.cpus import available_cpus
-    from kproc.tune.choice import NothingMeasured, candidates, choose
-    from kproc.tune.measure import WORKLOADS, CannotMeasure, require_generator, run_rounds
+    from kproc.broker.config.cpus import available_cpus
+    from kproc.tools.tune.choice import NothingMeasured, candidates, choose
+    from kproc.tools.tune.measure import WORKLOADS, CannotMeasure, require_generator, run_rounds
 
     try:
         require_generator()
@@ -191,8 +191,8 @@ def _show(proposal: Proposal, workload: WorkloadName, output: Format) -> None:
 
 
 def _look(bootstrap: str, seconds: float) -> LiveProposal:
-    from kproc.config.cpus import available_cpus
-    from kproc.tune.live import TooQuiet, propose
+    from kproc.broker.config.cpus import available_cpus
+    from kproc.tools.tune.live import TooQuiet, propose
 
     with connect(bootstrap) as client:
         before, begun = client.operate("status"), time.monotonic()
@@ -248,7 +248,7 @@ def _show_live(live: LiveProposal, output: Format) -> None:
 
 
 def _check_writable(config: Path, *, dry_run: bool, yes: bool) -> None:
-    from kproc.tune import config_file
+    from kproc.tools.tune import config_file
 
     is_toml = config.suffix.lower() == ".toml"
     config_file.edited(config_file.read(config), {"num.io.threads": "1"}, is_toml=is_toml)
@@ -269,7 +269,7 @@ def _keep(
         if output is Format.TABLE:
             say("".join(f"{name}={value}\n" for name, value in settings.items()))
         return
-    from kproc.tune import config_file
+    from kproc.tools.tune import config_file
 
     before = config_file.read(config)
     is_toml = config.suffix.lower() == ".toml"
@@ -304,7 +304,7 @@ def list_settings(
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Settings of this host that matter: value, wanted, why, how to change. Exit code 1 if one is not as wanted."""
-    from kproc.tune.host import CHECKS, Host, Verdict, check_host
+    from kproc.tools.tune.host import CHECKS, Host, Verdict, check_host
 
     ignored = set(ignore or ())
     unknown = ignored - {check.name for check in CHECKS}

@@ -31,7 +31,7 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[st
 
 def explain_coordinator(bootstrap: str) -> str | None:
     """Words for the partitions of __consumer_offsets that are offline, whose groups have no coordinator; or None."""
-    from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
+    from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 
     def has_coordinators(reasons: Collection[Partition]) -> bool:
         return any(topic == GROUP_METADATA_TOPIC for topic, _ in reasons)
@@ -49,7 +49,7 @@ def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool])
     """The reasons of the partitions that the status names, asked for again until they are enough."""
     from kproc.cli.status_source import StatusSource
     from kproc.client import ClientError
-    from kproc.errors import KafkaError
+    from kproc.common.errors import KafkaError
 
     found: dict[Partition, str] = {}
     try:

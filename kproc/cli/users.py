@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kproc.broker.security.sasl.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    KINDS,
+    KINDS_BY_NUMBER,
+    ScramKind,
+    keys_for_password,
+    new_salt,
+    salted_password,
+)
 from kproc.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -22,20 +32,10 @@ from kproc.cli.common import (
     print_table,
     usage_error,
 )
-from kproc.errors import ErrorCode
-from kproc.security.sasl.scram import (
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    KINDS,
-    KINDS_BY_NUMBER,
-    ScramKind,
-    keys_for_password,
-    new_salt,
-    salted_password,
-)
+from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kproc.config import Config
+    from kproc.broker.config import Config
 
 Row = dict[str, Any]
 app = typer.Typer(help="Show and change users that log in by SCRAM.", no_args_is_help=True)
@@ -176,7 +176,7 @@ def _offline(data: Path | None, config: Path | None) -> Config | None:
     """The settings of a stopped broker; None: a running one is meant."""
     if data is None and config is None:
         return None
-    from kproc.config import Config
+    from kproc.broker.config import Config
 
     return Config.build({} if data is None else {"log.dirs": str(data)}, file=config)
 
@@ -184,7 +184,7 @@ def _offline(data: Path | None, config: Path | None) -> Config | None:
 def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
     """Ask for each change; a Failure says why one was refused."""
     if offline is not None:
-        from kproc.server.offline_users import alter_users
+        from kproc.broker.supervisor.offline_users import alter_users
 
         bodies = [
             {**each, "upsertions": [keys_for_password(row) for row in each["upsertions"]]}
@@ -206,7 +206,7 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
 def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, int]]]:
     """Every user, with the iterations of each mechanism that it has."""
     if offline is not None:
-        from kproc.server.offline_users import users_of
+        from kproc.broker.supervisor.offline_users import users_of
 
         if not Path(offline.log_dirs).is_dir():
             raise Failure(f"there is no data directory {offline.log_dirs}")

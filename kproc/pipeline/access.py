@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from kproc.client_security.settings import PLAINTEXT, ClientSecurity
+from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.pipeline.errors import PipelineError
 from kproc.spark.access import CLIENT_CONFIG, connector_options, read_security
 from kproc.spark.brokers import Cluster, Connecting

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kproc.client import Client, ClientError
-from kproc.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.pipeline.access import Access
 from kproc.spark.brokers import parse_bootstrap
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.clock import SystemClock
+from kproc.common.clock import SystemClock
 from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.lock import STATE_DIRECTORY
 from kproc.pipeline.model import FILE_FORMATS, Pipeline, Sink

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from kproc.clock import NS_PER_MS, NS_PER_S, SystemClock
+from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 from kproc.pipeline.errors import AlreadyRunning
 
 STATE_DIRECTORY: Final = ".kproc"

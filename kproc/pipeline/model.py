@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kproc.config.toml_lines import KeyPath
+from kproc.broker.config.toml_lines import KeyPath
 from kproc.pipeline.toml_table import Places, SpecError
 
 CONNECTORS: Final = ("kproc", "kafka")

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
-from kproc.clock import NS_PER_S, SystemClock
+from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.broker_watch import BrokerWatch
 from kproc.pipeline.build import Builder

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.config.toml_lines import KeyPath, key_lines
+from kproc.broker.config.toml_lines import KeyPath, key_lines
 
 _AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 

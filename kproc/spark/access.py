@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from kproc.client_security.settings import (
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.settings import (
     ClientSecurity,
     parse_client_security,
     read_client_config,
     security_names,
 )
-from kproc.client_security.tls import client_context
-from kproc.client_security.written import java_properties
-from kproc.config.values import ConfigError
+from kproc.client.security.tls import client_context
+from kproc.client.security.written import java_properties
 from kproc.spark.option_values import OptionError
 
 CLIENT_CONFIG: Final = "kproc.client.config"

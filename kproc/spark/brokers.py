@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
-from kproc import errors
 from kproc.client import (
     AnswerTimeout,
     ApiError,
@@ -27,9 +26,10 @@ from kproc.client import (
     ConnectionLost,
     code_name,
 )
-from kproc.client_security.settings import PLAINTEXT, ClientSecurity
-from kproc.clock import NS_PER_MS, SystemClock
-from kproc.errors import ErrorCode
+from kproc.client.security.settings import PLAINTEXT, ClientSecurity
+from kproc.common import errors
+from kproc.common.clock import NS_PER_MS, SystemClock
+from kproc.common.errors import ErrorCode
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID

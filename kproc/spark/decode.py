@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.spark.binary import binary_array, bytes_scalar, number_array
 from kproc.spark.brokers import READ_COMMITTED, READ_UNCOMMITTED
 from kproc.spark.headers import header_array

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.spark.binary import binary_array
 from kproc.wire.primitives import read_unsigned_varint
 

@@ -16,12 +16,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kproc.broker.storage.checkpoints import read_meta_properties, read_partition_metadata
+from kproc.broker.storage.fs import OsFs
 from kproc.client import Client, ClientError
-from kproc.errors import Corrupt
+from kproc.common.errors import Corrupt
 from kproc.spark.brokers import Cluster, cluster_of
 from kproc.spark.offsets import TopicPartition
-from kproc.storage.checkpoints import read_meta_properties, read_partition_metadata
-from kproc.storage.fs import OsFs
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 

@@ -21,10 +21,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from kproc.errors import Corrupt
-from kproc.spark.brokers import READ_COMMITTED, pause
-from kproc.storage.batch_scan import BadBatch, walk_checked, walk_headers
-from kproc.storage.format import (
+from kproc.broker.storage.batch_scan import BadBatch, walk_checked, walk_headers
+from kproc.broker.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -35,9 +33,11 @@ from kproc.storage.format import (
     parse_segment_file_name,
     segment_file_name,
 )
-from kproc.storage.fs import OsFs
-from kproc.storage.producer_state import decode_snapshot
-from kproc.storage.txn_index import TxnIndex
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.producer_state import decode_snapshot
+from kproc.broker.storage.txn_index import TxnIndex
+from kproc.common.errors import Corrupt
+from kproc.spark.brokers import READ_COMMITTED, pause
 from kproc.wire.batch_header import (
     ATTRIBUTES,
     BASE_OFFSET,

@@ -8,15 +8,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from kproc.errors import Corrupt
+from kproc.broker.storage.checkpoints import LOG_START_FILE, read_partition_metadata
+from kproc.broker.storage.format import LOG_SUFFIX, parse_partition_directory_name
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.offset_checkpoints import (
+    OffsetCheckpoint,
+    confirms_log_start,
+    read_offset_checkpoint,
+)
+from kproc.common.errors import Corrupt
 from kproc.spark.brokers import EARLIEST, LATEST, READ_COMMITTED
 from kproc.spark.log_files import PartitionFiles
 from kproc.spark.log_options import LogOptions, Offsets
 from kproc.spark.option_values import OptionError
-from kproc.storage.checkpoints import LOG_START_FILE, read_partition_metadata
-from kproc.storage.format import LOG_SUFFIX, parse_partition_directory_name
-from kproc.storage.fs import OsFs
-from kproc.storage.offset_checkpoints import OffsetCheckpoint, confirms_log_start, read_offset_checkpoint
 
 # A pattern never finds these; who names one gets it.
 INTERNAL_TOPICS: Final = frozenset(

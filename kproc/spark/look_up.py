@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from kproc.clock import NS_PER_MS, Clock, SystemClock
+from kproc.common.clock import NS_PER_MS, Clock, SystemClock
 from kproc.spark.brokers import (
     EARLIEST,
     LATEST,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from kproc.client import Client, ClientError, ConnectionLost, reason
-from kproc.client_security.settings import PLAINTEXT, ClientSecurity
-from kproc.errors import ProtocolError
+from kproc.client.security.settings import PLAINTEXT, ClientSecurity
+from kproc.common.errors import ProtocolError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, encode_request_header
 from kproc.wire.primitives import (

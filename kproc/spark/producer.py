@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kproc.client import ApiError, AuthenticationFailed, ClientError, code_name
-from kproc.clock import NS_PER_MS, Clock, SystemClock
-from kproc.errors import RETRIABLE, ErrorCode
+from kproc.common.clock import NS_PER_MS, Clock, SystemClock
+from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
 from kproc.spark.encode import Draft
 from kproc.spark.lane import NOBODY, Batch, Lane, ProduceFailed, ProducerIdentity

@@ -35,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kproc.client import ApiError, ClientError, code_name
-from kproc.clock import NS_PER_MS, SystemClock
+from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.spark.brokers import pause
 from kproc.spark.initial import InitialOffsets
 from kproc.spark.look_up import LookUp

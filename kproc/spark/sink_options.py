@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kproc.client_security.settings import PLAINTEXT, ClientSecurity
+from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.spark.access import CLIENT_CONFIG, is_about_security, read_security
 from kproc.spark.option_values import OptionError, read_bootstrap
 from kproc.wire.compression import Compression

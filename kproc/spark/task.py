@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kproc.clock import NS_PER_MS, SystemClock
+from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.spark.brokers import EARLIEST, Fetched, OffsetOutOfRange, UnknownTopic, cluster_of
 from kproc.spark.local import local_files
 from kproc.spark.look_up import DataLoss

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kproc.clock import SystemClock
+from kproc.common.clock import SystemClock
 from kproc.spark.digest import DIGEST_COUNT, digest
 from kproc.spark.encode import HEADER_TYPE, NullHeader, RecordEncoder, RecordTooLarge, Rows, rows_bytes
 from kproc.spark.partitioner import Int32s, Int64s, Spread, partitions_by_key

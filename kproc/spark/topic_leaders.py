@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kproc.client import code_name
-from kproc.clock import NS_PER_MS, Clock
-from kproc.errors import RETRIABLE, ErrorCode
+from kproc.common.clock import NS_PER_MS, Clock
+from kproc.common.errors import RETRIABLE, ErrorCode
 from kproc.spark.brokers import Cluster, Unreachable, pause
 from kproc.spark.lane import Lane, ProduceFailed
 from kproc.spark.sink_options import ProducerSettings

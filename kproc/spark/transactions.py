@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from kproc.client import ApiError, ClientError, code_name
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.spark.brokers import RETRIABLE, Cluster, Unreachable, pause
 from kproc.spark.exactly_once import Mark, Unsettled
 from kproc.spark.lane import ProduceFailed, ProducerIdentity

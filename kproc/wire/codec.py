@@ -17,7 +17,7 @@ from functools import cache
 from struct import error as StructError
 from typing import Any, Literal
 
-from kproc.errors import ErrorCode, ProtocolError
+from kproc.common.errors import ErrorCode, ProtocolError
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
 from kproc.wire.primitives import INT32, Buffer
 from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of

@@ -18,7 +18,7 @@ from typing import Final
 
 import cramjam
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import INT32, Buffer
 
 

@@ -17,7 +17,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import INT16, INT32, Buffer, skip_tagged_fields
 
 

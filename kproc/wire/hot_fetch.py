@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire.file_range import FileRange
 from kproc.wire.primitives import (
     INT32,

@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import (
     INT32,
     encode_compact_string,

@@ -16,7 +16,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.primitives import read_unsigned_varint, read_unsigned_varlong, read_varint
 from kproc.wire.records import RECORD_BYTES_MIN
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.compression import Compression, decompress
 from kproc.wire.primitives import INT32, INT64, Buffer
 from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, NO_TIMESTAMP

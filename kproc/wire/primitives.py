@@ -14,7 +14,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview
 

@@ -29,7 +29,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, NamedTuple
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import records as record_format
 from kproc.wire.batch_header import BATCH_LENGTH, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC_BYTE, STAMP
 from kproc.wire.checksum import crc32c

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.compression import InflatesTooMuch, decompress, has_frame_start
 from kproc.wire.primitives import (
     INT64_MIN,

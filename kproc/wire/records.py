@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from kproc.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.primitives import (
     INT64_MAX,
     INT64_MIN,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any, Final
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire.primitives import (
     INT8,
     INT16,

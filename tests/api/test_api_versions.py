@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from kproc.client import Client
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest

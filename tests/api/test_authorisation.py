@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kproc.api import load_all, registry
-from kproc.api.context import error_codes
-from kproc.errors import ErrorCode
-from kproc.role.listeners import Endpoint
-from kproc.security.acl import Operation, ResourceType
-from kproc.security.principal import Principal
+from kproc.broker.api import load_all
+from kproc.broker.request import registry
+from kproc.broker.request.context import error_codes
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.principal import Principal
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.acls import ALICE, Acl, authorizer_of, gives
 from tests.support.authorisation_table import FOR_EVERYBODY, GROUP, ROWS, TOPIC, TXN, Right, Row

@@ -8,7 +8,7 @@ import pytest
 
 from bench.peers.base import free_ports
 from kproc.client import Client, ClientError
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
 from tests.support.configs import set_config
@@ -68,7 +68,7 @@ def test_topics_and_configs_are_changed_there_and_seen_by_clients(
 
 
 def test_log_levels_are_changed_there_and_seen_by_clients(managed: BrokerUnderTest, control: str) -> None:
-    asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": ["kproc.cleaner.strays"]}
+    asked = {"resource_type": LOGGERS, "resource_name": "1", "configuration_keys": ["kproc.broker.cleaner.strays"]}
     fields = {"resources": [asked], "include_synonyms": False, "include_documentation": False}
 
     def shown(address: str) -> str:
@@ -77,9 +77,9 @@ def test_log_levels_are_changed_there_and_seen_by_clients(managed: BrokerUnderTe
         return str(row["value"])
 
     with RawClient(control) as admin:
-        level = set_config(admin, "kproc.cleaner.strays", "TRACE", kind=LOGGERS)
+        level = set_config(admin, "kproc.broker.cleaner.strays", "TRACE", kind=LOGGERS)
         assert (level, shown(control), shown(managed.bootstrap)) == ((0, None), "TRACE", "TRACE")
-        assert set_config(admin, "kproc.cleaner.strays", None, kind=LOGGERS) == (0, None)
+        assert set_config(admin, "kproc.broker.cleaner.strays", None, kind=LOGGERS) == (0, None)
     assert shown(managed.bootstrap) != "TRACE"
 
 

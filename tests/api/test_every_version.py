@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.minimal import MINIMAL, REFUSED

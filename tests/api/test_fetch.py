@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch, fetch_fields, split_batches, values_of

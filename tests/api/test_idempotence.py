@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch, produce_fields, values_of

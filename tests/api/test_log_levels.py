@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.configs import set_config
@@ -17,7 +17,7 @@ TOPIC, LOGGERS = 2, 8
 SET, DELETE = 0, 1
 SOURCE_LOGGER = 6
 # Of what the cleaner logs nothing is awaited by another test.
-PACKAGE, MODULE = "kproc.cleaner", "kproc.cleaner.strays"
+PACKAGE, MODULE = "kproc.broker.cleaner", "kproc.broker.cleaner.strays"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def levels(client: RawClient, *names: str) -> list[str]:
 
 def test_every_logger_is_shown_with_the_level_that_holds_for_it(client: RawClient) -> None:
     shown = rows(client)
-    assert {"root", "kproc", "kproc.net", "kproc.handler.handler", PACKAGE, MODULE} <= set(shown)
+    assert {"root", "kproc", "kproc.broker.processor", "kproc.broker.handler.handler", PACKAGE, MODULE} <= set(shown)
     for row in shown.values():
         assert row["value"] in {"FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"}
         assert (row["config_source"], row["read_only"], row["is_sensitive"]) == (SOURCE_LOGGER, False, False)

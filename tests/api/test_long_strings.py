@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kproc.bounded import NAME_MAX
-from kproc.errors import ErrorCode
+from kproc.common.bounded import NAME_MAX
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import STRING_BYTES_MAX

@@ -13,8 +13,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import kproc
+from kproc.broker.metrics.requests import TIMINGS
 from kproc.client import Client, ClientError
-from kproc.metrics.requests import TIMINGS
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest, EmbeddedBroker
 from tests.support.groups import commit, find_coordinator

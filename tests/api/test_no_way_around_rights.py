@@ -16,14 +16,14 @@ from typing import Any
 import orjson
 import pytest
 
-from kproc.api import registry
-from kproc.cluster import controller
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.errors import ErrorCode
-from kproc.net.slow_frames import LARGE_FRAME_BYTES
-from kproc.role.dispatch import PRIVATE_API_KEY
-from kproc.security.principal import Principal
-from kproc.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HEAD, REQUEST, SEND, SEND_PARTS
+from kproc.broker.cluster import controller
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
+from kproc.broker.request import registry
+from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.security.principal import Principal
+from kproc.broker.transport.envelope import CLOSE, FLAG_LOOPBACK, FLAG_PROBE, HEAD, REQUEST, SEND, SEND_PARTS
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.groups import commit_fields

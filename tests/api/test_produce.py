@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from kproc.clock import SystemClock
-from kproc.errors import ErrorCode
+from kproc.common.clock import SystemClock
+from kproc.common.errors import ErrorCode
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch

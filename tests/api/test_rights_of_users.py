@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import NO_TOPIC_ID, Closed, RawClient, batch, fetch_fields, produce_fields, values_of
 from tests.support.secured import SecuredBroker, log_in

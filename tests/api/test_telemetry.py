@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.cluster.internal_topics import TELEMETRY_TOPIC
-from kproc.errors import ErrorCode
-from kproc.metrics.requests import TIMINGS
+from kproc.broker.cluster.internal_topics import TELEMETRY_TOPIC
+from kproc.broker.metrics.requests import TIMINGS
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch, fetch_fields

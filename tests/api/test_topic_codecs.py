@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import crc_of, encode_batch, parse_header
 from kproc.wire.records import Record
 from tests.support.broker import BrokerUnderTest

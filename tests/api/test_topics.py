@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import NO_TOPIC_ID, RawClient, batch, create_topics_fields, values_of
 from tests.support.topics import fresh_name

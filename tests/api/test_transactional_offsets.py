@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.groups import commit, find_coordinator
 from tests.support.raw import Fields, RawClient

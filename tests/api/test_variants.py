@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import VARIANTS, BrokerUnderTest, EmbeddedBroker, ServedBroker, run_kproc
 from tests.support.proc import thread_count

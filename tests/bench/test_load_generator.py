@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kproc.load.batches import compressed_batch
-from kproc.load.build import CompilerMissing, build, compiler
-from kproc.load.run import LoadFailed, run_load
+from kproc.tools.load.batches import compressed_batch
+from kproc.tools.load.build import CompilerMissing, build, compiler
+from kproc.tools.load.run import LoadFailed, run_load
 from tests.bench.fake_broker import FakeBroker
 from tests.support.broker import BrokerUnderTest
 from tests.support.certificates import Certificates

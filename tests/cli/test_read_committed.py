@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import SystemClock
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.clock import SystemClock
 from kproc.spark import brokers
 from kproc.spark.brokers import LATEST, cluster_of
 from kproc.spark.offsets import Range, TopicPartition
 from kproc.spark.options import parse_source
 from kproc.spark.task import read_range
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log, LogConfig
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.logs import append_one, batch

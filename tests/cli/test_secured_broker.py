@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from kproc import Broker
+from kproc.broker.config.values import ConfigError
 from kproc.client import AuthenticationFailed
-from kproc.config.values import ConfigError
 from tests.cli.test_pytest_plugin import passed, run_pytest
 from tests.support.broker import ROOT
 from tests.support.command_line import call_kproc

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from kproc.clock import SystemClock
+from kproc.common.clock import SystemClock
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.broker import ServedBroker

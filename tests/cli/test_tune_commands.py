@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kproc.load.build import compiler
+from kproc.tools.load.build import compiler
 from tests.support.broker import ROOT, run_kproc
 
 pytestmark = pytest.mark.long
@@ -108,7 +108,7 @@ def test_a_quiet_broker_has_no_figures_to_propose_from(broker):
 @pytest.mark.transports("process")
 def test_a_broker_under_load_is_judged_by_its_own_figures(broker):
     load = [sys.executable, "-c", (
-        "from kproc.load.run import run_load\n"
+        "from kproc.tools.load.run import run_load\n"
         f"run_load('produce', {broker.bootstrap!r}, connections=16, seconds=6, warmup=0, topic='tuned-live')\n"
     )]  # fmt: skip
     with subprocess.Popen(load, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as running:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log_dump import verify_partition
 from kproc.cli.batch_check import check_batches
-from kproc.clock import SystemClock
-from kproc.storage.fs import OsFs
-from kproc.storage.log_dump import verify_partition
+from kproc.common.clock import SystemClock
 from tests.support import hostile
 from tests.support.broker import BrokerUnderTest, run_kproc
 from tests.support.logs import LogRig, append_one

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kproc.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from kproc.broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kproc.security.acl import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
-from kproc.security.acl_table import AclTable
-from kproc.security.audit import LOGGER_NAME
-from kproc.security.authorizer import StandardAuthorizer
-from kproc.security.principal import Identity, Principal
+from kproc.broker.security.acl import OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
+from kproc.broker.security.acl_table import AclTable
+from kproc.broker.security.audit import LOGGER_NAME
+from kproc.broker.security.authorizer import StandardAuthorizer
+from kproc.broker.security.principal import Identity, Principal
 from kproc.wire.header import ApiKey, kafka_name
 from tests.support.java_tools import JVM
 from tests.support.kafka_jars import classpath, missing_reason

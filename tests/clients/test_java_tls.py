@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.name import _ASN1Type
 from cryptography.x509.oid import NameOID
 
-from kproc.security.certificate import facts_of
-from kproc.security.principal_mapping import NoMatchingRule, PrincipalMapper
+from kproc.broker.security.certificate import facts_of
+from kproc.broker.security.principal_mapping import NoMatchingRule, PrincipalMapper
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Authority, Certificates
 from tests.support.java_tools import CONSOLE_CONSUMER, CONSOLE_PRODUCER, TOPIC_COMMAND, run_tool

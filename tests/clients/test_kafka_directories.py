@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import pytest
 
 from bench.peers.kafka import KafkaPeer
-from kproc.storage.checkpoints import write_partition_metadata
-from kproc.storage.fs import OsFs
+from kproc.broker.storage.checkpoints import write_partition_metadata
+from kproc.broker.storage.fs import OsFs
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.java_tools import PRODUCER_PERFORMANCE, run_tool

@@ -11,7 +11,7 @@ pytest.importorskip("confluent_kafka", reason="confluent_kafka is not installed"
 
 from confluent_kafka import Producer, ThrottleEvent
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import RawClient, create_topics_fields
 from tests.support.secured import SecuredBroker, log_in, secured

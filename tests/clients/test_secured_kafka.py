@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kproc.client import AuthenticationFailed, Client, ClientError, ConnectionLost
-from kproc.client_security.settings import parse_client_security
+from kproc.client.security.settings import parse_client_security
 from kproc.wire.header import ApiKey
 from tests.support.certificates import Certificates
 from tests.support.command_line import call_kproc

@@ -14,8 +14,8 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from kproc.broker.security.sasl.scram import KINDS
 from kproc.client import Client
-from kproc.security.sasl.scram import KINDS
 from tests.conformance.tokens import TokenServer
 from tests.support.certificates import Certificates
 from tests.support.secured import java_login, make_user

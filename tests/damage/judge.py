@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from kproc.errors import KafkaError
+from kproc.common.errors import KafkaError
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import crc_of, decode_records, parse_header
 from tests.damage.scene import GROUP, PRODUCER_TOPIC, Partition, Promises

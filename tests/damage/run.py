@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kproc.storage.format import parse_partition_directory_name
+from kproc.broker.storage.format import parse_partition_directory_name
 from tests.damage.harm import HARMS, damage
 from tests.damage.judge import Broken, Judge
 from tests.damage.scene import Partition, Promises, build, copy_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.storage.checkpoints import RECOVERY_POINT_FILE
-from kproc.storage.offset_checkpoints import BY_ID_SUFFIX
+from kproc.broker.storage.checkpoints import RECOVERY_POINT_FILE
+from kproc.broker.storage.offset_checkpoints import BY_ID_SUFFIX
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.damage.warm_broker import WarmBroker

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import READY_SECONDS, ROOT, STOP_SECONDS, serve_command
 from tests.support.proc import living

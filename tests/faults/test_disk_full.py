@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kproc.client import Client
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ROOT, ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch, values_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from tests.support.broker import ServedBroker
 from tests.support.nth_call import OPEN, SYNC, TRUNCATE, WRITE, NthCall
 from tests.support.raw import RawClient, batch, values_of

@@ -16,7 +16,7 @@ import pytest
 
 from bench.peers.base import free_ports
 from kproc.client import Client, ClientError
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.group_load import GroupLoad

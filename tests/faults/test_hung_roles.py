@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.controller.control_plane import QUEUE_MAX
 from kproc.client import Client
-from kproc.controller.control_plane import QUEUE_MAX
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served
 from tests.support.command_line import call_kproc

@@ -18,8 +18,8 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
 LOGGERS = 8
-OPENED = "role=handler-{} kproc.handler.partitions: opened {}-0"
-CLOSED = "level=DEBUG role=processor-{} kproc.net.connection_table: closing connection"
+OPENED = "role=handler-{} kproc.broker.handler.partitions: opened {}-0"
+CLOSED = "level=DEBUG role=processor-{} kproc.broker.processor.connection_table: closing connection"
 
 
 @pytest.fixture
@@ -67,25 +67,26 @@ def test_roles_of_before_successors_and_newcomers_log_by_the_level_that_was_set(
 
 
 def test_a_controllers_death_takes_no_level_back_and_a_new_start_does(broker: ServedBroker) -> None:
-    set_level(broker, "kproc.net", "TRACE")
+    set_level(broker, "kproc.broker.processor", "TRACE")
     old = processes(broker.bootstrap)[("controller", 0)]
     os.kill(old, signal.SIGKILL)
     wait_replaced(broker.bootstrap, ("controller", 0), old)
-    set_level(broker, "kproc.api", "ERROR")
+    set_level(broker, "kproc.broker.api", "ERROR")
 
     def shown(*names: str) -> list[str]:
         done = run_kproc("config", "get", "--loggers", *names, "--bootstrap", broker.bootstrap)
         assert done.returncode == 0, done.stderr
         return [line.split()[1] for line in done.stdout.splitlines()[1:]]
 
-    assert shown("kproc.api", "kproc.net", "root") == ["ERROR", "TRACE", "INFO"]
-    taken = run_kproc("config", "set", "--loggers", "--unset", "kproc.net", "--bootstrap", broker.bootstrap)
-    assert (taken.returncode, taken.stdout) == (0, "changed log levels of broker 1: kproc.net\n")
-    assert shown("kproc.net.connection_table") == ["INFO"]
+    assert shown("kproc.broker.api", "kproc.broker.processor", "root") == ["ERROR", "TRACE", "INFO"]
+    unset = ("--unset", "kproc.broker.processor", "--bootstrap", broker.bootstrap)
+    taken = run_kproc("config", "set", "--loggers", *unset)
+    assert (taken.returncode, taken.stdout) == (0, "changed log levels of broker 1: kproc.broker.processor\n")
+    assert shown("kproc.broker.processor.connection_table") == ["INFO"]
 
     broker.stop()
     broker.start()
-    assert shown("kproc.api") == ["INFO"], "levels last until the broker ends"
+    assert shown("kproc.broker.api") == ["INFO"], "levels last until the broker ends"
 
 
 def test_a_role_that_hangs_keeps_nobody_from_a_level_and_has_it_when_it_goes_on(broker: ServedBroker) -> None:

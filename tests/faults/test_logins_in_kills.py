@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from kproc.client import Client, ConnectionLost
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import Closed, RawConnection
 from tests.support.secured import SecuredBroker, log_in, secured

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.api.test_idempotence import Producer
 from tests.support.broker import ServedBroker

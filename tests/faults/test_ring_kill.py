@@ -10,12 +10,12 @@ import zlib
 
 import pytest
 
-from kproc.ipc.arena import Arena, ArenaReader
-from kproc.ipc.fdpass import make_socket_pair, recv_fd, send_fd
-from kproc.ipc.layout import RING_HEADER
-from kproc.ipc.link import create_link, open_first_end, open_second_end
-from kproc.ipc.region import Region, RegionKind, RegionMismatch
-from kproc.ipc.ring import RingConsumer, RingProducer
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.fdpass import make_socket_pair, recv_fd, send_fd
+from kproc.broker.ipc.layout import RING_HEADER
+from kproc.broker.ipc.link import create_link, open_first_end, open_second_end
+from kproc.broker.ipc.region import Region, RegionKind, RegionMismatch
+from kproc.broker.ipc.ring import RingConsumer, RingProducer
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked, make_ring
 from tests.support.wait import wait_until

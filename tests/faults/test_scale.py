@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kproc.client import Client, ClientError
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.checker import Load, clients_are_served

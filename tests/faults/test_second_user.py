@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from kproc import Broker
-from kproc.server.status_window import WINDOW_PREFIX, look_in
+from kproc.broker.supervisor.status_window import WINDOW_PREFIX, look_in
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch

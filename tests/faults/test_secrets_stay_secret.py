@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from kproc.broker.config.authorizer_settings import STANDARD_AUTHORIZER
 from kproc.client import AuthenticationFailed, Client
-from kproc.client_security.settings import parse_client_security
-from kproc.config.authorizer_settings import STANDARD_AUTHORIZER
+from kproc.client.security.settings import parse_client_security
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.certificates import Certificates

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker, run_kproc
 from tests.support.raw import RawClient, batch, values_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.net.handoff import CREDITS
+from kproc.broker.role.handoff import CREDITS
 from kproc.wire.header import ApiKey
 from tests.support.adapters import confluent
 from tests.support.broker import ROOT, ServedBroker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.cluster.internal_topics import TELEMETRY_TOPIC
+from kproc.broker.cluster.internal_topics import TELEMETRY_TOPIC
 from tests.support.broker import ServedBroker
 from tests.support.raw import Closed, RawClient
 from tests.support.status import processes, wait_replaced

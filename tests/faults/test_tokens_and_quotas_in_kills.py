@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.proc import is_alive
 from tests.support.raw import Closed, RawClient, RawConnection, create_topics_fields

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.api.test_every_version import advertised, error_codes
 from tests.support.broker import ServedBroker

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kproc.broker.request.dispatch import PRIVATE_API_KEY
 from kproc.client import Client
-from kproc.errors import ErrorCode
-from kproc.role.dispatch import PRIVATE_API_KEY
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import parse_header
@@ -55,7 +55,7 @@ TOPICS: Final[dict[str, dict[str, str]]] = {
     },
 }
 PROBE: Final = "probe"
-EXPECTED_ERRORS: Final = ("kproc.net.lookups: ",)  # Somebody's name for an address in a quota.
+EXPECTED_ERRORS: Final = ("kproc.broker.role.lookups: ",)  # Somebody's name for an address in a quota.
 # These wait for others or for data; an answer that does not come from them says nothing.
 PARKED: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 ANSWER_SECONDS: Final = 30.0

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from kproc.clock import Clock
-from kproc.storage.fs import Buffer, DiskFailed
+from kproc.broker.storage.fs import Buffer, DiskFailed
+from kproc.common.clock import Clock
 
 PAGE: Final = 4096
 

@@ -6,12 +6,12 @@ import random
 from itertools import pairwise
 from typing import NamedTuple
 
-from kproc.clock import ManualClock
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
-from kproc.group.records import CommittedOffset
-from kproc.storage.fs import StorageFailure
-from kproc.storage.log import Log
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.group.records import CommittedOffset
+from kproc.broker.storage.fs import StorageFailure
+from kproc.broker.storage.log import Log
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge_transactions import judge_transactions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.log import Log
-from kproc.transaction.state import IDLE, State
+from kproc.broker.storage.log import Log
+from kproc.broker.transaction.state import IDLE, State
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import BatchHeader, control_type, decode_records, parse_header
 from tests.powerloss.scene import NAMES, Scene, Violation
 from tests.powerloss.transactions import (

@@ -9,19 +9,19 @@ from functools import partial
 from typing import Final, NamedTuple
 from unittest import mock
 
-from kproc.cleaner.checkpoint_writer import CheckpointWriter
-from kproc.clock import ManualClock
-from kproc.cluster.image import ClusterImage
-from kproc.controller.freed_names import FreedNames
-from kproc.errors import Corrupt
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.handler.partitions import Partitions
-from kproc.storage.log_append import LogAppender
-from kproc.storage.log_durability import LogDurability
-from kproc.storage.recovery import TrustedEnd, _Loader
-from kproc.storage.results import AppendResult, SyncPoint
-from kproc.storage.segment import LogSegment
-from kproc.storage.unsynced_files import UnsyncedFiles
+from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.storage.log_append import LogAppender
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.storage.recovery import TrustedEnd, _Loader
+from kproc.broker.storage.results import AppendResult, SyncPoint
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.unsynced_files import UnsyncedFiles
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs
 from tests.powerloss.judge import judge
 from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
@@ -82,7 +82,7 @@ def run(workload: str, seed: int, *, only: int | None = None) -> tuple[int, Foun
     fs.on_change = on_change
     try:
         # Logs are closed side by side; here one after the other, so that a seed says in which order.
-        with mock.patch("kproc.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
+        with mock.patch("kproc.broker.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
             for _ in range(kind.steps_per_run):
                 drive(scene, kind)
     except Violation as problem:
@@ -131,7 +131,7 @@ def _namesakes_are_not_told_apart() -> Iterator[None]:
     """No name is waited for, and a directory is renamed for its deletion whoever's it is by now."""
     with (
         mock.patch.object(FreedNames, "held", return_value=frozenset()),
-        mock.patch("kproc.storage.log._is_of_another_topic", return_value=False),
+        mock.patch("kproc.broker.storage.log._is_of_another_topic", return_value=False),
     ):
         yield
 
@@ -151,7 +151,7 @@ def _failed_syncs_are_forgotten() -> Iterator[None]:
     """Whoever opens a log after a failed sync believes the page cache."""
     with (
         mock.patch.object(OwnedPartition, "distrust"),
-        mock.patch("kproc.storage.failed_sync.leave_note"),
+        mock.patch("kproc.broker.storage.failed_sync.leave_note"),
     ):
         yield
 
@@ -166,8 +166,8 @@ def _confirm(durability: LogDurability, point: SyncPoint) -> None:
 def _any_name_confirms() -> Iterator[None]:
     """A log start without a topic id counts for whatever topic has that name."""
     with (
-        mock.patch("kproc.handler.checkpoint.confirms_log_start", return_value=True),
-        mock.patch("kproc.cleaner.checkpoint_writer.confirms_log_start", return_value=True),
+        mock.patch("kproc.broker.handler.checkpoint.confirms_log_start", return_value=True),
+        mock.patch("kproc.broker.cleaner.checkpoint_writer.confirms_log_start", return_value=True),
     ):
         yield
 
@@ -200,14 +200,14 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "successor-syncs-no-names": lambda: mock.patch.object(UnsyncedFiles, "take_over"),
     "failed-sync-is-forgotten": _failed_syncs_are_forgotten,
     "failed-sync-is-not-written-again": lambda: mock.patch(
-        "kproc.storage.failed_sync.write_again", return_value=0
+        "kproc.broker.storage.failed_sync.write_again", return_value=0
     ),
     "round-behind-a-failed-one-confirms": lambda: mock.patch.object(LogDurability, "mark_synced", _confirm),
     "any-name-confirms-a-log-start": _any_name_confirms,
     "checkpoint-drops-untouched-logs": lambda: mock.patch.object(
         CheckpointWriter, "_update", _without_inherited
     ),
-    "clean-marker-comes-back": lambda: mock.patch("kproc.storage.checkpoints.sync_directory"),
+    "clean-marker-comes-back": lambda: mock.patch("kproc.broker.storage.checkpoints.sync_directory"),
     "visible-before-its-sync": lambda: mock.patch.object(LogAppender, "_append_hidden", _append_at_once),
     "visible-after-a-crash-before-its-sync": lambda: mock.patch.object(Partitions, "_hide_unconfirmed"),
     "log-is-not-synced": lambda: mock.patch.object(LogSegment, "pin", _no_sync),

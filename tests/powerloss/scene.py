@@ -17,42 +17,42 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kproc.api.calls import B, Call, Lost, R
-from kproc.api.cleaner_calls import SWAP_SEGMENTS
-from kproc.api.context import PartitionMoving
-from kproc.cleaner.checkpoint_writer import CheckpointWriter
-from kproc.cleaner.compactor import Compactor
-from kproc.clock import ManualClock
-from kproc.cluster import records as r
-from kproc.cluster.controller import ControllerState
-from kproc.cluster.image import ClusterImage, TopicImage
-from kproc.cluster.metadata_log import MetadataLog
-from kproc.config import Config
-from kproc.containment import Containment
-from kproc.controller.answers import serve_changes
-from kproc.controller.freed_names import FreedNames
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode, KafkaError
-from kproc.group.coordinator import CommitRequest
-from kproc.group.records import CommittedOffset, OffsetKey
-from kproc.handler.checkpoint import Checkpoint
-from kproc.handler.compaction_calls import CompactionCalls
-from kproc.handler.coordinator_runtime import CoordinatorRuntime
-from kproc.handler.groups import groups
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.handler.partition_transfer import PartitionsClaimed, PartitionTransfer, StatesGiven
-from kproc.handler.partitions import Partitions
-from kproc.handler.syncer import Outcome, sync_one
-from kproc.metrics.slab import MetricsRow
-from kproc.purgatory.purgatory import Purgatory
-from kproc.role.asks import OnReply
-from kproc.role.calls import ServedCalls
-from kproc.role.partition_table import ROW_WORDS, PartitionTable
-from kproc.role.roles import handler_id
-from kproc.storage import checkpoints
-from kproc.storage.fs import sync_directory
-from kproc.storage.log import Log, SyncPoint
-from kproc.storage.log_config import LogConfig
+from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.calls import B, Call, Lost, R
+from kproc.broker.calls.cleaner_calls import SWAP_SEGMENTS
+from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
+from kproc.broker.cleaner.compactor import Compactor
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.controller import ControllerState
+from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.config import Config
+from kproc.broker.controller.answers import serve_changes
+from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.handler.checkpoint import Checkpoint
+from kproc.broker.handler.compaction_calls import CompactionCalls
+from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.broker.handler.groups import groups
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.handler.partition_transfer import PartitionsClaimed, PartitionTransfer, StatesGiven
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.syncer import Outcome, sync_one
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.request.context import PartitionMoving
+from kproc.broker.role.asks import OnReply
+from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.role.roles import handler_id
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import sync_directory
+from kproc.broker.storage.log import Log, SyncPoint
+from kproc.broker.storage.log_config import LogConfig
+from kproc.common.clock import ManualClock
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header
 from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
@@ -615,7 +615,7 @@ class Scene:
             self.kill(index)
 
     def stop(self) -> None:
-        """The broker stops, its roles in the order of server/shutdown.py, and starts again."""
+        """The broker stops, its roles in the order of supervisor/shutdown.py, and starts again."""
         self.acting, self.dies_after = None, 0
         if self.rng.random() < 0.7:  # Otherwise the time to drain is over at once.
             for handler in self.handlers:

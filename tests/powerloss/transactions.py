@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.api.markers import append_marker
-from kproc.clock import NS_PER_MS
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.partitioning import partition_for
-from kproc.coordinator.rules import Producer, Timing
-from kproc.errors import ErrorCode, KafkaError
-from kproc.group.coordinator import CommitRequest
-from kproc.group.records import CommittedOffset, OffsetKey
-from kproc.handler.coordinator_shard import CoordinatorKind
-from kproc.handler.transactions import transactions
-from kproc.storage.validate import TRANSACTION
-from kproc.transaction.coordinator import Environment, TransactionCoordinator
-from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.rules import Producer, Timing
+from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.handler.coordinator_shard import CoordinatorKind
+from kproc.broker.handler.transactions import transactions
+from kproc.broker.peers.markers import append_marker
+from kproc.broker.storage.validate import TRANSACTION
+from kproc.broker.transaction.coordinator import Environment, TransactionCoordinator
+from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
+from kproc.common.clock import NS_PER_MS
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 

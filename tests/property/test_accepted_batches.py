@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.storage.log import LogConfig
+from kproc.broker.storage.log import LogConfig
 from kproc.wire.batch_header import HEADER
 from kproc.wire.record_batch import decode_records
 from tests.fuzz.hostile_batches import bombs, hostile_batch

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproc.storage.fs import OsFs, failure
-from kproc.storage.log import Log, LogConfig
-from kproc.storage.log_compact import SwapRefused
+from kproc.broker.storage.fs import OsFs, failure
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.log_compact import SwapRefused
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.compaction import compact

@@ -19,24 +19,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kproc.clock import NS_PER_MS, ManualClock
-from kproc.config import Config
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import DueOf, Producer, Timing
-from kproc.deadlines import Deadlines
-from kproc.errors import ErrorCode
-from kproc.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.group.member import NEVER_MS
-from kproc.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest
-from kproc.group.records import CommittedOffset, OffsetKey
-from kproc.group.state import GroupState
-from kproc.handler.coordinator_shard import C, CoordinatorKind, Shard
-from kproc.storage.log import LogConfig
-from kproc.transaction.coordinator import TransactionCoordinator
-from kproc.transaction.entry import Environment
-from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
-from kproc.transaction.records import decode_record
-from kproc.transaction.state import COMPLETED, NO_EPOCH, PREPARED, PartitionKey
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import DueOf, Producer, Timing
+from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
+from kproc.broker.group.member import NEVER_MS
+from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.group.state import GroupState
+from kproc.broker.handler.coordinator_shard import C, CoordinatorKind, Shard
+from kproc.broker.storage.log import LogConfig
+from kproc.broker.transaction.coordinator import TransactionCoordinator
+from kproc.broker.transaction.entry import Environment
+from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
+from kproc.broker.transaction.records import decode_record
+from kproc.broker.transaction.state import COMPLETED, NO_EPOCH, PREPARED, PartitionKey
+from kproc.common.clock import NS_PER_MS, ManualClock
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.failing_fs import FailingFs

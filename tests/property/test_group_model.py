@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kproc.errors import ErrorCode
-from kproc.group.classic_group import ClassicGroup
-from kproc.group.messages import JoinResult, SyncResult
-from kproc.group.state import GroupState
+from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.messages import JoinResult, SyncResult
+from kproc.broker.group.state import GroupState
+from kproc.common.errors import ErrorCode
 from tests.unit.group.rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, Answer, GroupRig
 
 pytestmark = pytest.mark.long

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kproc.errors import ErrorCode
-from kproc.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.common.errors import ErrorCode
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, batch, read_all, sequenced
 

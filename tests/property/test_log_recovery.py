@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kproc.errors import Corrupt, KafkaError
-from kproc.storage.log import LogConfig
+from kproc.broker.storage.log import LogConfig
+from kproc.common.errors import Corrupt, KafkaError
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer
+from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer
 from tests.support.ring_pair import make_ring
 
 pytestmark = pytest.mark.long

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kproc.coordinator.marker import Marker
-from kproc.errors import ErrorCode
-from kproc.transaction.messages import Granted
-from kproc.transaction.state import PartitionKey, State
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.transaction.messages import Granted
+from kproc.broker.transaction.state import PartitionKey, State
+from kproc.common.errors import ErrorCode
 from tests.unit.transaction.rig import P0, P1, CoordinatorRig
 
 RETRIED = {

@@ -17,17 +17,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import Producer
-from kproc.deadlines import Deadlines
-from kproc.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.group.records import CommittedOffset, OffsetKey
-from kproc.handler import coordinator_shard
-from kproc.handler.coordinator_shard import Shard
-from kproc.handler.groups import groups
-from kproc.storage.log import LogConfig
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import Producer
+from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.handler import coordinator_shard
+from kproc.broker.handler.coordinator_shard import Shard
+from kproc.broker.handler.groups import groups
+from kproc.broker.storage.log import LogConfig
+from kproc.common.clock import ManualClock
+from kproc.common.deadlines import Deadlines
 from tests.support.compaction import compact
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig

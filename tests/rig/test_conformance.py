@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kproc.security.sasl.bearer import BadToken
-from kproc.security.sasl.key_set import KeySet
-from kproc.security.sasl.signed_tokens import Expected, SignedValidator
+from kproc.broker.security.sasl.bearer import BadToken
+from kproc.broker.security.sasl.key_set import KeySet
+from kproc.broker.security.sasl.signed_tokens import Expected, SignedValidator
 from tests.conformance import kafka_python, librdkafka, outcomes
 from tests.conformance.librdkafka import SuiteTest
 from tests.conformance.outcomes import FAILS, PASSES, SKIPS, Expectation, Outcome

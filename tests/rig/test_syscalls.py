@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from kproc.storage import fs
-from kproc.storage.log_state import LogState
+from kproc.broker.storage import fs
+from kproc.broker.storage.log_state import LogState
 from tests.syscalls.sweep import PATHS, sweep, try_one
 
 pytestmark = pytest.mark.long

@@ -9,11 +9,11 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-from kproc.api import load_all
-from kproc.config import Config
-from kproc.server import supervisor as real_supervisor
-from kproc.server import tls_check
-from kproc.server.supervisor import Supervisor
+from kproc.broker.api import load_all
+from kproc.broker.config import Config
+from kproc.broker.supervisor import supervisor as real_supervisor
+from kproc.broker.supervisor import tls_check
+from kproc.broker.supervisor.supervisor import Supervisor
 from tests.simulation import doubles, processes, tls_doubles
 from tests.simulation.kernel import Epoll
 from tests.simulation.processes import Keeper, SimulatedSignals
@@ -92,20 +92,20 @@ def prepare() -> None:
     load_all()
     doubles.install(
         {
-            ("kproc.server.supervisor", "SystemClock"): lambda: current_world.clock,
-            ("kproc.server.children", "fork_child"): processes.fork,
-            ("kproc.server.children", "ChildRole"): processes.SimulatedRole,
-            ("kproc.server.child", "Sleeper"): processes.SimulatedSleeper,
-            ("kproc.server.child", "ThreadSyncer"): processes.SimulatedSyncer,
-            ("kproc.server.child", "open_first_end"): processes.open_first_end,
-            ("kproc.server.child", "open_second_end"): processes.open_second_end,
-            ("kproc.server.child", "set_role"): lambda _name: None,
-            ("kproc.handler.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
-            ("kproc.server.signals", "SignalPipe"): SimulatedSignals,
-            ("kproc.server.ready", "raise_nofile_limit"): lambda: None,
-            ("kproc.server.tls_check", "_ask_child"): tls_check._look,
-            ("kproc.net.processor", "descriptor_end"): lambda: 1 << 30,
-            ("kproc.net.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
+            ("kproc.broker.supervisor.supervisor", "SystemClock"): lambda: current_world.clock,
+            ("kproc.broker.supervisor.children", "fork_child"): processes.fork,
+            ("kproc.broker.supervisor.children", "ChildRole"): processes.SimulatedRole,
+            ("kproc.broker.supervisor.child", "Sleeper"): processes.SimulatedSleeper,
+            ("kproc.broker.supervisor.child", "ThreadSyncer"): processes.SimulatedSyncer,
+            ("kproc.broker.supervisor.child", "open_first_end"): processes.open_first_end,
+            ("kproc.broker.supervisor.child", "open_second_end"): processes.open_second_end,
+            ("kproc.broker.supervisor.child", "set_role"): lambda _name: None,
+            ("kproc.broker.handler.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
+            ("kproc.broker.supervisor.signals", "SignalPipe"): SimulatedSignals,
+            ("kproc.broker.supervisor.ready", "raise_nofile_limit"): lambda: None,
+            ("kproc.broker.supervisor.tls_check", "_ask_child"): tls_check._look,
+            ("kproc.broker.processor.processor", "descriptor_end"): lambda: 1 << 30,
+            ("kproc.broker.processor.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
         }
     )
     assert real_supervisor.Supervisor is Supervisor

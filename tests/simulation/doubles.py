@@ -28,8 +28,8 @@ from pathlib import Path, PosixPath
 from typing import Any, Final
 
 import kproc
-from kproc.ipc.layout import PAGE_BYTES, align
-from kproc.ipc.region import Region
+from kproc.broker.ipc.layout import PAGE_BYTES, align
+from kproc.broker.ipc.region import Region
 from tests.simulation.kernel import (
     Epoll,
     EventFd,

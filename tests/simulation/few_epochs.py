@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from kproc.storage import producer_state
-from kproc.transaction import rules, state
+from kproc.broker.storage import producer_state
+from kproc.broker.transaction import rules, state
 
 EPOCH_MAX = state.EPOCH_MAX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.simulation.client import Life
 from tests.simulation.workloads import PASSING, Committing, E

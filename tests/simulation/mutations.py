@@ -12,45 +12,45 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from kproc.cleaner import checkpoint_writer
-from kproc.cleaner.checkpoint_writer import CheckpointWriter
-from kproc.cleaner.cleaner import Cleaner
-from kproc.cluster.image import ClusterImage
-from kproc.controller.freed_names import FreedNames
-from kproc.group.coordinator import GroupCoordinator
-from kproc.handler import checkpoint as handler_checkpoint
-from kproc.handler.coordinator_epochs import CoordinatorEpochs
-from kproc.handler.coordinator_shard import Shard
-from kproc.handler.handler import Handler
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.handler.partition_transfer import PartitionTransfer
-from kproc.ipc.wait import Waker
-from kproc.ipc.words import read_row
-from kproc.net.address_shares import share_key
-from kproc.net.connection import Connection
-from kproc.net.connection_table import ConnectionTable
-from kproc.net.handler_set import HandlerSet
-from kproc.net.handoff_queue import HandoffQueue
-from kproc.net.handshakes import Handshakes, WaitingHello
-from kproc.net.homes import Homes
-from kproc.net.response_writer import ResponseWriter
-from kproc.net.tls_connections import TlsConnections
-from kproc.net.tls_transport import TlsShare, TlsTransport
-from kproc.purgatory.purgatory import Purgatory
-from kproc.role.calls import Calls
-from kproc.role.partition_table import ROW_WORDS, PartitionRow, PartitionTable
-from kproc.security.authorizer import StandardAuthorizer
-from kproc.security.tls import make_context
-from kproc.server.children import Children
-from kproc.server.data_directory import DataDirectory
-from kproc.storage import checkpoints
-from kproc.storage import log as log_module
-from kproc.storage.log_append import LogAppender
-from kproc.storage.log_durability import LogDurability
-from kproc.storage.producer_state import ProducerTable
-from kproc.storage.results import AppendResult
-from kproc.transaction.coordinator import TransactionCoordinator
-from kproc.transaction.state import PREPARED, State
+from kproc.broker.acceptor.handoff_queue import HandoffQueue
+from kproc.broker.calls.call_links import Calls
+from kproc.broker.cleaner import checkpoint_writer
+from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
+from kproc.broker.cleaner.cleaner import Cleaner
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.handler import checkpoint as handler_checkpoint
+from kproc.broker.handler.coordinator_epochs import CoordinatorEpochs
+from kproc.broker.handler.coordinator_shard import Shard
+from kproc.broker.handler.handler import Handler
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.handler.partition_transfer import PartitionTransfer
+from kproc.broker.ipc.wait import Waker
+from kproc.broker.ipc.words import read_row
+from kproc.broker.processor.address_shares import share_key
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.handshakes import Handshakes, WaitingHello
+from kproc.broker.processor.homes import Homes
+from kproc.broker.processor.response_writer import ResponseWriter
+from kproc.broker.processor.tls_connections import TlsConnections
+from kproc.broker.processor.tls_transport import TlsShare, TlsTransport
+from kproc.broker.role.partition_table import ROW_WORDS, PartitionRow, PartitionTable
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.security.authorizer import StandardAuthorizer
+from kproc.broker.security.tls import make_context
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage import log as log_module
+from kproc.broker.storage.log_append import LogAppender
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.storage.results import AppendResult
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.transaction.coordinator import TransactionCoordinator
+from kproc.broker.transaction.state import PREPARED, State
 from tests.simulation import doubles
 from tests.simulation.plan import plan_of
 from tests.simulation.run import simulate

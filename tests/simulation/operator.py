@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from kproc.cluster.features import SAFE_DOWNGRADE, UPGRADE
+from kproc.broker.cluster.features import SAFE_DOWNGRADE, UPGRADE
 from kproc.wire.header import ApiKey
 from tests.simulation.broker import NODE, PORT
 from tests.simulation.client import Gone, Late, Life

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kproc.cluster.features import TRANSACTION_VERSION
+from kproc.broker.cluster.features import TRANSACTION_VERSION
 from tests.simulation.few_epochs import EPOCH_MAX
 from tests.simulation.slow_senders import RECEIVE_TIMEOUT_MS
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from kproc.errors import FatalError, KafkaError
-from kproc.handler.syncer import Outcome, sync_one
-from kproc.ipc import link as real_link
-from kproc.ipc.wait import Sleeper
-from kproc.net.processor import Processor
-from kproc.server.child import ChildRole
-from kproc.storage.checkpoints import CLEAN_SHUTDOWN_FILE
-from kproc.storage.log import Log, SyncPoint
-from kproc.transport.agent import AgentId, beat_ms
-from kproc.transport.process import Child, ControlSocket
+from kproc.broker.handler.syncer import Outcome, sync_one
+from kproc.broker.ipc import link as real_link
+from kproc.broker.ipc.wait import Sleeper
+from kproc.broker.processor.processor import Processor
+from kproc.broker.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from kproc.broker.storage.log import Log, SyncPoint
+from kproc.broker.supervisor.child import ChildRole
+from kproc.broker.transport.agent import AgentId, beat_ms
+from kproc.broker.transport.process import Child, ControlSocket
+from kproc.common.errors import FatalError, KafkaError
 from tests.simulation import doubles, tls_doubles
 from tests.simulation.kernel import Epoll, Flag, error
 from tests.simulation.world import MS, Actor, World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.simulation.client import Fields, Gone, Late, Life
 from tests.simulation.workloads import Worker

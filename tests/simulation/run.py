@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kproc.cluster import metadata_log
-from kproc.config import Config
-from kproc.errors import FatalError, KafkaError
-from kproc.transport.agent import AgentId
+from kproc.broker.cluster import metadata_log
+from kproc.broker.config import Config
+from kproc.broker.transport.agent import AgentId
+from kproc.common.errors import FatalError, KafkaError
 from tests.simulation import broker as broker_module
 from tests.simulation import doubles, processes, tls_doubles
 from tests.simulation.broker import DATA, NODE, PORT, SimulatedBroker

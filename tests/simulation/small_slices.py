@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kproc.api.registry import APIS
+from kproc.broker.request.registry import APIS
 
 
 @contextlib.contextmanager

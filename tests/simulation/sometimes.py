@@ -12,21 +12,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from kproc.api.verification import TransactionalProduce
-from kproc.cluster.metadata_log import MetadataLog
-from kproc.group.coordinator import GroupCoordinator
-from kproc.handler import checkpoint
-from kproc.handler.compaction_calls import CompactionCalls
-from kproc.handler.migrating_connections import MigratingConnections
-from kproc.handler.partitions import Partitions
-from kproc.purgatory.purgatory import Purgatory
-from kproc.storage.log_append import LogAppender
-from kproc.storage.log_durability import LogDurability
-from kproc.storage.log_state import LogState
-from kproc.storage.producer_state import ProducerTable
-from kproc.storage.recovery import _Loader
-from kproc.transaction.coordinator import TransactionCoordinator
-from kproc.transaction.entry import Entry
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.handler import checkpoint
+from kproc.broker.handler.compaction_calls import CompactionCalls
+from kproc.broker.handler.migrating_connections import MigratingConnections
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.produce.verification import TransactionalProduce
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.storage.log_append import LogAppender
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.storage.log_state import LogState
+from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.storage.recovery import _Loader
+from kproc.broker.transaction.coordinator import TransactionCoordinator
+from kproc.broker.transaction.entry import Entry
 from tests.support.memory_disk import MemoryDisk
 
 

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from kproc.net.tls_transport import TlsTransport
-from kproc.security import openssl_calls
+from kproc.broker.processor.tls_transport import TlsTransport
+from kproc.broker.security import openssl_calls
 
 NAME: Final = "localhost"
 CERTIFICATES: Final = 4  # How many there are: the first one, and those that follow it on the running broker.

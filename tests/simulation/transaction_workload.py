@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.errors import ErrorCode
-from kproc.transaction import state
+from kproc.broker.transaction import state
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.simulation.client import Fields, Gone, Late, Life

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from kproc.clock import ManualClock
+from kproc.common.clock import ManualClock
 
 MS: Final = 1_000_000
 S: Final = 1_000_000_000

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.role.roles import CONTROL_PROCESSOR
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.role.roles import CONTROL_PROCESSOR
 from tests.support.descriptors import SEGMENT, kind_of
 from tests.support.proc import open_descriptors, pss_bytes, thread_count
 from tests.support.status import Role

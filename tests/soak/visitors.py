@@ -17,7 +17,7 @@ from collections import Counter
 from typing import Any
 
 from kproc.client import Client, ClientError
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.soak.clients import PADDING, PARTITIONS

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from kproc import Broker
+from kproc.broker.config.authorizer_settings import STANDARD_AUTHORIZER
 from kproc.client import Client
-from kproc.config.authorizer_settings import STANDARD_AUTHORIZER
 from kproc.spark.local import WrongDirectory, local_files
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source

@@ -13,7 +13,7 @@ import pytest
 np = pytest.importorskip("numpy")
 pa = pytest.importorskip("pyarrow")
 
-from kproc.errors import ErrorCode  # noqa: E402
+from kproc.common.errors import ErrorCode  # noqa: E402
 from kproc.spark.brokers import Cluster, Connecting  # noqa: E402
 from kproc.spark.encode import Draft, RecordEncoder, Rows  # noqa: E402
 from kproc.spark.lane import ProducerIdentity  # noqa: E402

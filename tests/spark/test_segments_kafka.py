@@ -15,7 +15,10 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as Assigned
 
 from bench.peers.kafka import KafkaPeer
-from kproc.clock import SystemClock
+from kproc.broker.storage.checkpoints import read_partition_metadata
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.clock import SystemClock
 from kproc.spark.brokers import LATEST, READ_COMMITTED, READ_UNCOMMITTED, cluster_of
 from kproc.spark.decode import Decoder
 from kproc.spark.local import local_files
@@ -23,9 +26,6 @@ from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source
-from kproc.storage.checkpoints import read_partition_metadata
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log, LogConfig
 from tests.support.java_tools import JVM
 from tests.support.kafka_jars import missing_reason
 from tests.support.transactions import Values, committed_fetch, read_committed

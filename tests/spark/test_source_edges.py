@@ -20,7 +20,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from pyspark.sql.types import StructType
 
 from kproc.client import ApiError
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.spark.brokers import EARLIEST, LATEST, Cluster, UnknownTopic
 from kproc.spark.look_up import DataLoss, LookUp
 from kproc.spark.offsets import TopicPartition

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from kproc.client import ApiError, ClientError
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.spark.brokers import Cluster, Connecting, Unreachable
 from kproc.spark.exactly_once import Mark, Unsettled
 from kproc.spark.lane import ProduceFailed, ProducerIdentity

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kproc.broker.request.divided_requests import ROWS_MAX
 from kproc.client import ConnectionLost
-from kproc.role.divided_requests import ROWS_MAX
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.hot_fetch import FETCH_ROWS_MAX

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from kproc.security import acl
-from kproc.security.acl import Operation, PatternType, Permission, ResourceType
-from kproc.security.acl_table import AclTable
-from kproc.security.authorizer import StandardAuthorizer
+from kproc.broker.security import acl
+from kproc.broker.security.acl import Operation, PatternType, Permission, ResourceType
+from kproc.broker.security.acl_table import AclTable
+from kproc.broker.security.authorizer import StandardAuthorizer
 
 ALICE: Final = "User:alice"
 # What gives a right besides the right itself; a denial implies nothing.

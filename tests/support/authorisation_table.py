@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from kproc.errors import ErrorCode
-from kproc.security.acl import CLUSTER_NAME, Operation, ResourceType
+from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.acls import Acl

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kproc.storage.compaction import CompactionPass, PassFacts
-from kproc.storage.compaction_policy import assess, group_segments
-from kproc.storage.fs import Fs
-from kproc.storage.log import Log
-from kproc.storage.segment_files import (
+from kproc.broker.storage.compaction import CompactionPass, PassFacts
+from kproc.broker.storage.compaction_policy import assess, group_segments
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.log import Log
+from kproc.broker.storage.segment_files import (
     aborted_transactions,
     facts_from_files,
     first_timestamp,

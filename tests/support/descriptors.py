@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from kproc.server import stacks
+from kproc.broker.supervisor import stacks
 from tests.support.proc import open_descriptors
 from tests.support.status import Role
 

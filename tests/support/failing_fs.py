@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from kproc.storage.fs import Buffer, OsFs, failure
+from kproc.broker.storage.fs import Buffer, OsFs, failure
 
 
 class FailingFs(OsFs):

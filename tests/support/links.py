@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final
 
-from kproc.ipc.link import create_link, open_first_end, open_second_end
-from kproc.transport.agent import AgentId, BlockReader, Link, Wakeable
-from kproc.transport.thread import Pipe, PipeReceiver, PipeSender
+from kproc.broker.ipc.link import create_link, open_first_end, open_second_end
+from kproc.broker.transport.agent import AgentId, BlockReader, Link, Wakeable
+from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
 
 LINK_KINDS: Final = ("ring", "pipe")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kproc.storage.fs import Fs
-from kproc.storage.log import Log
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.log import Log
 
 
 def use_below_segments(log: Log, fs: Fs) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kproc.clock import ManualClock
-from kproc.storage.fs import Fs, OsFs
-from kproc.storage.log import AppendResult, Log, LogConfig
+from kproc.broker.storage.fs import Fs, OsFs
+from kproc.broker.storage.log import AppendResult, Log, LogConfig
+from kproc.common.clock import ManualClock
 from kproc.wire.compression import compress
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header, rebuild
 from kproc.wire.records import Record, encode_records

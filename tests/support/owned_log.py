@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kproc.storage.log import Log
+from kproc.broker.storage.log import Log
 
 
 class OwnedLog:

@@ -1,4 +1,4 @@
-"""Real forked processes and rings between them, for the tests of kproc.ipc."""
+"""Real forked processes and rings between them, for the tests of kproc.broker.ipc."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kproc.ipc.layout import RING_HEADER, WORD_BYTES, ring_bytes
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.ring import RingConsumer, RingProducer, format_ring
+from kproc.broker.ipc.layout import RING_HEADER, WORD_BYTES, ring_bytes
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
 
 
 def make_ring(capacity: int, *, generation: int = 1, start_sequence: int = 0) -> Region:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import pytest
 
+from kproc.broker.security.sasl.scram import KINDS, salted_password
 from kproc.client import Client
-from kproc.client_security.settings import ClientSecurity, parse_client_security
-from kproc.security.sasl.scram import KINDS, salted_password
+from kproc.client.security.settings import ClientSecurity, parse_client_security
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
 from tests.support.certificates import Certificates

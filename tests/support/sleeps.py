@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.ipc.wait import Sleeper
+from kproc.broker.ipc.wait import Sleeper
 
 Poll = Callable[[float], list[Any]]
 

@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 from kproc.client import Client, ClientError
-from kproc.client_security.settings import ClientSecurity
+from kproc.client.security.settings import ClientSecurity
 from tests.support.proc import is_alive
 from tests.support.wait import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kproc.cluster.internal_topics import TELEMETRY_TOPIC
+from kproc.broker.cluster.internal_topics import TELEMETRY_TOPIC
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, parse_header
 from tests.support.configs import set_config

@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from kproc.storage.log import AppendResult, Log
-from kproc.storage.validate import COORDINATOR, read_marker
+from kproc.broker.storage.log import AppendResult, Log
+from kproc.broker.storage.validate import COORDINATOR, read_marker
 from kproc.wire.record_batch import (
     TRANSACTIONAL,
     ControlType,

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kproc.cluster.topic_config import TOPIC_CONFIGS
+from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.schema import Field, Schema

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.clock import Clock
-from kproc.storage.fs import Buffer, failure
+from kproc.broker.storage.fs import Buffer, failure
+from kproc.common.clock import Clock
 from tests.powerloss.disk import Inode, RecordingFs
 
 SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT})

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from unittest import mock
 
-from kproc.clock import ManualClock
-from kproc.errors import Corrupt, FatalError, KafkaError
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.storage.fs import StorageFailure
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.storage.fs import StorageFailure
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt, FatalError, KafkaError
 from tests.powerloss.judge import judge
 from tests.powerloss.scene import GROUP_TOPIC, NAMES, NOW_MS, Scene, Violation
 from tests.simulation.processes import SimulatedExecutor
@@ -292,13 +292,13 @@ def _judge(scene: Scene, fs: FaultyDisk, contents: str) -> None:
 
 
 def calls_of(name: str) -> list[str]:
-    with mock.patch("kproc.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
+    with mock.patch("kproc.broker.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
         return _Run(name).count()
 
 
 def try_one(name: str, number: int, error: int) -> str | None:
     """Fail one call of a path; return the promise that this breaks."""
-    with mock.patch("kproc.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
+    with mock.patch("kproc.broker.handler.partitions.ThreadPoolExecutor", SimulatedExecutor):
         run = _Run(name)
         try:
             run.fail(number, error)

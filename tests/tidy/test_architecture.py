@@ -42,10 +42,11 @@ def names_of(path: Path) -> frozenset[str]:
 
 def file_of(name: str, part: str) -> Path | None:
     """The file that a path or a bare name means; in the file map a bare name belongs to the item's package."""
-    candidates = [PACKAGE / name, ROOT / name]
+    places = [ROOT, PACKAGE, *(PACKAGE / room for room in ("broker", "common", "client", "tools"))]
+    candidates = [place / name for place in places]
     folder = re.match(r"- `(\w+)/", part)
     if folder is not None:
-        candidates.append(PACKAGE / folder[1] / name)
+        candidates += [place / folder[1] / name for place in places]
     return next((path for path in candidates if path.is_file()), None)
 
 

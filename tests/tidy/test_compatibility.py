@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from kproc import api
-from kproc.api.registry import advertised
+from kproc.broker import api
+from kproc.broker.request.registry import advertised
 from kproc.wire.header import ApiKey
 from tests.conformance import kafka_python, librdkafka, outcomes
 from tests.differential import rules

@@ -22,77 +22,89 @@ from tests.tidy.sources import (
     text_of,
 )
 
-GROUND = {
-    "bounded", "errors", "clock", "config", "containment", "deadlines", "log_levels", "log_rate", "printable",
-}  # fmt: skip
-BELOW_ROLES = GROUND | {
-    "wire", "ipc", "metrics", "storage", "cluster", "purgatory", "coordinator", "group", "transaction", "api",
-    "transport", "net", "security",
-}  # fmt: skip
-# Package or top-level module -> what it may import besides itself. Imports point down only.
+GROUND = {"common", "broker.config"}  # Any room may import these two.
+# Room or top-level module -> what it may import besides itself and the ground. Imports point down only: a room may name
+# rooms above it in this table. So clients never import a role, `api` never learns how its bytes came, and no role
+# imports another one, except the supervisor, which builds them.
 LAYERS: dict[str, set[str]] = {
-    "bounded": set(),
-    "errors": set(),
-    "printable": set(),
-    "clock": set(),
-    "containment": {"errors"},
-    "deadlines": set(),
-    "log_levels": set(),
-    "log_rate": set(),
-    "config": {"errors"},
-    "wire": {"errors"},
-    # Who a client is and what it may do: rules, and what clients of ours need to log in.
-    "security": GROUND,
-    "ipc": GROUND,
-    "metrics": GROUND | {"ipc"},
-    "storage": GROUND | {"wire", "metrics"},
-    "cluster": GROUND | {"wire", "storage", "security"},
-    "purgatory": GROUND | {"metrics"},
-    # State machines and their records; who runs them and where the records go is the server's.
-    "coordinator": GROUND,
-    "group": GROUND | {"wire", "metrics", "storage", "cluster", "coordinator"},
-    "transaction": GROUND | {"wire", "coordinator"},
-    # api never learns how its bytes came, transport never learns what they mean; roles join them.
-    "api": GROUND
-    | {"wire", "metrics", "storage", "cluster", "purgatory"}
-    | {"coordinator", "group", "transaction", "security"},
-    "transport": GROUND | {"ipc", "metrics"},
-    "net": GROUND | {"wire", "metrics", "transport", "security"},
-    # What all roles share; what a broker shows of itself; three roles that never import each other; who runs them.
-    "role": BELOW_ROLES,
-    "observe": BELOW_ROLES | {"role"},
-    "handler": BELOW_ROLES | {"role", "observe"},
-    "controller": BELOW_ROLES | {"role", "observe"},
-    "cleaner": BELOW_ROLES | {"role", "observe"},
-    "server": BELOW_ROLES | {"role", "observe", "handler", "controller", "cleaner"},
-    # How a client, any client, encrypts and logs in.
-    "client_security": GROUND | {"security"},
-    "client": GROUND | {"wire", "security", "client_security"},
-    # Starts a program that speaks the protocol by itself; wire is for the compressed batches that it sends.
-    "load": {"wire", "security"},
-    "tune": GROUND | {"metrics", "client", "embedded", "load", "security", "client_security"},
-    "embedded": GROUND | {"wire", "client", "security", "client_security"},
-    "pytest_plugin": GROUND | {"wire", "client", "embedded", "security", "client_security"},
-    # Runs in Spark's driver and workers, against any broker: a client, never a part of the server.
-    "spark": GROUND | {"wire", "client", "storage", "security", "client_security"},
-    "pipeline": GROUND
-    | {"wire", "metrics", "client", "embedded", "load", "spark", "security", "client_security"},
-    "cli": GROUND
-    | {"wire", "metrics", "storage", "cluster", "api", "server", "client", "embedded", "load"}
-    | {"spark", "pipeline", "tune", "security", "client_security"},
+    "broker.config": set(),
+    "common": set(),
+    "broker.coordinator": set(),
+    "broker.ipc": set(),
+    "broker.metrics": set(),
+    "broker.security": set(),
+    "wire": set(),
+    "broker.group": {"broker.coordinator", "wire"},
+    "broker.storage": {"broker.metrics", "wire"},
+    "broker.transaction": {"broker.coordinator", "wire"},
+    "broker.transport": {"broker.ipc", "wire"},
+    "client": {"wire"},
+    "broker.cluster": {"broker.security", "wire", "broker.storage"},
+    "embedded": {"wire", "client"},
+    "spark": {"wire", "broker.storage", "client"},
+    "broker.calls": {"broker.storage", "broker.transport", "broker.cluster"},
+    "pytest_plugin": {"embedded"},
+    "tools": {"broker.metrics", "wire", "client", "embedded"},
+    "broker.role": {
+        "broker.ipc", "broker.metrics", "broker.storage", "broker.transport", "broker.cluster",
+        "broker.calls",
+    },
+    "pipeline": {"broker.metrics", "wire", "client", "embedded", "spark"},
+    "broker.acceptor": {"broker.ipc", "broker.metrics", "broker.transport", "broker.role"},
+    "broker.processor": {
+        "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.transport", "broker.role",
+    },
+    "broker.request": {
+        "broker.coordinator", "broker.metrics", "broker.security", "wire", "broker.storage",
+        "broker.transport", "broker.cluster", "broker.calls", "broker.role",
+    },
+    "broker.observe": {
+        "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",
+        "broker.cluster", "broker.calls", "broker.role", "broker.processor",
+    },
+    "broker.peers": {
+        "broker.coordinator", "broker.metrics", "broker.security", "wire", "broker.group",
+        "broker.transaction", "broker.cluster", "broker.calls", "broker.request",
+    },
+    "broker.api": {
+        "broker.coordinator", "broker.security", "wire", "broker.group", "broker.storage",
+        "broker.transaction", "broker.cluster", "broker.calls", "broker.request", "broker.peers",
+    },
+    "broker.cleaner": {
+        "broker.metrics", "broker.storage", "broker.transport", "broker.cluster", "broker.calls",
+        "broker.role", "broker.observe",
+    },
+    "broker.controller": {
+        "broker.metrics", "broker.security", "wire", "broker.storage", "broker.transport",
+        "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.observe",
+    },
+    "broker.fetch": {
+        "broker.security", "wire", "broker.cluster", "broker.calls", "broker.role",
+        "broker.request", "broker.peers",
+    },
+    "broker.produce": {
+        "broker.security", "wire", "broker.storage", "broker.cluster", "broker.calls",
+        "broker.request", "broker.peers",
+    },
+    "broker.handler": {
+        "broker.coordinator", "broker.ipc", "broker.metrics", "broker.security", "wire",
+        "broker.group", "broker.storage", "broker.transaction", "broker.transport",
+        "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.observe",
+        "broker.peers", "broker.api", "broker.fetch", "broker.produce",
+    },
+    "broker.supervisor": {
+        "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.storage",
+        "broker.transport", "broker.cluster", "broker.role", "broker.acceptor", "broker.processor",
+        "broker.request", "broker.observe", "broker.api", "broker.cleaner", "broker.controller",
+        "broker.handler",
+    },
+    "cli": {
+        "broker.metrics", "broker.security", "wire", "broker.storage", "client", "broker.cluster",
+        "embedded", "spark", "tools", "broker.role", "pipeline", "broker.request", "broker.api",
+        "broker.supervisor",
+    },
     "__main__": {"cli"},
     "__init__": {"embedded"},
-}
-# (file, imported module) -> why this one edge may cross the layers.
-LAYER_EXCEPTIONS = {
-    (
-        "kproc/transport/envelope.py",
-        "kproc.wire.file_range",
-    ): "a file range travels in an envelope; it has no meaning",
-    ("kproc/net/handoff_queue.py", "kproc.ipc.fdpass"): "an Acceptor's work is to pass sockets on",
-    ("kproc/net/processor.py", "kproc.ipc.fdpass"): "and a Processor's to take them",
-    ("kproc/net/migration_channel.py", "kproc.ipc.fdpass"): "from each other, too",
-    ("kproc/cli/status_source.py", "kproc.role.port_holder"): "who has a port, for whom nobody answers there",
 }
 # Guards against the extreme only. Files follow ideas: split one because it has two, never because of its length.
 FILE_LINES_MAX = 700
@@ -109,37 +121,39 @@ BANNED_CALL_EXCEPTIONS = {
 }
 # File -> why `pack_into` is safe there: it zeroes the bytes first, so another process must not read them yet.
 PACK_INTO_EXCEPTIONS = {
-    "kproc/ipc/ring.py": "record headers behind the published tail: nobody reads them before the tail moves",
-    "kproc/ipc/words.py": "words between an odd version and the next even one: no reader believes them",
-    "kproc/net/request_reader.py": "an envelope's head inside a reserved record, published later",
-    "kproc/net/run_reader.py": "headers and heads of reserved records, published later",
-    "kproc/storage/log_append.py": "a batch in a ring or a block, which only its Handler reads until it is released",
+    "kproc/broker/ipc/ring.py": "record headers behind the published tail: nobody reads them before the tail moves",
+    "kproc/broker/ipc/words.py": "words between an odd version and the next even one: no reader believes them",
+    "kproc/broker/processor/request_reader.py": "an envelope's head inside a reserved record, published later",
+    "kproc/broker/processor/run_reader.py": "headers and heads of reserved records, published later",
+    "kproc/broker/storage/log_append.py": "a batch in a ring or a block that only its Handler reads until its release",
 }
+
+
+def room_of(module: str) -> str:
+    """Return the room of a module: the name of a product, or `broker.` with the package below it."""
+    parts = module.split(".")[1:] or ["__init__"]
+    return ".".join(parts[:2]) if parts[0] == "broker" else parts[0]
 
 
 def test_imports_point_down_the_layers() -> None:
     problems: list[str] = []
-    used: set[tuple[str, str]] = set()
     for path in package_files():
-        layer = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        allowed = LAYERS.get(layer)
-        if allowed is None:
-            problems.append(f"{relative(path)}: {layer} is in no layer")
+        room = room_of(module_name(path))
+        if room not in LAYERS and room not in ("__init__", "broker"):
+            problems.append(f"{relative(path)}: {room} is in no layer")
             continue
+        allowed = LAYERS.get(room, set()) | GROUND | {room, "__version__", "__init__"}
         for line, name in imported_modules(path):
-            parts = name.split(".")
-            if parts[0] != "kproc" or len(parts) < 2 or parts[1] in allowed | {layer, "__version__"}:
-                continue
-            exception = next(
-                (key for key in LAYER_EXCEPTIONS if key[0] == relative(path) and name.startswith(key[1])),
-                None,
-            )
-            if exception is None:
-                problems.append(f"{relative(path)}:{line}: {layer} must not import {name}")
-            else:
-                used.add(exception)
-    problems += [f"no longer needed: {key}" for key in LAYER_EXCEPTIONS.keys() - used]
+            if name.split(".")[0] == "kproc" and room_of(name) not in allowed:
+                problems.append(f"{relative(path)}:{line}: {room} must not import {name}")
     assert not problems, "\n".join(problems)
+
+
+def test_layers_name_only_rooms_above_them() -> None:
+    above = set(GROUND)
+    for room, allowed in LAYERS.items():
+        assert allowed <= above, f"{room} may import {allowed - above}, which stand below it"
+        above.add(room)
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -361,7 +375,7 @@ def test_tests_sleep_only_in_one_place() -> None:
 
 def test_module_names_are_known_to_the_walker() -> None:
     assert module_name(PACKAGE / "wire" / "__init__.py") == "kproc.wire"
-    assert module_name(PACKAGE / "errors.py") == "kproc.errors"
+    assert module_name(PACKAGE / "embedded.py") == "kproc.embedded"
 
 
 def test_python_processes_are_started_in_two_places_only() -> None:

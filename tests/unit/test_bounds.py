@@ -8,19 +8,24 @@ from typing import Any, cast
 
 import pytest
 
-from kproc.api import fetch_session
-from kproc.api.fetch_session import SessionCache
-from kproc.bounded import NAME_MAX, BoundedCache, short_name
-from kproc.cluster.client_quotas import CLIENT_ID, CONTROLLER_MUTATION_RATE, PRODUCER_BYTE_RATE, ClientQuotas
-from kproc.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
-from kproc.coordinator import partitioning
-from kproc.errors import ErrorCode, KafkaError
-from kproc.group import coordinator as group_coordinator
-from kproc.group.classic_join import PROTOCOL_BYTES_MAX
-from kproc.group.coordinator import CommitRequest
-from kproc.handler import handler_figures
-from kproc.handler.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
-from kproc.storage.producer_state import PRODUCERS_MAX, ProducerTable
+from kproc.broker.cluster.client_quotas import (
+    CLIENT_ID,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    ClientQuotas,
+)
+from kproc.broker.cluster.mutation_quotas import BUCKETS_MAX, CLIENT, MutationQuotas
+from kproc.broker.coordinator import partitioning
+from kproc.broker.group import coordinator as group_coordinator
+from kproc.broker.group.classic_join import PROTOCOL_BYTES_MAX
+from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.handler import handler_figures
+from kproc.broker.handler.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
+from kproc.broker.request import fetch_session
+from kproc.broker.request.fetch_session import SessionCache
+from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerTable
+from kproc.common.bounded import NAME_MAX, BoundedCache, short_name
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
 from tests.support.logs import LogRig, batch
 from tests.unit.group.coordinator_rig import Rig
@@ -325,8 +330,8 @@ def test_made_up_producers_leave_but_not_those_in_transactions() -> None:
 
 def test_partition_with_made_up_producers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot of all of them stopped a Handler for half a second every 2,000 batches."""
-    monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BATCHES", 10)
-    monkeypatch.setattr("kproc.storage.log_append.PRODUCERS_MAX", 100)
+    monkeypatch.setattr("kproc.broker.storage.log_append.SNAPSHOT_BATCHES", 10)
+    monkeypatch.setattr("kproc.broker.storage.log_append.PRODUCERS_MAX", 100)
     rig = LogRig(tmp_path / "t-0")
     log = rig.open()
     taken = []
@@ -357,7 +362,7 @@ def test_verifications_of_made_up_producers_are_bounded() -> None:
 
 def test_log_lines_about_groups_with_long_names_are_short(caplog: pytest.LogCaptureFixture) -> None:
     """A client makes a group rebalance as often as it likes, each time with a line."""
-    caplog.set_level("INFO", logger="kproc.group")
+    caplog.set_level("INFO", logger="kproc.broker.group")
     rig = Rig()
     rig.join(LONG)
     assert caplog.messages

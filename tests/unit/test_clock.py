@@ -1,4 +1,4 @@
-"""kproc.clock: the two clocks that everything else is given."""
+"""kproc.common.clock: the two clocks that everything else is given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from kproc.clock import NS_PER_MS, ManualClock, SystemClock
+from kproc.common.clock import NS_PER_MS, ManualClock, SystemClock
 
 
 def test_system_clock_never_runs_backwards():
@@ -20,7 +20,7 @@ def test_system_clock_never_runs_backwards():
 def test_system_clock_is_comparable_between_processes():
     clock = SystemClock()
     before_ns = clock.now_ns()
-    code = "from kproc.clock import SystemClock; print(SystemClock().now_ns())"
+    code = "from kproc.common.clock import SystemClock; print(SystemClock().now_ns())"
     there_ns = int(subprocess.check_output([sys.executable, "-c", code]))
     assert before_ns < there_ns < clock.now_ns()
 

@@ -1,4 +1,4 @@
-"""kproc.config: kinds of values, sources and their precedence, and the rules that span settings."""
+"""kproc.broker.config: kinds of values, sources and their precedence, and the rules that span settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.config import (
+from kproc.broker.config import (
     KNOWN_UNHONOURED,
     SETTINGS,
     Config,
@@ -21,10 +21,10 @@ from kproc.config import (
     parse_assignments,
     read_settings_file,
 )
-from kproc.config import listeners as listener_rules
-from kproc.config.listeners import outward_address, outward_host, parse_listeners, split_address
-from kproc.config.sources import parse_properties
-from kproc.config.values import LONG_MAX, Kind, parse_value, without_url_secrets
+from kproc.broker.config import listeners as listener_rules
+from kproc.broker.config.listeners import outward_address, outward_host, parse_listeners, split_address
+from kproc.broker.config.sources import parse_properties
+from kproc.broker.config.values import LONG_MAX, Kind, parse_value, without_url_secrets
 from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[2] / "kproc"

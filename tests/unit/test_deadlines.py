@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kproc.deadlines import NEVER, Deadlines
+from kproc.common.deadlines import NEVER, Deadlines
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kproc.config.dynamic import DynamicSettings, listener_key, split_listener_key
+from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_listener_key
 
 SETTINGS = DynamicSettings(
     {"max.connections": "10", "listener.name.external.max.connections": "3"}, {"": 5.0, "127.0.0.2": 1.5}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kproc import log_levels
+from kproc.common import log_levels
 
 
 @pytest.fixture(autouse=True)

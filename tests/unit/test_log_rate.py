@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kproc.log_rate import LogRate
+from kproc.common.log_rate import LogRate
 
 SECOND_NS = 1_000_000_000
 logger = logging.getLogger("kproc.test")

@@ -9,9 +9,9 @@ import sys
 import orjson
 import pytest
 
-from kproc.printable import printable, printable_json, printable_lines
-from kproc.security import audit
-from kproc.server.logs import JsonFormatter, TextFormatter
+from kproc.broker.security import audit
+from kproc.broker.supervisor.logs import JsonFormatter, TextFormatter
+from kproc.common.printable import printable, printable_json, printable_lines
 
 C0 = [chr(each) for each in range(0x20)]
 C1 = [chr(each) for each in range(0x7F, 0xA0)]
@@ -49,11 +49,11 @@ def test_printable_json_has_same_meaning() -> None:
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
     info = (type(error), error, error.__traceback__) if error is not None else None
-    return logging.LogRecord("kproc.group", logging.INFO, "x.py", 1, message, arguments, info)
+    return logging.LogRecord("kproc.broker.group", logging.INFO, "x.py", 1, message, arguments, info)
 
 
 FORGED = (
-    "g\n2026-11-25T12:00:00.000+00:00 level=ERROR role=controller kproc.security: admin deleted \x1b[2J\u202e"
+    "g\n2026-11-25T12:00:00.000+00:00 level=ERROR role=controller kproc.broker.security: admin deleted \x1b[2J\u202e"
 )
 
 
@@ -81,7 +81,7 @@ def test_json_log_with_hostile_name_is_exact_and_printable() -> None:
 
 
 def test_audit_message_with_hostile_name_is_one_line() -> None:
-    from kproc.security.acl import Operation, ResourceType
+    from kproc.broker.security.acl import Operation, ResourceType
 
     text = audit.message(
         f"User:{FORGED}", "127.0.0.1", Operation.READ, ResourceType.GROUP, FORGED,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.config import Config, ConfigError
-from kproc.config.jaas import JaasError, parse_jaas
-from kproc.config.sasl_settings import enabled_mechanisms, jaas_options, sasl_value
+from kproc.broker.config import Config, ConfigError
+from kproc.broker.config.jaas import JaasError, parse_jaas
+from kproc.broker.config.sasl_settings import enabled_mechanisms, jaas_options, sasl_value
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="w0rd";'
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"

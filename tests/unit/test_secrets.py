@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.config import SETTINGS, ConfigError
+from kproc.broker.config.build import Given, parse_given
+from kproc.broker.config.settings import is_secret
+from kproc.broker.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
 from kproc.cli import serve
-from kproc.config import SETTINGS, ConfigError
-from kproc.config.build import Given, parse_given
-from kproc.config.settings import is_secret
-from kproc.config.values import PASSWORD, STRING, Secret, Setting, parse_value, setting, wire_text
 from tests.support.command_line import call_kproc
 
 WORD = "s3cr3t-word"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire import codec, hot
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, parse_request_header

@@ -11,7 +11,7 @@ import tracemalloc
 
 import pytest
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, encode_response_header, parse_request_header
 from tests.wire.kio_values import EVERY_MESSAGE, entity_type, random_message

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire import codec, hot
 from kproc.wire.header import ApiKey, parse_request_header, parse_response_header
 from kproc.wire.primitives import encode_unsigned_varint

@@ -17,9 +17,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.clock import NS_PER_S, SystemClock
+from kproc.common.clock import NS_PER_S, SystemClock
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.embedded import kproc_command
-from kproc.errors import ErrorCode, KafkaError
 from kproc.pipeline.demo.events import END_MS, LATEST_MS, SESSION_GAP_MS, Events
 from kproc.pipeline.demo.send import CLICKS, ORDERS, PARTITIONS, VIEWS, Sender
 from kproc.pipeline.demo.verify import Check, check_conversions, check_pages, check_sessions, read_topic

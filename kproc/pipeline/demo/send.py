@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kproc.client_security.settings import PLAINTEXT, ClientSecurity
+from kproc.client.security.settings import PLAINTEXT, ClientSecurity
 from kproc.pipeline.demo.events import END_MS, Events, Longs
 from kproc.spark.brokers import Cluster, Connecting
 from kproc.spark.encode import RecordEncoder, Rows

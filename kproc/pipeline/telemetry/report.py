@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from kproc.metrics.utilisation import UTILISATION_WANTED, roles_wanted, work_of
+from kproc.broker.metrics.utilisation import UTILISATION_WANTED, roles_wanted, work_of
 
 TABLES: Final = ("latency", "apis", "partitions", "load", "brokers")
 SPEC: Final = "telemetry.toml"

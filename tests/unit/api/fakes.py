@@ -11,18 +11,18 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from kproc.api import registry
-from kproc.api.calls import B, Call, Lost, R
-from kproc.api.init_producer_id import ProducerIdAllocator
-from kproc.api.rights import check_needs
-from kproc.cluster.controller import failure_reply
-from kproc.containment import Containment
-from kproc.controller.answers import serve_changes
-from kproc.errors import ErrorCode, KafkaError
-from kproc.role.calls import ServedCalls
-from kproc.security.acl import Operation, ResourceType
-from kproc.security.authorizer import make_authorizer
-from kproc.security.principal import ANONYMOUS, Identity
+from kproc.broker.api.init_producer_id import ProducerIdAllocator
+from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.calls import B, Call, Lost, R
+from kproc.broker.cluster.controller import failure_reply
+from kproc.broker.controller.answers import serve_changes
+from kproc.broker.request import registry
+from kproc.broker.request.rights import check_needs
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.authorizer import make_authorizer
+from kproc.broker.security.principal import ANONYMOUS, Identity
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, kafka_name, parse_request_header
 from tests.unit.cluster.in_memory import InMemoryController

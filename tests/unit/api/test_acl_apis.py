@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from kproc.api import controller_call, load_all
-from kproc.cluster import acls as acls_module
-from kproc.cluster.image import ClusterImage
-from kproc.errors import ErrorCode
-from kproc.security.principal import Identity, Principal
+from kproc.broker.api import load_all
+from kproc.broker.cluster import acls as acls_module
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.peers import controller_call
+from kproc.broker.security.principal import Identity, Principal
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import Broker
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-import kproc.api.describe_cluster
-import kproc.api.find_coordinator
-import kproc.api.init_producer_id  # noqa: F401 - the imports register the handlers
-from kproc.api.init_producer_id import ProducerIdAllocator
-from kproc.containment import Containment
-from kproc.errors import ErrorCode
+import kproc.broker.api.describe_cluster
+import kproc.broker.api.find_coordinator
+import kproc.broker.api.init_producer_id  # noqa: F401 - the imports register the handlers
+from kproc.broker.api.init_producer_id import ProducerIdAllocator
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import HOST, PORT, Broker
 

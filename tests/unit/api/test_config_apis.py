@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-import kproc.api.alter_configs
-import kproc.api.describe_configs
-import kproc.api.incremental_alter_configs  # noqa: F401 - the imports register the handlers
-from kproc.config import SETTINGS
-from kproc.errors import ErrorCode
+import kproc.broker.api.alter_configs
+import kproc.broker.api.describe_configs
+import kproc.broker.api.incremental_alter_configs  # noqa: F401 - the imports register the handlers
+from kproc.broker.config import SETTINGS
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import Broker
 from tests.unit.cluster.in_memory import changes, topic

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from kproc.api import load_all, registry
-from kproc.api.division import JoinedAnswer, Rows, divide, rows_at
-from kproc.errors import ErrorCode
+from kproc.broker.api import load_all
+from kproc.broker.request import registry
+from kproc.broker.request.division import JoinedAnswer, Rows, divide, rows_at
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.schema import Field, Schema

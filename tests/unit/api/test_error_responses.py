@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.api import load_all, registry
-from kproc.errors import ErrorCode
+from kproc.broker.api import load_all
+from kproc.broker.request import registry
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.minimal import MINIMAL

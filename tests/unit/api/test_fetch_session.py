@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.api import fetch_session
-from kproc.api.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionCache
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.request import fetch_session
+from kproc.broker.request.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, FetchSession, SessionCache
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import FetchPartition, FetchRequest
 
 EPOCH_MAX = 2**31 - 1

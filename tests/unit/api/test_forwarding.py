@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kproc.api import forwarding
-from kproc.api.calls import Answers, Call, Lost
-from kproc.api.context import PartitionMoving
-from kproc.api.served_calls import SERVED
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.calls.calls import Answers, Call, Lost
+from kproc.broker.peers import forwarding
+from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.request.context import PartitionMoving
+from kproc.common.errors import ErrorCode, KafkaError
 
 NAME = "test_operation"
 HERE, THERE = 0, 1

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kproc.api.calls import Answers
-from kproc.api.coordinator_call import Caller, Item, ItemsAsked, OnOutcome, send_back
-from kproc.api.group_call import GROUPS
-from kproc.containment import Containment
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.calls.calls import Answers
+from kproc.broker.peers.coordinator_call import Caller, Item, ItemsAsked, OnOutcome, send_back
+from kproc.broker.peers.group_call import GROUPS
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, KafkaError
 
 LOADING = 9
 

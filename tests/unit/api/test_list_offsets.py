@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kproc.api.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Search, look_up
-from kproc.cluster.image import PartitionImage
-from kproc.storage.timestamp_search import TimestampSearch
+from kproc.broker.api.list_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, Search, look_up
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.storage.timestamp_search import TimestampSearch
 from tests.support.logs import NOW_MS, LogRig, batch
 
 

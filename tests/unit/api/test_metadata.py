@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-import kproc.api.metadata  # noqa: F401 - registers the handler
-from kproc.errors import ErrorCode
+import kproc.broker.api.metadata  # noqa: F401 - registers the handler
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import HOST, PORT, Broker
 from tests.unit.cluster.in_memory import NO_ID, topic

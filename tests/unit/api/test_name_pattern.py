@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.api.name_pattern import NamePattern
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.request.name_pattern import NamePattern
+from kproc.common.errors import ErrorCode, KafkaError
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kproc.api.calls import Answers, Lost
-from kproc.api.owners import Gather, Join, serve_parts
+from kproc.broker.calls.calls import Answers, Lost
+from kproc.broker.peers.owners import Gather, Join, serve_parts
 
 HERE, THERE, ELSEWHERE = 0, 1, 2
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.api import controller_call, load_all
-from kproc.errors import ErrorCode
+from kproc.broker.api import load_all
+from kproc.broker.peers import controller_call
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import Broker
 
@@ -106,7 +107,7 @@ def test_a_request_with_too_many_rows_is_refused_before_the_controller_is_asked(
 
 def test_keys_of_too_many_users_are_not_derived(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_call, "RECORDS_MAX", MAX)
-    monkeypatch.setattr("kproc.api.alter_user_scram_credentials.keys_for_password", None)
+    monkeypatch.setattr("kproc.broker.api.alter_user_scram_credentials.keys_for_password", None)
     user = {"mechanism": 1, "iterations": 4096, "salt": b"s" * 8, "salted_password": b"p" * 32}
     upsertions = [user | {"name": f"u{number}"} for number in range(MAX + 1)]
     answer = Broker().ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, deletions=[], upsertions=upsertions)
@@ -114,7 +115,7 @@ def test_keys_of_too_many_users_are_not_derived(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_of_many_unknown_topics_as_many_are_made_as_one_request_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kproc.api.metadata.RECORDS_MAX", MAX)
+    monkeypatch.setattr("kproc.broker.api.metadata.RECORDS_MAX", MAX)
     broker = Broker({"auto.create.topics.enable": "true"})
     wanted = [{"name": f"t{number}", "topic_id": bytes(16)} for number in range(MAX + 1)]
     answer = broker.ask(ApiKey.METADATA, 12, topics=wanted, allow_auto_topic_creation=True)

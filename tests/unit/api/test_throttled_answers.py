@@ -7,9 +7,10 @@ from typing import cast
 
 import pytest
 
-from kproc.api import load_all, registry
-from kproc.api.context import RequestContext, Services
-from kproc.errors import ErrorCode
+from kproc.broker.api import load_all
+from kproc.broker.request import registry
+from kproc.broker.request.context import RequestContext, Services
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.minimal import MINIMAL

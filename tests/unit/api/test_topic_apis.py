@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-import kproc.api.create_partitions
-import kproc.api.create_topics
-import kproc.api.delete_topics  # noqa: F401 - the imports register the handlers
-from kproc.api.calls import Lost
-from kproc.errors import ErrorCode
+import kproc.broker.api.create_partitions
+import kproc.broker.api.create_topics
+import kproc.broker.api.delete_topics  # noqa: F401 - the imports register the handlers
+from kproc.broker.calls.calls import Lost
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.api.fakes import Broker
 from tests.unit.cluster.in_memory import NO_ID, topic

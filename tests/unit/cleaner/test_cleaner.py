@@ -13,22 +13,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.api.calls import FromImage
-from kproc.api.cleaner_calls import ENFORCE_RETENTION, WRITE_CHECKPOINTS, Deleted, Done
-from kproc.cleaner import cleaner
-from kproc.cleaner.cleaner import Cleaner
-from kproc.cleaner.strays import StrayDirectories
-from kproc.clock import ManualClock
-from kproc.ipc.wait import Sleeper, make_eventfd
-from kproc.metrics.slab import MetricsRow
-from kproc.role.partition_table import CLOSED, ROW_WORDS, PartitionTable
-from kproc.role.roles import CLEANER, CONTROLLER, handler_id
-from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs, StorageFailure
-from kproc.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
-from kproc.storage.set_aside import list_set_aside
-from kproc.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.calls.calls import FromImage
+from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, WRITE_CHECKPOINTS, Deleted, Done
+from kproc.broker.cleaner import cleaner
+from kproc.broker.cleaner.cleaner import Cleaner
+from kproc.broker.cleaner.strays import StrayDirectories
+from kproc.broker.ipc.wait import Sleeper, make_eventfd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.role.partition_table import CLOSED, ROW_WORDS, PartitionTable
+from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import OsFs, StorageFailure
+from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+from kproc.broker.storage.set_aside import list_set_aside
+from kproc.broker.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT, TOKEN
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import ManualClock
 from tests.support.failing_fs import FailingFs
 from tests.support.links import LinkMaker
 from tests.unit.cluster.in_memory import InMemoryController, topic

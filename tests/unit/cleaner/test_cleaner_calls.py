@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.api.calls import Call, FromImage
-from kproc.api.cleaner_calls import (
+from kproc.broker.calls.calls import Call, FromImage
+from kproc.broker.calls.cleaner_calls import (
     DESCRIBE_LOG_DIR,
     ENFORCE_RETENTION,
     PREPARE_COMPACTION,
@@ -25,9 +25,9 @@ from kproc.api.cleaner_calls import (
     SwapAsked,
     Swapped,
 )
-from kproc.observe.broker_figures import FIGURES, Group, HandlerFigures
-from kproc.observe.telemetry_feed import TELEMETRY, BatchSent
-from kproc.storage.compaction_files import SegmentIdentity
+from kproc.broker.observe.broker_figures import FIGURES, Group, HandlerFigures
+from kproc.broker.observe.telemetry_feed import TELEMETRY, BatchSent
+from kproc.broker.storage.compaction_files import SegmentIdentity
 
 ID = bytes(range(16))
 OLD, NEW = SegmentIdentity(0, 100, 7), SegmentIdentity(0, 60, 1 << 60)

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.api.calls import Call, Lost, OnResult
-from kproc.api.cleaner_calls import (
+from kproc.broker.calls.calls import Call, Lost, OnResult
+from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
     LogAsked,
@@ -22,18 +22,18 @@ from kproc.api.cleaner_calls import (
     SwapAsked,
     Swapped,
 )
-from kproc.cleaner.cleaner_offsets import CleanerOffsets
-from kproc.cleaner.compactor import Compactor
-from kproc.clock import ManualClock
-from kproc.handler.compaction_calls import CompactionCalls
-from kproc.metrics.slab import MetricsRow
-from kproc.metrics.spec import SLOT
-from kproc.role.partition_table import ROW_WORDS, PartitionTable
-from kproc.storage import checkpoints
-from kproc.storage.compaction_files import SegmentIdentity
-from kproc.storage.fs import Fs, OsFs, sync_directory
-from kproc.storage.log import Log
-from kproc.storage.log_config import LogConfig
+from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
+from kproc.broker.cleaner.compactor import Compactor
+from kproc.broker.handler.compaction_calls import CompactionCalls
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.compaction_files import SegmentIdentity
+from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.log import Log
+from kproc.broker.storage.log_config import LogConfig
+from kproc.common.clock import ManualClock
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
 from tests.support.logs import append_one
@@ -445,7 +445,7 @@ def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(
         return is_there
 
     unlink_really = OsFs.unlink
-    monkeypatch.setattr("kproc.cleaner.compactor.sync_directory", sync)
+    monkeypatch.setattr("kproc.broker.cleaner.compactor.sync_directory", sync)
     monkeypatch.setattr(OsFs, "unlink", unlink)
     rig.run(200)
     swaps = [number for number, event in enumerate(events) if event == SWAP]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from kproc.api import load_all
-from kproc.api.registry import APIS
+from kproc.broker.api import load_all
+from kproc.broker.request.registry import APIS
 from kproc.cli.main import run
 
 

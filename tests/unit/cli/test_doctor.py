@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.supervisor.broker_process import BrokerProcess
+from kproc.broker.supervisor.data_directory import LOCK_FILE
 from kproc.cli import doctor
-from kproc.server.broker_process import BrokerProcess
-from kproc.server.data_directory import LOCK_FILE
 
 NOBODY = "127.0.0.1:1"
 

@@ -10,7 +10,7 @@ import pytest
 
 from kproc.cli import groups
 from kproc.cli.common import Format
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 from kproc.cli.acl_rules import print_rules, row_of
 from kproc.cli.common import (
     Failure,
@@ -20,7 +21,6 @@ from kproc.cli.common import (
 )
 from kproc.cli.positions import parse_where
 from kproc.cli.status import _duration, _print_status
-from kproc.security.acl import Acl, Operation, PatternType, Permission, ResourceType
 
 STATUS = {
     "cluster_id": "abc",

@@ -209,7 +209,7 @@ def test_a_reader_that_has_seen_enough_ends_the_command_without_a_word():
     assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, "")
 
 
-HEAVY = {"confluent_kafka", "kio", "psutil", "cramjam", "kproc.config", "kproc.wire", "rich"}
+HEAVY = {"confluent_kafka", "kio", "psutil", "cramjam", "kproc.broker.config", "kproc.wire", "rich"}
 
 
 def test_version_loads_nothing_heavy():
@@ -227,7 +227,7 @@ def test_version_loads_nothing_heavy():
 
 
 def test_the_broker_loads_no_client_library():
-    code = "import sys; import kproc.cli.main, kproc.config; sys.exit('confluent_kafka' in sys.modules)"
+    code = "import sys; import kproc.cli.main, kproc.broker.config; sys.exit('confluent_kafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 0
 
 

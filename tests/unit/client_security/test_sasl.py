@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from scramp import ScramMechanism
 
-from kproc.client_security.failures import SecurityFailed
-from kproc.client_security.sasl import log_in, scram
-from kproc.client_security.settings import Login
+from kproc.client.security.failures import SecurityFailed
+from kproc.client.security.sasl import log_in, scram
+from kproc.client.security.settings import Login
 
 ADDRESS = "localhost:9093"
 

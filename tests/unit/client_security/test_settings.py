@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.client_security.settings import (
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.settings import (
     PLAINTEXT,
     ClientSecurity,
     Login,
@@ -15,7 +16,6 @@ from kproc.client_security.settings import (
     parse_client_security,
     read_client_config,
 )
-from kproc.config.values import ConfigError
 
 SECRET = "s3cret-marker"
 SCRAM_LINE = (

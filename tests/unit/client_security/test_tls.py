@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.client_security.failures import ConnectionBroken, SecurityFailed
-from kproc.client_security.settings import parse_client_security
-from kproc.client_security.tls import client_context, first_cause, own_pem, refusal_of, start_tls
-from kproc.config.values import ConfigError
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.failures import ConnectionBroken, SecurityFailed
+from kproc.client.security.settings import parse_client_security
+from kproc.client.security.tls import client_context, first_cause, own_pem, refusal_of, start_tls
 from tests.support.certificates import Certificates
 
 PASSWORD = "s3cret-marker"

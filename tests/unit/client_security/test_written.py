@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.client_security.librdkafka import librdkafka_settings
-from kproc.client_security.settings import ClientSecurity, Login, Store, Tls, parse_client_security
-from kproc.client_security.written import (
+from kproc.broker.config.sources import parse_properties
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.librdkafka import librdkafka_settings
+from kproc.client.security.settings import ClientSecurity, Login, Store, Tls, parse_client_security
+from kproc.client.security.written import (
     aiokafka_arguments,
     as_properties,
     java_properties,
     kafka_python_arguments,
 )
-from kproc.config.sources import parse_properties
-from kproc.config.values import ConfigError
 from tests.support.certificates import Certificates
 
 STRANGE = 'pa"ss\\w,o=rd; $#'

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from kproc.clock import ManualClock
-from kproc.cluster import records as r
-from kproc.cluster.controller import ControllerState
-from kproc.cluster.image import ClusterImage
-from kproc.config import Config
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.controller import ControllerState
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.config import Config
+from kproc.common.clock import ManualClock
 
 NO_ID = bytes(16)
 

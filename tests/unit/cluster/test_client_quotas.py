@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster import records as r
-from kproc.cluster.client_quotas import ClientQuotas, QuotaChanges
-from kproc.cluster.image import ClusterImage
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.client_quotas import ClientQuotas, QuotaChanges
+from kproc.broker.cluster.image import ClusterImage
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.unit.cluster.in_memory import InMemoryController
 
 PRODUCE = "producer_byte_rate"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.describe import SOURCE_DYNAMIC_BROKER, describe_broker, describe_cluster_default
-from kproc.cluster.image import ClusterImage
+from kproc.broker.cluster.describe import SOURCE_DYNAMIC_BROKER, describe_broker, describe_cluster_default
+from kproc.broker.cluster.image import ClusterImage
 from tests.unit.cluster.in_memory import InMemoryController, changes, outcome, topic
 
 SET, DELETE, APPEND, SUBTRACT = range(4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.dynamic_settings import settings_in_force
+from kproc.broker.cluster.dynamic_settings import settings_in_force
 from tests.unit.cluster.in_memory import InMemoryController, changes, outcome
 
 SET, DELETE = range(2)

@@ -4,12 +4,12 @@ import base64
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.cluster import records as r
-from kproc.cluster.controller import ControllerState, failure_of, failure_reply, random_topic_id
-from kproc.cluster.image import ClusterImage
-from kproc.config import Config
-from kproc.errors import ErrorCode, FatalError
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.controller import ControllerState, failure_of, failure_reply, random_topic_id
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.config import Config
+from kproc.common.clock import ManualClock
+from kproc.common.errors import ErrorCode, FatalError
 from tests.unit.cluster.in_memory import InMemoryController, topic
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster import records as r
-from kproc.cluster.delegation_tokens import REMOVE_EXPIRED
-from kproc.cluster.image import ClusterImage
-from kproc.config import Config
-from kproc.config.values import ConfigError
-from kproc.errors import ErrorCode
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.delegation_tokens import REMOVE_EXPIRED
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.config import Config
+from kproc.broker.config.values import ConfigError
+from kproc.common.errors import ErrorCode
 from tests.unit.cluster.in_memory import InMemoryController
 
 KEY = "the-key-of-the-tokens"
@@ -191,7 +191,7 @@ def test_token_key_of_16_characters_is_accepted() -> None:
 def test_tokens_are_bounded_in_number_and_bytes(
     cluster: InMemoryController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproc.cluster.delegation_tokens.TOKENS_MAX", 2)
+    monkeypatch.setattr("kproc.broker.cluster.delegation_tokens.TOKENS_MAX", 2)
     renewers = [["User", "n" * 30_000]]
     assert create(cluster, renewers=renewers)["error_code"] == ErrorCode.POLICY_VIOLATION
     codes = [create(cluster)["error_code"] for _ in range(3)]

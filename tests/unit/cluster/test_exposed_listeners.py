@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.broker_config import check_listeners_change
-from kproc.config import Config
-from kproc.errors import KafkaError
+from kproc.broker.cluster.broker_config import check_listeners_change
+from kproc.broker.config import Config
+from kproc.common.errors import KafkaError
 from tests.unit.cluster.in_memory import InMemoryController, changes, outcome
 
 LOCAL = "PLAINTEXT://127.0.0.1:9092"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster import features
-from kproc.cluster.image import ClusterImage
-from kproc.errors import ErrorCode
+from kproc.broker.cluster import features
+from kproc.broker.cluster.image import ClusterImage
+from kproc.common.errors import ErrorCode
 from tests.unit.cluster.in_memory import InMemoryController
 
 TEST = features.Feature("test.version", 0, 3, 1)

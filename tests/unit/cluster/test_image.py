@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproc.cluster import image as image_module
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.errors import FatalError
+from kproc.broker.cluster import image as image_module
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.common.errors import FatalError
 from tests.unit.cluster.in_memory import InMemoryController, changes, delete_wish, topic
 
 

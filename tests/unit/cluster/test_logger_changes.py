@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.logger_changes import wanted_levels
-from kproc.errors import ErrorCode
+from kproc.broker.cluster.logger_changes import wanted_levels
+from kproc.common.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 INVALID_REQUEST, INVALID_CONFIG = ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_CONFIG
-KNOWN = {"root": "INFO", "kproc": "INFO", "kproc.net": "INFO"}
+KNOWN = {"root": "INFO", "kproc": "INFO", "kproc.broker.processor": "INFO"}
 
 
 def resource(*changes: tuple[str, int, str | None], name: str = "1") -> dict[str, Any]:
@@ -20,8 +20,8 @@ def resource(*changes: tuple[str, int, str | None], name: str = "1") -> dict[str
 
 
 def test_levels_are_set_and_taken_back() -> None:
-    wishes = [resource(("kproc.net", SET, "TRACE"), ("root", SET, "FATAL"), ("kproc", DELETE, None))]
-    assert wanted_levels(wishes, 1, KNOWN) == ({"kproc.net": "TRACE", "root": "FATAL", "kproc": None}, {})
+    wishes = [resource(("kproc.broker.processor", SET, "TRACE"), ("root", SET, "FATAL"), ("kproc", DELETE, None))]
+    assert wanted_levels(wishes, 1, KNOWN) == ({"kproc.broker.processor": "TRACE", "root": "FATAL", "kproc": None}, {})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_levels_are_set_and_taken_back() -> None:
 def test_what_is_refused_takes_its_whole_resource_with_it(
     change: tuple[str, int, str | None], code: ErrorCode, words: str
 ) -> None:
-    levels, errors = wanted_levels([resource(("kproc.net", SET, "DEBUG"), change)], 1, KNOWN)
+    levels, errors = wanted_levels([resource(("kproc.broker.processor", SET, "DEBUG"), change)], 1, KNOWN)
     assert levels == {}
     assert errors[0].code == code
     assert words in str(errors[0].message)

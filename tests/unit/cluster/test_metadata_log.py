@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.cluster import metadata_log as module
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
-from kproc.errors import Corrupt, ErrorCode, FatalError, KafkaError
-from kproc.storage.fs import OsFs
+from kproc.broker.cluster import metadata_log as module
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.metadata_log import DIRECTORY_NAME, MetadataLog
+from kproc.broker.storage.fs import OsFs
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
 from kproc.wire.record_batch import parse_header
 from tests.support.failing_fs import FailingFs
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.client_quotas import CLIENT_ID, CONTROLLER_MUTATION_RATE, USER, Entity
-from kproc.cluster.mutation_quotas import CLIENT
-from kproc.errors import ErrorCode
+from kproc.broker.cluster.client_quotas import CLIENT_ID, CONTROLLER_MUTATION_RATE, USER, Entity
+from kproc.broker.cluster.mutation_quotas import CLIENT
+from kproc.common.errors import ErrorCode
 from tests.unit.cluster.in_memory import InMemoryController, delete_wish, topic
 
 EXCEEDED = int(ErrorCode.THROTTLING_QUOTA_EXCEEDED)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from kproc.cluster.placement import owners_of_block
+from kproc.broker.cluster.placement import owners_of_block
 
 TOPICS = [random.Random(seed).randbytes(16) for seed in range(60)]
 

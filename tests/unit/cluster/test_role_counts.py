@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.dynamic_settings import check_processors, settings_in_force, wanted_processors
-from kproc.cluster.image import ClusterImage
-from kproc.cluster.records import BrokerConfigSet
-from kproc.cluster.role_counts import check_change, role_count_max
-from kproc.config import Config
-from kproc.config.dynamic import DynamicSettings
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.cluster.dynamic_settings import check_processors, settings_in_force, wanted_processors
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.records import BrokerConfigSet
+from kproc.broker.cluster.role_counts import check_change, role_count_max
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.common.errors import ErrorCode, KafkaError
 
 CONFIG = Config.build({"num.io.threads": 4, "num.network.threads": 5})
 

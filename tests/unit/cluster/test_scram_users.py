@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.errors import ErrorCode
-from kproc.security.sasl.mechanism import Outcome
-from kproc.security.sasl.scram import KINDS, KINDS_BY_NUMBER, ScramCredential, credential_of
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.security.sasl.mechanism import Outcome
+from kproc.broker.security.sasl.scram import KINDS, KINDS_BY_NUMBER, ScramCredential, credential_of
+from kproc.common.errors import ErrorCode
 from tests.unit.cluster.in_memory import InMemoryController
 
 SHA_256 = KINDS["SCRAM-SHA-256"]

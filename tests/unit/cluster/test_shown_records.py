@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.cluster import records as r
-from kproc.cluster.metadata_log import DIRECTORY_NAME
-from kproc.cluster.shown_records import without_secrets
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.metadata_log import DIRECTORY_NAME
+from kproc.broker.cluster.shown_records import without_secrets
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.command_line import call_kproc

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster import records as r
-from kproc.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
-from kproc.cluster.dynamic_settings import left_out, settings_in_force, wanted_listeners, wanted_processors
-from kproc.cluster.image import ClusterImage
-from kproc.cluster.records import CLUSTER_DEFAULT_NODE
-from kproc.cluster.values_in_force import current_value
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
+from kproc.broker.cluster.dynamic_settings import (
+    left_out,
+    settings_in_force,
+    wanted_listeners,
+    wanted_processors,
+)
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.broker.cluster.values_in_force import current_value
 from tests.unit.cluster.in_memory import InMemoryController, changes
 
 BROKER, SET, DELETE = 4, 0, 1

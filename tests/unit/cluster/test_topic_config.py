@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.image import ClusterImage
-from kproc.cluster.topic_config import ROWS, TOPIC_CONFIGS, check_all
-from kproc.cluster.values_in_force import log_overrides
-from kproc.config import SETTINGS, Config
-from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.log_config import LogConfig
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.topic_config import ROWS, TOPIC_CONFIGS, check_all
+from kproc.broker.cluster.values_in_force import log_overrides
+from kproc.broker.config import SETTINGS, Config
+from kproc.broker.storage.log_config import LogConfig
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.unit.cluster.in_memory import InMemoryController, changes, topic
 
 

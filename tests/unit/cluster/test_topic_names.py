@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.topic_names import check_name, check_new_name, collision_key
-from kproc.errors import ErrorCode, KafkaError
+from kproc.broker.cluster.topic_names import check_name, check_new_name, collision_key
+from kproc.common.errors import ErrorCode, KafkaError
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "-", "_", "x" * 249, "__consumer_offsets"])

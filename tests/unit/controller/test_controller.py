@@ -15,33 +15,33 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kproc.api.calls import Lost
-from kproc.api.controller_calls import CHANGE, OWN, Change, Changed, OwnAnswer, OwnRequest
-from kproc.api.own_operations import OwnOperation
-from kproc.clock import ManualClock
-from kproc.cluster.controller import FAILURE
-from kproc.cluster.image import ClusterImage
-from kproc.cluster.metadata_log import MetadataLog
-from kproc.cluster.records import DelegationTokenSet
-from kproc.config import Config
-from kproc.config.dynamic import DynamicSettings
-from kproc.containment import Containment
-from kproc.controller.controller import Controller
-from kproc.controller.operations import Operations
-from kproc.errors import ErrorCode, FatalError, KafkaError
-from kproc.ipc.wait import Sleeper, make_eventfd
-from kproc.metrics.slab import MetricsRow
-from kproc.net.lookups import Lookups
-from kproc.observe.offline_partitions import TOLD, Noted, Report
-from kproc.observe.status import Status
-from kproc.role.calls import Calls
-from kproc.role.plan import Plan
-from kproc.role.roles import CLEANER, CONTROLLER, handler_id
-from kproc.server import broker
-from kproc.storage.fs import DiskFailed, OsFs
-from kproc.transport.agent import AgentId
-from kproc.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.calls.call_links import Calls
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import CHANGE, OWN, Change, Changed, OwnAnswer, OwnRequest
+from kproc.broker.calls.own_operations import OwnOperation
+from kproc.broker.cluster.controller import FAILURE
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.cluster.records import DelegationTokenSet
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.controller.controller import Controller
+from kproc.broker.controller.operations import Operations
+from kproc.broker.ipc.wait import Sleeper, make_eventfd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.observe.offline_partitions import TOLD, Noted, Report
+from kproc.broker.observe.status import Status
+from kproc.broker.role.lookups import Lookups
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
+from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.supervisor import broker
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import ManualClock
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, FatalError, KafkaError
 from tests.support.links import LinkMaker
 from tests.unit.cluster.in_memory import topic
 from tests.unit.net.rig import new_slab

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.controller.freed_names import WAIT_NS, FreedNames
-from kproc.role.roles import handler_id
+from kproc.broker.controller.freed_names import WAIT_NS, FreedNames
+from kproc.broker.role.roles import handler_id
+from kproc.common.clock import ManualClock
 
 ONE, TWO = handler_id(0), handler_id(1)
 

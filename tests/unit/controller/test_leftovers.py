@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.controller.leftovers import OrphanedDirectories
-from kproc.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
-from kproc.storage.fs import DiskFailed, OsFs
-from kproc.storage.set_aside import list_set_aside
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.controller.leftovers import OrphanedDirectories
+from kproc.broker.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
+from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.set_aside import list_set_aside
 
 OLD, NEW = b"o" * 16, b"n" * 16
 

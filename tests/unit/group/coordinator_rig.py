@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kproc.clock import NS_PER_MS, ManualClock
-from kproc.config import Config
-from kproc.coordinator.rules import DueOf, KnownTopics, Producer, Timing, Write
-from kproc.deadlines import Deadlines
-from kproc.group.coordinator import CommitRequest, GroupCoordinator
-from kproc.group.messages import JoinRequest, SyncRequest
-from kproc.group.records import CommittedOffset, OffsetKey
+from kproc.broker.config import Config
+from kproc.broker.coordinator.rules import DueOf, KnownTopics, Producer, Timing, Write
+from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
+from kproc.broker.group.messages import JoinRequest, SyncRequest
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.common.clock import NS_PER_MS, ManualClock
+from kproc.common.deadlines import Deadlines
 
 TOPIC_ID = bytes(range(16))
 

@@ -7,11 +7,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kproc.clock import ManualClock
-from kproc.errors import ErrorCode
-from kproc.group.classic_group import ClassicGroup, GroupEnvironment
-from kproc.group.config import GroupConfig
-from kproc.group.messages import (
+from kproc.broker.group.classic_group import ClassicGroup, GroupEnvironment
+from kproc.broker.group.config import GroupConfig
+from kproc.broker.group.messages import (
     JoinRequest,
     JoinResult,
     LeaveResult,
@@ -19,7 +17,9 @@ from kproc.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from kproc.group.snapshot import GroupSnapshot, OnWritten
+from kproc.broker.group.snapshot import GroupSnapshot, OnWritten
+from kproc.common.clock import ManualClock
+from kproc.common.errors import ErrorCode
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kproc.deadlines import NEVER
-from kproc.errors import Corrupt, ErrorCode
-from kproc.group.coordinator import CommitRequest
-from kproc.group.messages import LeavingMember, SyncRequest
-from kproc.group.records import OffsetKey, decode_record, encode_offset_key
+from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.messages import LeavingMember, SyncRequest
+from kproc.broker.group.records import OffsetKey, decode_record, encode_offset_key
+from kproc.common.deadlines import NEVER
+from kproc.common.errors import Corrupt, ErrorCode
 from kproc.wire.primitives import ZERO_UUID
 from tests.unit.group.coordinator_rig import Rig
 

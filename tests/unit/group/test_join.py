@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.group.classic_group import join_refusal
-from kproc.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from kproc.broker.group.classic_group import join_refusal
+from kproc.broker.group.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
+from kproc.common.errors import ErrorCode
 from tests.unit.group.rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, GroupRig
 
 BOTH = (("range", b"r"), ("sticky", b"s"))

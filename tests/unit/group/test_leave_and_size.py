@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.group.classic_group import ClassicGroup
-from kproc.group.messages import LeaveResult, LeavingMember
+from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.messages import LeaveResult, LeavingMember
+from kproc.common.errors import ErrorCode
 from tests.unit.group.rig import INITIAL_DELAY_MS, REBALANCE_MS, Answer, GroupRig
 
 

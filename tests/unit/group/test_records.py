@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.errors import Corrupt
-from kproc.group.records import (
+from kproc.broker.group.records import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
@@ -21,7 +20,8 @@ from kproc.group.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from kproc.group.snapshot import GroupSnapshot, MemberSnapshot
+from kproc.broker.group.snapshot import GroupSnapshot, MemberSnapshot
+from kproc.common.errors import Corrupt
 
 TEXT = st.text(max_size=40)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.group.messages import JoinedMember, LeavingMember
+from kproc.broker.group.messages import JoinedMember, LeavingMember
+from kproc.common.errors import ErrorCode
 from tests.unit.group.rig import INITIAL_DELAY_MS, REBALANCE_MS, SESSION_MS, GroupRig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from tests.unit.group.rig import INITIAL_DELAY_MS, SESSION_MS, GroupRig
 
 

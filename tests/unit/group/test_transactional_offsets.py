@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kproc.coordinator.rules import Producer
-from kproc.errors import ErrorCode
-from kproc.group.messages import LeavingMember
-from kproc.group.records import OffsetKey
+from kproc.broker.coordinator.rules import Producer
+from kproc.broker.group.messages import LeavingMember
+from kproc.broker.group.records import OffsetKey
+from kproc.common.errors import ErrorCode
 from tests.unit.group.coordinator_rig import LoggedRecord, Rig
 
 A, B = Producer(7, 0), Producer(8, 3)

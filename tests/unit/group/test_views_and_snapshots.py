@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kproc.errors import ErrorCode, ProtocolError
-from kproc.group.classic_group import ClassicGroup
-from kproc.group.messages import DescribedMember, GroupOverview
-from kproc.group.snapshot import GroupSnapshot
-from kproc.group.subscription import subscribed_topics, topics_of_all
+from kproc.broker.group.classic_group import ClassicGroup
+from kproc.broker.group.messages import DescribedMember, GroupOverview
+from kproc.broker.group.snapshot import GroupSnapshot
+from kproc.broker.group.subscription import subscribed_topics, topics_of_all
+from kproc.common.errors import ErrorCode, ProtocolError
 from tests.unit.group.rig import INITIAL_DELAY_MS, SESSION_MS, GroupRig
 
 # Version, topics, user data: of a version that does not exist, with something after it.

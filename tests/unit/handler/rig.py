@@ -17,34 +17,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kproc.api import load_all
-from kproc.api.controller_calls import OWN
-from kproc.clock import ManualClock
-from kproc.cluster.image import PartitionImage
-from kproc.containment import Containment
-from kproc.controller.answers import serve_changes
-from kproc.handler.fast_path import FastPath, NoFastPath
-from kproc.handler.handler import Handler
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.handler.partitions import Partitions
-from kproc.handler.syncer import Outcome
-from kproc.ipc.arena import Arena, ArenaReader
-from kproc.ipc.wait import Sleeper, make_eventfd
-from kproc.metrics.slab import MetricsRow
-from kproc.net.handoff import pack_address
-from kproc.net.slow_frames import LARGE_FRAME_BYTES
-from kproc.observe.offline_partitions import TOLD
-from kproc.role.calls import ServedCalls, serve_raw_call
-from kproc.role.listeners import Endpoint
-from kproc.role.partition_table import ROW_WORDS, PartitionTable
-from kproc.role.plan import Plan
-from kproc.role.roles import CONTROLLER, handler_id, processor_id
-from kproc.security.principal import ANONYMOUS, Principal
-from kproc.security.session import Session
-from kproc.server import broker
-from kproc.storage.log import Log, SyncPoint
-from kproc.transport.agent import Link
-from kproc.transport.envelope import (
+from kproc.broker.api import load_all
+from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
+from kproc.broker.calls.controller_calls import OWN
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.controller.answers import serve_changes
+from kproc.broker.handler.fast_path import FastPath, NoFastPath
+from kproc.broker.handler.handler import Handler
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.syncer import Outcome
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.wait import Sleeper, make_eventfd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.observe.offline_partitions import TOLD
+from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
+from kproc.broker.role.handoff import pack_address
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import CONTROLLER, handler_id, processor_id
+from kproc.broker.security.principal import ANONYMOUS, Principal
+from kproc.broker.security.session import Session
+from kproc.broker.storage.log import Log, SyncPoint
+from kproc.broker.supervisor import broker
+from kproc.broker.transport.agent import Link
+from kproc.broker.transport.envelope import (
     AUTHENTICATED,
     BLOCK,
     BLOCK_FREE,
@@ -75,7 +73,9 @@ from kproc.transport.envelope import (
     TOKEN,
     decode_parts,
 )
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import ManualClock
+from kproc.common.containment import Containment
 from kproc.wire import codec
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.security.audit import LOGGER_NAME
+from kproc.broker.security.audit import LOGGER_NAME
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields
 from tests.unit.handler.rig import HandlerRig

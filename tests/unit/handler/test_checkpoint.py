@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.errors import ErrorCode, KafkaError
-from kproc.handler.checkpoint import Checkpoint, KnownOffsets
-from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs
-from kproc.storage.offset_checkpoints import by_id_path, write_offset_checkpoint
+from kproc.broker.handler.checkpoint import Checkpoint, KnownOffsets
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.offset_checkpoints import by_id_path, write_offset_checkpoint
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.unit.handler.rig import HandlerRig
 from tests.unit.handler.test_partitions import directories, fetch, produce
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.cluster.client_quotas import (
+from kproc.broker.cluster.client_quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -16,9 +16,9 @@ from kproc.cluster.client_quotas import (
     ClientQuotas,
     Entity,
 )
-from kproc.errors import ErrorCode
-from kproc.handler.client_rates import ClientRates
-from kproc.security.principal import Principal
+from kproc.broker.handler.client_rates import ClientRates
+from kproc.broker.security.principal import Principal
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
 from tests.unit.handler.rig import HandlerRig

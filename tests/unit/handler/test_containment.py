@@ -9,19 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.api.controller_calls import ProducerIds
-from kproc.api.fetch import DelayedFetch
-from kproc.api.init_producer_id import ProducerIdAllocator
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.containment import Containment
-from kproc.errors import ErrorCode, FatalError
-from kproc.group.coordinator import GroupCoordinator
-from kproc.handler.partition_transfer import PartitionTransfer
-from kproc.metrics.spec import SLOT
-from kproc.security.principal import Principal
-from kproc.storage import log_append
-from kproc.transport.agent import STORE_MS
-from kproc.transport.envelope import (
+from kproc.broker.api.init_producer_id import ProducerIdAllocator
+from kproc.broker.calls.controller_calls import ProducerIds
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.fetch.fetch import DelayedFetch
+from kproc.broker.group.coordinator import GroupCoordinator
+from kproc.broker.handler.partition_transfer import PartitionTransfer
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.security.principal import Principal
+from kproc.broker.storage import log_append
+from kproc.broker.transport.agent import STORE_MS
+from kproc.broker.transport.envelope import (
     CLOSE,
     DISCONNECTED,
     HEAD,
@@ -31,6 +29,8 @@ from kproc.transport.envelope import (
     RECALL_BLOCK,
     SOCKET_TIME,
 )
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, FatalError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.groups import SESSION_MS, join_fields
@@ -130,7 +130,7 @@ def test_reply_of_another_handler_that_is_a_surprise_ends_its_request(
     rig = start(handlers=2)
     rig.create_topic("t", partitions=8)
     foreign = next(index for index in range(8) if rig.owner("t", index) == 1)
-    monkeypatch.setattr("kproc.api.context.RequestContext.reply", stumble)
+    monkeypatch.setattr("kproc.broker.request.context.RequestContext.reply", stumble)
     rig.processors[0].send(ApiKey.LIST_OFFSETS, 5, list_offsets_fields("t", [(foreign, -1)]))
     (answer,) = rig.processors[0].answers()
     assert answer.kind == CLOSE, "no answer can be made at all"
@@ -157,7 +157,7 @@ def test_surprise_between_an_appends_first_byte_and_its_publication_ends_the_rol
     rig.create_topic("t")
     rig.processors[0].send(ApiKey.PRODUCE, 9, produce_fields([("t", NO_ID, [(0, batch(b"x"))])]))
     with monkeypatch.context() as patched:
-        patched.setattr("kproc.storage.tail_cache.TailCache.extend", stumble)
+        patched.setattr("kproc.broker.storage.tail_cache.TailCache.extend", stumble)
         with pytest.raises(FatalError, match="ended half way"):
             rig.settle()
 
@@ -183,7 +183,7 @@ def test_telemetry_that_is_a_surprise_keeps_no_metric_from_being_stored(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = start()
-    monkeypatch.setattr("kproc.handler.handler_telemetry.HandlerTelemetry.tick", stumble)
+    monkeypatch.setattr("kproc.broker.handler.handler_telemetry.HandlerTelemetry.tick", stumble)
     rig.advance_ms(STORE_MS)
     assert rig.slab.read(0)["contained_failures"] > 0
     assert parts_of(rig.handler()).metrics.values[SLOT["heartbeat_ns"]] == rig.clock.now_ns()
@@ -204,7 +204,7 @@ def test_partitions_tick_that_is_a_surprise_keeps_transfers_from_nothing(
 ) -> None:
     rig = start()
     ticks: list[PartitionTransfer] = []
-    monkeypatch.setattr("kproc.handler.partitions.Partitions.tick", stumble)
+    monkeypatch.setattr("kproc.broker.handler.partitions.Partitions.tick", stumble)
     monkeypatch.setattr(PartitionTransfer, "tick", lambda each: ticks.append(each))
     rig.advance_ms(1000)
     assert ticks, "requests that wait for a partition must have an end"

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from kproc.api.context import Services
-from kproc.api.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
-from kproc.api.served_calls import SERVED
-from kproc.clock import NS_PER_MS
-from kproc.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.partitioning import partition_for
-from kproc.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
-from kproc.deadlines import Deadlines
-from kproc.errors import ErrorCode, KafkaError
-from kproc.handler.coordinator_runtime import CoordinatorRuntime
-from kproc.handler.coordinator_shard import CoordinatorKind
-from kproc.handler.coordinator_waits import WAIT_MS
-from kproc.handler.coordinators import all_kinds
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.role.roles import CONTROLLER
-from kproc.storage.fs import Shortage
-from kproc.storage.log import Log
+from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
+from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.broker.handler.coordinator_shard import CoordinatorKind
+from kproc.broker.handler.coordinator_waits import WAIT_MS
+from kproc.broker.handler.coordinators import all_kinds
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
+from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.request.context import Services
+from kproc.broker.role.roles import CONTROLLER
+from kproc.broker.storage.fs import Shortage
+from kproc.broker.storage.log import Log
+from kproc.common.clock import NS_PER_MS
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode, KafkaError
 from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
@@ -164,7 +164,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, calls: CoordinatorCalls[Counters
         ]
         return [*all_kinds(services), *mine]
 
-    monkeypatch.setattr("kproc.handler.handler.all_kinds", kinds)
+    monkeypatch.setattr("kproc.broker.handler.handler.all_kinds", kinds)
 
 
 def runtime(rig: HandlerRig, index: int = 0) -> CoordinatorRuntime:
@@ -321,7 +321,7 @@ def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
     Client(rig).ask(rig, calls, "add", *NAMES)
     Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
     loaded: list[str] = []
     runtime(rig).when_loaded(TOPIC, lambda: loaded.append(TOPIC))
     runtime(rig).when_loaded(GROUP_METADATA_TOPIC, lambda: loaded.append("groups"))
@@ -506,7 +506,7 @@ def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
     with pytest.raises(KafkaError) as raised:
         end(rig, 0, 0, 7, is_commit=True)
     assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -579,7 +579,7 @@ def test_requests_that_waited_are_served_in_their_order_before_later_ones(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
     clients = [Client(rig) for _ in range(4)]
     for client in clients[:3]:
         client.begin(calls, "add", "n0")

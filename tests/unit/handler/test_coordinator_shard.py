@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
-from kproc.deadlines import Deadlines
-from kproc.errors import ErrorCode
-from kproc.handler.coordinator_shard import CoordinatorKind, Shard
-from kproc.storage.log import LogConfig
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
+from kproc.broker.handler.coordinator_shard import CoordinatorKind, Shard
+from kproc.broker.storage.log import LogConfig
+from kproc.common.clock import ManualClock
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import BatchHeader, decode_records, parse_header
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.handler.request_log import loggable
-from kproc.role.listeners import Endpoint
-from kproc.security.acl import Operation, ResourceType
-from kproc.security.principal import ANONYMOUS, Identity, Principal
+from kproc.broker.handler.request_log import loggable
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.principal import ANONYMOUS, Identity, Principal
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.unit.handler.rig import HandlerRig, parts_of

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import Producer
-from kproc.deadlines import Deadlines
-from kproc.group.coordinator import CommitRequest
-from kproc.group.records import CommittedOffset, OffsetKey
-from kproc.handler.coordinator_shard import Shard
-from kproc.handler.groups import groups
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import Producer
+from kproc.broker.group.coordinator import CommitRequest
+from kproc.broker.group.records import CommittedOffset, OffsetKey
+from kproc.broker.handler.coordinator_shard import Shard
+from kproc.broker.handler.groups import groups
+from kproc.common.clock import ManualClock
+from kproc.common.deadlines import Deadlines
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason

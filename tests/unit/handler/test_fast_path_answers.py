@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.transport.envelope import (
+from kproc.broker.transport.envelope import (
     DISCONNECTED,
     FLAG_MOVED,
     FLAG_TIMED,
@@ -19,6 +18,7 @@ from kproc.transport.envelope import (
     SEND,
     SENDS,
 )
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.transport.envelope import BLOCK, FLAG_TIMED, HEAD, NO_OP, REQUEST_BLOCK, SEND, TIMES
+from kproc.broker.transport.envelope import BLOCK, FLAG_TIMED, HEAD, NO_OP, REQUEST_BLOCK, SEND, TIMES
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kproc.api.context import PartitionMoving
-from kproc.api.fetch_read import read_partition
-from kproc.cluster.image import PartitionImage
-from kproc.errors import ErrorCode
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.fetch.fetch_read import read_partition
+from kproc.broker.request.context import PartitionMoving
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import FetchPartition
 from tests.support.logs import NOW_MS, batch

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
-from kproc.errors import ErrorCode
-from kproc.handler import fetch_fast_path
-from kproc.metrics.requests import REQUESTS
-from kproc.storage.log import Log
-from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST, SEND_PARTS, TIMES
+from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
+from kproc.broker.handler import fetch_fast_path
+from kproc.broker.metrics.requests import REQUESTS
+from kproc.broker.storage.log import Log
+from kproc.broker.transport.envelope import FLAG_TIMED, HEAD, REQUEST, SEND_PARTS, TIMES
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import FIRST_KNOWN_FETCH, locate_fetch_offset

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.errors import ErrorCode, KafkaError
-from kproc.storage.fs import DiskFailed, Shortage
-from kproc.storage.log import SyncPoint
-from kproc.storage.log_durability import LogDurability
-from kproc.transport.envelope import NO_OP, SEND
+from kproc.broker.storage.fs import DiskFailed, Shortage
+from kproc.broker.storage.log import SyncPoint
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.transport.envelope import NO_OP, SEND
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
 from tests.unit.handler.rig import Answer, HandlerRig

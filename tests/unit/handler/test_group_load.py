@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.coordinator.rules import DueOf
-from kproc.deadlines import Deadlines
-from kproc.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
-from kproc.handler import coordinator_shard
-from kproc.handler.coordinator_shard import Shard
-from kproc.handler.groups import groups
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.config import Config
+from kproc.broker.coordinator.rules import DueOf
+from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
+from kproc.broker.handler import coordinator_shard
+from kproc.broker.handler.coordinator_shard import Shard
+from kproc.broker.handler.groups import groups
+from kproc.broker.storage.validate import COORDINATOR
+from kproc.common.clock import ManualClock
+from kproc.common.deadlines import Deadlines
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode
-from kproc.metrics.spec import SLOT
-from kproc.transport.agent import REST_MS
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.transport.agent import REST_MS
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.groups import SESSION_MS, join_fields
 from tests.support.sleeps import note_sleeps

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from kproc.api import registry
-from kproc.api.fetch_owners import RemoteReads
-from kproc.api.owners import Gather, Join
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode, KafkaError
-from kproc.role.roles import handler_id
-from kproc.role.routing import OWNER, body_key
-from kproc.transport.envelope import CLOSE, NO_OP
-from kproc.transport.outbox import Outbox
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.fetch.fetch_owners import RemoteReads
+from kproc.broker.peers.owners import Gather, Join
+from kproc.broker.request import registry
+from kproc.broker.request.routing import OWNER, body_key
+from kproc.broker.role.roles import handler_id
+from kproc.broker.transport.envelope import CLOSE, NO_OP
+from kproc.broker.transport.outbox import Outbox
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.groups import join_fields
@@ -644,7 +644,7 @@ def test_a_surprise_in_what_was_passed_on_stays_in_its_request(
 
     fields = list_offsets_fields("t", [(at(rig, 1), -1)])
     with monkeypatch.context() as patched:
-        patched.setattr("kproc.api.list_offsets.look_up", stumble)
+        patched.setattr("kproc.broker.api.list_offsets.look_up", stumble)
         answer = rig.processors[0].ask(ApiKey.LIST_OFFSETS, LIST_VERSION, fields)
     assert [row["error_code"] for row in answer["topics"][0]["partitions"]] == [NOT_LEADER]
     assert "list_offsets, passed on by another role, failed" in caplog.text

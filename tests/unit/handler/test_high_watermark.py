@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.handler.fetch_fast_path import ParkedFetch
-from kproc.role.partition_table import ROW_WORDS
-from kproc.storage.fs import DiskFailed, Shortage
-from kproc.storage.log_durability import LogDurability
+from kproc.broker.handler.fetch_fast_path import ParkedFetch
+from kproc.broker.role.partition_table import ROW_WORDS
+from kproc.broker.storage.fs import DiskFailed, Shortage
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.logs import NOW_MS, batch, sequenced
 from tests.support.raw import fetch_fields, list_offsets_fields, produce_fields, values_of

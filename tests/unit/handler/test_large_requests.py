@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kproc.api import controller_call, registry
-from kproc.errors import ErrorCode
-from kproc.handler import client_requests
-from kproc.role import divided_requests
-from kproc.security.principal import Principal
-from kproc.transport.envelope import CLOSE, NO_OP, SEND
+from kproc.broker.handler import client_requests
+from kproc.broker.peers import controller_call
+from kproc.broker.request import divided_requests, registry
+from kproc.broker.security.principal import Principal
+from kproc.broker.transport.envelope import CLOSE, NO_OP, SEND
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.hot_fetch import FETCH_ROWS_MAX
@@ -394,7 +394,7 @@ def test_request_with_too_many_rows_ends_its_connection(
 def test_request_of_too_many_bytes_ends_its_connection(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("kproc.role.dispatch.REQUEST_BYTES_MAX", 5_000)
+    monkeypatch.setattr("kproc.broker.request.dispatch.REQUEST_BYTES_MAX", 5_000)
     rig = cluster(start)
     with caplog.at_level(logging.WARNING):
         rig.processors[0].send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(2_000))
@@ -436,7 +436,7 @@ def test_rows_beyond_the_bound_of_the_answer_get_an_error(
 
 def test_duplicate_rows_are_looked_up_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The configs of a broker take 4 ms to describe: 100,000 of the same would take minutes."""
-    from kproc.api import describe_configs
+    from kproc.broker.api import describe_configs
 
     described = []
     original = describe_configs.describe_broker
@@ -459,7 +459,7 @@ def test_duplicate_rows_are_looked_up_once(start: Start, monkeypatch: pytest.Mon
 
 
 def test_failure_in_one_slice_is_the_error_of_its_rows(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kproc.api import describe_groups as module
+    from kproc.broker.api import describe_groups as module
 
     rig = cluster(start)
     calls = itertools.count()

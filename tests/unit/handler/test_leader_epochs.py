@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from kproc.api.calls import Lost
-from kproc.api.controller_calls import LEADER_EPOCHS, LeaderEpochs, LeaderEpochsWanted
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.errors import ErrorCode
-from kproc.handler.leader_epochs import LeaderEpochRaises
-from kproc.storage.fs import OsFs, replace_file
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import LEADER_EPOCHS, LeaderEpochs, LeaderEpochsWanted
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.handler.leader_epochs import LeaderEpochRaises
+from kproc.broker.storage.fs import OsFs, replace_file
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
 from tests.unit.handler.rig import HandlerRig

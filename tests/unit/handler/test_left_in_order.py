@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from kproc.api.calls import Answers, Lost, Reply
-from kproc.api.controller_calls import CHANGE, Change
-from kproc.api.fetch_owners import END_WATCH, WatchEnd
-from kproc.api.forwarding import OPERATIONS, PartsAsked
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode
-from kproc.role.roles import handler_id
-from kproc.transport.envelope import CLOSE
+from kproc.broker.calls.calls import Answers, Lost, Reply
+from kproc.broker.calls.controller_calls import CHANGE, Change
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.fetch.fetch_owners import END_WATCH, WatchEnd
+from kproc.broker.peers.forwarding import OPERATIONS, PartsAsked
+from kproc.broker.role.roles import handler_id
+from kproc.broker.transport.envelope import CLOSE
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
 from tests.unit.handler.rig import HandlerRig, parts_of

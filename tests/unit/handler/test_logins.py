@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from joserfc import jwt
 from joserfc.jwk import ECKey
 
-from kproc.cluster import records as r
-from kproc.errors import ErrorCode
-from kproc.security.principal import Principal
-from kproc.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
-from kproc.security.session import Session
-from kproc.transport.envelope import CLOSE, DISCONNECTED, FLAG_GATED, FLAG_MOVED, HEAD, NO_OP, SEND
+from kproc.broker.cluster import records as r
+from kproc.broker.security.principal import Principal
+from kproc.broker.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
+from kproc.broker.security.session import Session
+from kproc.broker.transport.envelope import CLOSE, DISCONNECTED, FLAG_GATED, FLAG_MOVED, HEAD, NO_OP, SEND
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch

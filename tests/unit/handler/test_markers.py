@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kproc.api.context import PartitionKey, PartitionMoving
-from kproc.api.markers import MarkerSender, append_marker, send_markers
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.coordinator.marker import Marker
-from kproc.errors import ErrorCode
-from kproc.handler.partition_transfer import PartitionTransfer
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.handler.partition_transfer import PartitionTransfer
+from kproc.broker.peers.markers import MarkerSender, append_marker, send_markers
+from kproc.broker.request.context import PartitionKey, PartitionMoving
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records
 from tests.support.logs import read_all
@@ -127,7 +127,7 @@ def test_an_owner_that_hangs_holds_up_its_own_markers_alone(start: Start) -> Non
 def test_an_owner_has_a_bounded_number_of_markers_to_answer(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproc.api.markers.IN_FLIGHT_MAX", most := 20)
+    monkeypatch.setattr("kproc.broker.peers.markers.IN_FLIGHT_MAX", most := 20)
     rig = start(handlers=2)
     rig.create_topic("t", partitions=4)
     ours, theirs = ("t", partition_of(rig, 0)), ("t", partition_of(rig, 1))

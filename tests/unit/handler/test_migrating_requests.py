@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.coordinator.partitioning import partition_for
-from kproc.security.principal import Principal
-from kproc.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, pack_sequences
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.security.principal import Principal
+from kproc.broker.transport.envelope import HEAD, MOVE_IN, MOVE_OUT, pack_sequences
 from kproc.wire.header import ApiKey
 from tests.unit.handler.rig import HandlerRig
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kproc.role.roles import handler_id
+from kproc.broker.role.roles import handler_id
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.unit.handler.rig import Answer, HandlerRig, parts_of

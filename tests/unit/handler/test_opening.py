@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kproc.api.cleaner_calls import ENFORCE_RETENTION, Deleted, PartitionAsked
-from kproc.api.context import PartitionMoving
-from kproc.cluster.image import PartitionImage
-from kproc.errors import ErrorCode
-from kproc.handler import partition_transfer
-from kproc.handler.owned_partition import OwnedPartition
-from kproc.handler.partitions import Partitions
-from kproc.storage import timestamp_search
+from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, Deleted, PartitionAsked
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.handler import partition_transfer
+from kproc.broker.handler.owned_partition import OwnedPartition
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.request.context import PartitionMoving
+from kproc.broker.storage import timestamp_search
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.logs import dated
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from kproc.api.calls import Answers, Call, Lost, Reply
-from kproc.api.forwarding import OPERATIONS, PartsAsked
-from kproc.clock import NS_PER_S, ManualClock
-from kproc.handler.handler_peers import UnlinkedCalls
-from kproc.role.calls import Calls
-from kproc.role.roles import handler_id
+from kproc.broker.calls.call_links import Calls
+from kproc.broker.calls.calls import Answers, Call, Lost, Reply
+from kproc.broker.handler.handler_peers import UnlinkedCalls
+from kproc.broker.peers.forwarding import OPERATIONS, PartsAsked
+from kproc.broker.role.roles import handler_id
+from kproc.common.clock import NS_PER_S, ManualClock
 from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]

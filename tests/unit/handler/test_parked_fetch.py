@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.client_quotas import CONSUMER_BYTE_RATE
-from kproc.errors import ErrorCode
-from kproc.handler.fetch_fast_path import ParkedFetch
-from kproc.role.roles import processor_id
-from kproc.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
+from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
+from kproc.broker.handler.fetch_fast_path import ParkedFetch
+from kproc.broker.role.roles import processor_id
+from kproc.broker.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.logs import batch
 from tests.unit.handler.rig import Answer, HandlerRig, parts_of

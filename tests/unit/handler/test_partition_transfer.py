@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kproc.api.context import PartitionMoving
-from kproc.cluster.placement import owners_of_block
-from kproc.errors import ErrorCode
-from kproc.role.partition_table import NOBODY
-from kproc.role.roles import handler_id
-from kproc.transport.envelope import NO_OP
+from kproc.broker.cluster.placement import owners_of_block
+from kproc.broker.request.context import PartitionMoving
+from kproc.broker.role.partition_table import NOBODY
+from kproc.broker.role.roles import handler_id
+from kproc.broker.transport.envelope import NO_OP
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.unit.handler.rig import HandlerRig, parts_of

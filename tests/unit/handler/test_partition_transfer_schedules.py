@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.transport.envelope import CLOSE, NO_OP
+from kproc.broker.transport.envelope import CLOSE, NO_OP
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.unit.handler.rig import Answer, HandlerRig, parts_of

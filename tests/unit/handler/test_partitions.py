@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from kproc.api.calls import Lost
-from kproc.api.cleaner_calls import Deleted, PartitionAsked
-from kproc.errors import ErrorCode, KafkaError
-from kproc.handler import partitions
-from kproc.handler.retention_calls import serve_retention
-from kproc.role import partition_table
-from kproc.storage import checkpoints
-from kproc.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
-from kproc.storage.log import Log, SyncPoint
-from kproc.storage.log_durability import LogDurability
-from kproc.storage.set_aside import list_set_aside
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.cleaner_calls import Deleted, PartitionAsked
+from kproc.broker.handler import partitions
+from kproc.broker.handler.retention_calls import serve_retention
+from kproc.broker.role import partition_table
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, Shortage
+from kproc.broker.storage.log import Log, SyncPoint
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.storage.set_aside import list_set_aside
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of
 from tests.unit.cluster.in_memory import changes

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.storage.log import Log, SyncPoint
+from kproc.broker.storage.log import Log, SyncPoint
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL, decode_records, parse_header
 from tests.support.raw import batch, fetch_fields, produce_fields, split_batches

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from kproc.api.context import OwnedPartition
-from kproc.api.produce import Placed, ProduceBatcher
-from kproc.handler.produce_fast_path import FIRST_VERSION, AnswerTemplate, ProduceFastPath
-from kproc.role.request import ClientPeer, HandlerRequest
-from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
+from kproc.broker.handler.produce_fast_path import FIRST_VERSION, AnswerTemplate, ProduceFastPath
+from kproc.broker.produce.produce import Placed, ProduceBatcher
+from kproc.broker.request.context import OwnedPartition
+from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import encode_produce_response_one

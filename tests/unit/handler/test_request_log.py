@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from kproc.api import load_all, registry
-from kproc.handler.request_log import HIDDEN, RequestLog, hide_secrets, loggable
-from kproc.role.listeners import Endpoint
-from kproc.security.principal import ANONYMOUS, Principal
-from kproc.transport.envelope import FLAG_TIMED, HEAD, REQUEST
+from kproc.broker.api import load_all
+from kproc.broker.handler.request_log import HIDDEN, RequestLog, hide_secrets, loggable
+from kproc.broker.request import registry
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.security.principal import ANONYMOUS, Principal
+from kproc.broker.transport.envelope import FLAG_TIMED, HEAD, REQUEST
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.minimal import MINIMAL

@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.api import registry
-from kproc.clock import ManualClock
-from kproc.cluster.client_quotas import (
+from kproc.broker.cluster.client_quotas import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -19,10 +17,12 @@ from kproc.cluster.client_quotas import (
     USER,
     ClientQuotas,
 )
-from kproc.handler.client_rates import ClientBytes, ClientRates
-from kproc.metrics.spec import SLOT
-from kproc.security.principal import Principal
-from kproc.storage.log_append import LogAppender
+from kproc.broker.handler.client_rates import ClientBytes, ClientRates
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.request import registry
+from kproc.broker.security.principal import Principal
+from kproc.broker.storage.log_append import LogAppender
+from kproc.common.clock import ManualClock
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, create_topics_fields, fetch_fields, produce_fields
 from tests.unit.handler.rig import HandlerRig, parts_of

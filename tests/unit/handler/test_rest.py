@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.cleaner.compactor import Compactor
-from kproc.transport.agent import REST_MS, STORE_MS, beat_ms
+from kproc.broker.cleaner.compactor import Compactor
+from kproc.broker.transport.agent import REST_MS, STORE_MS, beat_ms
 from kproc.wire.header import ApiKey
 from tests.support.raw import batch, produce_fields
 from tests.support.sleeps import note_sleeps

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.handler.syncer import InlineSyncer, ThreadSyncer
+from kproc.broker.handler.syncer import InlineSyncer, ThreadSyncer
 from tests.support.wait import wait_until
 
 DEADLINE_S = 10.0
@@ -117,7 +117,7 @@ def test_a_round_of_many_logs_is_done_by_few_threads_and_each_log_by_one() -> No
 def test_threads_that_have_had_no_log_for_a_while_end_and_others_come_with_the_next_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("kproc.handler.syncer._IDLE_S", 0.01)
+    monkeypatch.setattr("kproc.broker.handler.syncer._IDLE_S", 0.01)
     wakes = Wakes()
     syncer = ThreadSyncer("sync", wakes)
     for _ in range(3):

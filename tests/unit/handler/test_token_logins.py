@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.security.principal import Principal
-from kproc.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
-from kproc.transport.envelope import CLOSE, FLAG_GATED
+from kproc.broker.security.principal import Principal
+from kproc.broker.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
+from kproc.broker.transport.envelope import CLOSE, FLAG_GATED
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.scram_client import ScramClient
 from tests.unit.handler.rig import Answer, HandlerRig

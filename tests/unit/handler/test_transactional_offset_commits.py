@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.unit.handler.rig import HandlerRig, parts_of
 
@@ -47,7 +47,7 @@ class ScriptedTransactions:
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> ScriptedTransactions:
     made = ScriptedTransactions()
-    monkeypatch.setattr("kproc.api.txn_offset_commit.ask_to_join", made.ask_to_join)
+    monkeypatch.setattr("kproc.broker.api.txn_offset_commit.ask_to_join", made.ask_to_join)
     return made
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kproc.api.context import PartitionKey, Services
-from kproc.api.produce_answers import Result
-from kproc.api.transaction_call import TxnProducer
-from kproc.errors import ErrorCode
-from kproc.storage.validate import TRANSACTION
-from kproc.transport.envelope import CLOSE
+from kproc.broker.peers.transaction_call import TxnProducer
+from kproc.broker.produce.produce_answers import Result
+from kproc.broker.request.context import PartitionKey, Services
+from kproc.broker.storage.validate import TRANSACTION
+from kproc.broker.transport.envelope import CLOSE
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.raw import batch, fetch_fields, produce_fields, values_of

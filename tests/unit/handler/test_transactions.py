@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kproc.api.transaction_call import TxnProducer, ask_to_join
-from kproc.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from kproc.coordinator.partitioning import partition_for
-from kproc.errors import ErrorCode
+from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.peers.transaction_call import TxnProducer, ask_to_join
+from kproc.common.errors import ErrorCode
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.header import ApiKey
 from kproc.wire.record_batch import decode_records, parse_header

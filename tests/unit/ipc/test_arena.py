@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproc.errors import FatalError
-from kproc.ipc.arena import Arena, ArenaReader
-from kproc.ipc.layout import PAGE_BYTES
-from kproc.ipc.region import Region, RegionKind, RegionMismatch
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.layout import PAGE_BYTES
+from kproc.broker.ipc.region import Region, RegionKind, RegionMismatch
+from kproc.common.errors import FatalError
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked
 

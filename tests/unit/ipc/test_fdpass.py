@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from kproc.ipc.fdpass import TruncatedDescriptor, make_socket_pair, recv_fd, send_fd
+from kproc.broker.ipc.fdpass import TruncatedDescriptor, make_socket_pair, recv_fd, send_fd
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked
 

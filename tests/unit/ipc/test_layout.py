@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.ipc.layout import (
+from kproc.broker.ipc.layout import (
     LINE_BYTES,
     PAGE_BYTES,
     REGION_HEADER,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import FatalError
-from kproc.ipc.layout import LAYOUT_VERSION, PAGE_BYTES, REGION_MAGIC
-from kproc.ipc.region import SEALS, Region, RegionKind, RegionMismatch
+from kproc.broker.ipc.layout import LAYOUT_VERSION, PAGE_BYTES, REGION_MAGIC
+from kproc.broker.ipc.region import SEALS, Region, RegionKind, RegionMismatch
+from kproc.common.errors import FatalError
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked
 

@@ -8,12 +8,12 @@ import zlib
 
 import pytest
 
-from kproc.errors import FatalError
-from kproc.ipc import ring as ring_module
-from kproc.ipc.layout import RING_CAPACITY_BYTES_MIN, RING_HEADER
-from kproc.ipc.link import create_link, open_first_end, open_second_end
-from kproc.ipc.region import Region, RegionKind, RegionMismatch
-from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer, format_ring
+from kproc.broker.ipc import ring as ring_module
+from kproc.broker.ipc.layout import RING_CAPACITY_BYTES_MIN, RING_HEADER
+from kproc.broker.ipc.link import create_link, open_first_end, open_second_end
+from kproc.broker.ipc.region import Region, RegionKind, RegionMismatch
+from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND, RingConsumer, RingProducer, format_ring
+from kproc.common.errors import FatalError
 from tests.support.proc import open_descriptors
 from tests.support.ring_pair import Forked, make_ring, open_ring
 

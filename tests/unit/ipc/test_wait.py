@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.ipc import wait as wait_module
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.ring import RingConsumer, RingProducer
-from kproc.ipc.wait import Sleeper, Waker, make_eventfd, wake_all
-from kproc.ipc.words import fence
+from kproc.broker.ipc import wait as wait_module
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, RingProducer
+from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd, wake_all
+from kproc.broker.ipc.words import fence
 from tests.simulation.processes import SimulatedSleeper
 from tests.support.ring_pair import Forked, make_ring
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from kproc.ipc import words as words_module
-from kproc.ipc.region import Region, RegionKind
-from kproc.ipc.words import RowWriter, cast_words, fence, read_row
+from kproc.broker.ipc import words as words_module
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.words import RowWriter, cast_words, fence, read_row
 from tests.support.ring_pair import Forked
 from tests.support.wait import wait_until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.load import build as module
-from kproc.load.build import ForeignCache, build
+from kproc.tools.load import build as module
+from kproc.tools.load.build import ForeignCache, build
 
 NOBODY = 65534
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kproc.metrics.histogram import (
+from kproc.broker.metrics.histogram import (
     BUCKETS,
     HISTOGRAM_WORDS,
     Histogram,

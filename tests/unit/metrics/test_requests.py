@@ -6,8 +6,8 @@ import mmap
 
 import pytest
 
-from kproc.metrics.histogram import Histogram
-from kproc.metrics.requests import (
+from kproc.broker.metrics.histogram import Histogram
+from kproc.broker.metrics.requests import (
     ERRORS,
     HANDLERS_PART,
     REQUESTS,
@@ -16,8 +16,8 @@ from kproc.metrics.requests import (
     TOTAL,
     Count,
 )
-from kproc.metrics.slab import SLAB_BYTES, Slab
-from kproc.role.roles import ROLE_COUNT_MAX
+from kproc.broker.metrics.slab import SLAB_BYTES, Slab
+from kproc.broker.role.roles import ROLE_COUNT_MAX
 
 TIMES = (1, 2, 3, 4, 5, 6, 21)
 

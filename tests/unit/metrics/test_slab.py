@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import kproc
-from kproc.errors import FatalError
-from kproc.ipc.region import Region, RegionKind
-from kproc.metrics.requests import REQUEST_WORDS
-from kproc.metrics.slab import (
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.metrics.requests import REQUEST_WORDS
+from kproc.broker.metrics.slab import (
     METRIC_WORD,
     REQUESTS_WORD,
     ROW_WORDS,
@@ -21,7 +20,8 @@ from kproc.metrics.slab import (
     MetricsRow,
     Slab,
 )
-from kproc.metrics.spec import METRICS, SLOT, SPEC_CRC, Kind
+from kproc.broker.metrics.spec import METRICS, SLOT, SPEC_CRC, Kind
+from kproc.common.errors import FatalError
 from tests.support.cases import in_one_test
 from tests.support.ring_pair import Forked
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.metrics.utilisation import busy_between, roles_wanted, work_of
+from kproc.broker.metrics.utilisation import busy_between, roles_wanted, work_of
 
 
 def look(beat: int, slept: int) -> dict[str, int]:

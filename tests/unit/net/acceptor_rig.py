@@ -8,16 +8,16 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
 
-from kproc.clock import ManualClock
-from kproc.config.dynamic import DynamicSettings
-from kproc.ipc.fdpass import make_socket_pair, recv_fd
-from kproc.ipc.wait import Sleeper, make_eventfd
-from kproc.metrics.slab import MetricsRow
-from kproc.metrics.spec import SLOT
-from kproc.net.acceptor import Acceptor
-from kproc.net.connection_limits import ConnectionLimits
-from kproc.net.handoff import EVICT, HANDOFF, Report, address_text, pack_address
-from kproc.transport.agent import AgentId
+from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.acceptor.connection_limits import ConnectionLimits
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.ipc.fdpass import make_socket_pair, recv_fd
+from kproc.broker.ipc.wait import Sleeper, make_eventfd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.role.handoff import EVICT, HANDOFF, Report, address_text, pack_address
+from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import ManualClock
 from tests.unit.net.rig import new_slab
 
 

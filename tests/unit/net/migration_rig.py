@@ -12,18 +12,17 @@ from contextlib import ExitStack
 from types import SimpleNamespace, TracebackType
 from typing import Any, cast
 
-from kproc.clock import ManualClock
-from kproc.handler.migrating_connections import MigratingConnections
-from kproc.ipc.arena import Arena, ArenaReader
-from kproc.ipc.fdpass import make_socket_pair, send_fd
-from kproc.ipc.wait import Sleeper, Waker, make_eventfd
-from kproc.metrics.slab import MetricsRow
-from kproc.metrics.spec import SLOT
-from kproc.net.handoff import HANDOFF, pack_address
-from kproc.net.processor import Processor
-from kproc.role.request import ClientPeer, HandlerRequest
-from kproc.transport.agent import AgentId, Link
-from kproc.transport.envelope import (
+from kproc.broker.handler.migrating_connections import MigratingConnections
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.fdpass import make_socket_pair, send_fd
+from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.processor import Processor
+from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.role.handoff import HANDOFF, pack_address
+from kproc.broker.transport.agent import AgentId, Link
+from kproc.broker.transport.envelope import (
     BLOCK,
     BLOCK_FREE,
     DISCONNECTED,
@@ -38,7 +37,8 @@ from kproc.transport.envelope import (
     REQUEST_BLOCK,
     unpack_sequences,
 )
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import ManualClock
 from kproc.wire.file_range import FileRange
 from tests.support.links import LinkMaker
 from tests.unit.net.rig import REQUEST_BYTES_MAX, new_slab

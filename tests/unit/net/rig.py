@@ -16,20 +16,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from kproc.clock import ManualClock
-from kproc.ipc.arena import Arena, ArenaReader
-from kproc.ipc.fdpass import make_socket_pair, send_fd
-from kproc.ipc.wait import Sleeper, Waker, make_eventfd
-from kproc.metrics.slab import SLAB_BYTES, MetricsRow, Slab
-from kproc.metrics.spec import SLOT
-from kproc.net.gate import DEFAULT_LIMITS, LoginLimits
-from kproc.net.handler_peer import Router
-from kproc.net.handoff import ADDRESS_BYTES, EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
-from kproc.net.processor import Processor
-from kproc.net.tls_listeners import TlsListeners
-from kproc.security.session import Session
-from kproc.transport.agent import AgentId, Link
-from kproc.transport.envelope import (
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.fdpass import make_socket_pair, send_fd
+from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
+from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.gate import DEFAULT_LIMITS, LoginLimits
+from kproc.broker.processor.handler_peer import Router
+from kproc.broker.processor.processor import Processor
+from kproc.broker.processor.tls_listeners import TlsListeners
+from kproc.broker.role.handoff import ADDRESS_BYTES, EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
+from kproc.broker.security.session import Session
+from kproc.broker.transport.agent import AgentId, Link
+from kproc.broker.transport.envelope import (
     AUTHENTICATED,
     BLOCK,
     BLOCK_FREE,
@@ -52,7 +51,8 @@ from kproc.transport.envelope import (
     THROTTLE_MS,
     encode_parts,
 )
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import ManualClock
 from kproc.wire.file_range import FileRange
 from tests.support.links import LinkMaker
 

@@ -12,15 +12,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from kproc.metrics.spec import SLOT
-from kproc.net.acceptor import Acceptor
-from kproc.net.handoff import (
+from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.role.handoff import (
     CREDITS,
     HANDOFF,
     REFUSED,
 )
-from kproc.transport.agent import AgentId, Link
-from kproc.transport.envelope import FLAG_LOOPBACK
+from kproc.broker.transport.agent import AgentId, Link
+from kproc.broker.transport.envelope import FLAG_LOOPBACK
 from tests.support.links import LinkMaker
 from tests.unit.net.acceptor_rig import AcceptorRig, ScriptedProcessor, peers, ports
 from tests.unit.net.rig import no_more_descriptors, reset

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from kproc.config.dynamic import DynamicSettings
-from kproc.net.acceptor import Acceptor
-from kproc.net.connection_limits import UNLIMITED, ConnectionLimits
-from kproc.net.handoff import CREDITS, pack_address
+from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.acceptor.connection_limits import UNLIMITED, ConnectionLimits
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.role.handoff import CREDITS, pack_address
 from tests.unit.net.acceptor_rig import AcceptorRig, ports
 from tests.unit.net.rig import no_more_descriptors
 

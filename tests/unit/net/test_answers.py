@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.net.connection import INFLIGHT_MAX, Connection
-from kproc.net.transport_layer import PlaintextTransport
-from kproc.transport.envelope import CLOSE, HEAD, SEND, SENDS
+from kproc.broker.processor.connection import INFLIGHT_MAX, Connection
+from kproc.broker.processor.transport_layer import PlaintextTransport
+from kproc.broker.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
 from tests.support.proc import open_descriptors
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed, reset

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.config.dynamic import DynamicSettings
-from kproc.net.connection_counts import OWN, ConnectionCounts
-from kproc.net.connection_limits import UNLIMITED, ConnectionLimits, limits_for, parse_overrides
-from kproc.net.connection_quotas import TOO_MANY, ConnectionQuotas
-from kproc.net.handoff import pack_address
+from kproc.broker.acceptor.connection_counts import OWN, ConnectionCounts
+from kproc.broker.acceptor.connection_limits import UNLIMITED, ConnectionLimits, limits_for, parse_overrides
+from kproc.broker.acceptor.connection_quotas import TOO_MANY, ConnectionQuotas
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.role.handoff import pack_address
+from kproc.common.clock import ManualClock
 
 S = 1_000_000_000
 EXTERNAL, ADMIN, REPLICATION = range(3)

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kproc.metrics.slab import Slab
-from kproc.net.connection import INFLIGHT_MAX
-from kproc.net.handoff import EVICT, HANDOFF, REFUSED
-from kproc.transport.agent import AgentId
+from kproc.broker.metrics.slab import Slab
+from kproc.broker.processor.connection import INFLIGHT_MAX
+from kproc.broker.role.handoff import EVICT, HANDOFF, REFUSED
+from kproc.broker.transport.agent import AgentId
 from tests.unit.net.rig import LOOPBACK, ProcessorRig, framed, no_more_descriptors
 
 Start = Callable[..., ProcessorRig]

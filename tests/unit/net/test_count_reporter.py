@@ -8,10 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from kproc.ipc.fdpass import make_socket_pair
-from kproc.net.count_reporter import CountReporter
-from kproc.net.handoff import CHANGES_MAX, REFUSED, REPORT_BYTES_MAX, Key, Report, address_text, pack_address
-from kproc.transport.agent import AgentId
+from kproc.broker.ipc.fdpass import make_socket_pair
+from kproc.broker.processor.count_reporter import CountReporter
+from kproc.broker.role.handoff import (
+    CHANGES_MAX,
+    REFUSED,
+    REPORT_BYTES_MAX,
+    Key,
+    Report,
+    address_text,
+    pack_address,
+)
+from kproc.broker.transport.agent import AgentId
 
 ACCEPTOR = AgentId("acceptor", 0)
 ONE, TWO = pack_address("10.0.0.1"), pack_address("2001:db8::1")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.transport.envelope import (
+from kproc.broker.transport.envelope import (
     AUTHENTICATED,
     BLOCK_FREE,
     CLOSE,

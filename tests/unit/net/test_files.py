@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kproc.net.files import FileCache, StaleFile
+from kproc.broker.processor.files import FileCache, StaleFile
 from kproc.wire.file_range import FileRange
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.ipc.layout import PAGE_BYTES
-from kproc.net.address_shares import share_key
-from kproc.net.frame_memory import FIRST_BYTES
-from kproc.net.gate import LoginLimits
-from kproc.net.handoff import pack_address
-from kproc.transport.envelope import FLAG_SASL
+from kproc.broker.ipc.layout import PAGE_BYTES
+from kproc.broker.processor.address_shares import share_key
+from kproc.broker.processor.frame_memory import FIRST_BYTES
+from kproc.broker.processor.gate import LoginLimits
+from kproc.broker.role.handoff import pack_address
+from kproc.broker.transport.envelope import FLAG_SASL
 from tests.unit.net.rig import Client, ProcessorRig, framed
 
 Start = Callable[..., ProcessorRig]

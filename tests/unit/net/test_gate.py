@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from kproc.net.gate import LoginLimits
-from kproc.security.principal import ANONYMOUS, Principal
-from kproc.security.session import Session
-from kproc.transport.envelope import CLOSE, FLAG_GATED, FLAG_SASL
+from kproc.broker.processor.gate import LoginLimits
+from kproc.broker.security.principal import ANONYMOUS, Principal
+from kproc.broker.security.session import Session
+from kproc.broker.transport.envelope import CLOSE, FLAG_GATED, FLAG_SASL
 from tests.unit.net.rig import LOOPBACK, Client, ProcessorRig, framed
 
 ALICE = Principal("User", "alice")

@@ -11,8 +11,8 @@ from socket import MSG_PEEK
 
 import pytest
 
-from kproc.security.certificate import certificates_in, facts_of
-from kproc.transport.envelope import FLAG_SASL, FLAG_TLS
+from kproc.broker.security.certificate import certificates_in, facts_of
+from kproc.broker.transport.envelope import FLAG_SASL, FLAG_TLS
 from tests.support.certificates import Certificates
 from tests.unit.net.rig import ProcessorRig, framed
 from tests.unit.net.tls_rig import TlsClient, client_context, listeners_of
@@ -251,7 +251,7 @@ def test_clients_that_closed_are_checked_in_bounded_number(
     certificates: Certificates, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass in which few clients can be answered ends, too: others are served before the next one."""
-    monkeypatch.setattr("kproc.net.handshakes._CHECKS_MAX", 8)
+    monkeypatch.setattr("kproc.broker.processor.handshakes._CHECKS_MAX", 8)
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         flood = [TlsClient(rig, context, host=MALLORY) for _ in range(30)]
         for client in flood:
@@ -265,7 +265,7 @@ def test_memory_of_first_records_is_bounded(
     certificates: Certificates, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients announce a long first record and send all but its end. A host that sends few is left alone."""
-    monkeypatch.setattr("kproc.net.handshakes._HELLO_BYTES_MAX", 100_000)
+    monkeypatch.setattr("kproc.broker.processor.handshakes._HELLO_BYTES_MAX", 100_000)
     record = b"\x16\3\1" + (16_000).to_bytes(2, "big") + bytes(15_000)
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         far = rig.connect(flags=FLAG_TLS, host=ALICE)
@@ -455,7 +455,7 @@ def test_live_session_with_certificate_is_not_resumed(
     Where they cannot be switched off, sessions of TLS 1.2 are resumed until the client's certificate ends.
     """
     if not can_switch_off:
-        monkeypatch.setattr("kproc.security.openssl_calls.keep_no_sessions", lambda _context: False)
+        monkeypatch.setattr("kproc.broker.security.openssl_calls.keep_no_sessions", lambda _context: False)
     context = client_context(certificates, pem=certificates.client)
     context.minimum_version = context.maximum_version = version
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates, "required")) as rig:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.ipc.fdpass import make_socket_pair
-from kproc.transport.agent import AgentId
+from kproc.broker.ipc.fdpass import make_socket_pair
+from kproc.broker.transport.agent import AgentId
 from tests.unit.net.rig import Client, ProcessorRig, ScriptedHandler, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
 

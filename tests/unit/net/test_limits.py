@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.config.dynamic import DynamicSettings
-from kproc.net.connection import INFLIGHT_MAX
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.processor.connection import INFLIGHT_MAX
 from kproc.wire.file_range import FileRange
 from tests.unit.net.rig import LOOPBACK, REQUEST_BYTES_MAX, ProcessorRig, framed, reset
 from tests.unit.net.test_several_handlers import ScriptedRouter

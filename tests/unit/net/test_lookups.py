@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.net.connection_limits import ConnectionLimits
-from kproc.net.handoff import pack_address
-from kproc.net.lookups import Found, Lookups
+from kproc.broker.acceptor.connection_limits import ConnectionLimits
+from kproc.broker.role.handoff import pack_address
+from kproc.broker.role.lookups import Found, Lookups
+from kproc.common.clock import ManualClock
 from tests.unit.net.acceptor_rig import AcceptorRig
 
 SECONDS = 10.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kproc.net.connection import Connection
-from kproc.net.transport_layer import PlaintextTransport
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.transport_layer import PlaintextTransport
 from tests.unit.net.rig import Client, ProcessorRig, framed
 
 READ_MS, SEND_MS = 3, 2

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kproc.net.channel_state import MuteState
-from kproc.net.handoff import REFUSED, Report
-from kproc.security.principal import Principal
-from kproc.security.session import Session
-from kproc.transport.agent import AgentId
-from kproc.transport.envelope import FLAG_GATED, FLAG_SASL
+from kproc.broker.processor.channel_state import MuteState
+from kproc.broker.role.handoff import REFUSED, Report
+from kproc.broker.security.principal import Principal
+from kproc.broker.security.session import Session
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import FLAG_GATED, FLAG_SASL
 from kproc.wire.file_range import FileRange
 from tests.support.links import LINK_KINDS
 from tests.unit.net.migration_rig import MoveRig, ParkingHandler, Work, is_closed, received

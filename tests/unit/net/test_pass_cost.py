@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kproc.ipc.wait import Sleeper
+from kproc.broker.ipc.wait import Sleeper
 from tests.support.bytecodes import count_bytecodes
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.net.rate import PacedRate, WindowedRate
+from kproc.broker.acceptor.rate import PacedRate, WindowedRate
 
 S = 1_000_000_000
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from kproc.net.connection import INFLIGHT_MAX
-from kproc.net.describe import connection_name
-from kproc.net.request_reader import READ_BYTES
-from kproc.net.slow_frames import LARGE_FRAME_BYTES
-from kproc.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
+from kproc.broker.processor.connection import INFLIGHT_MAX
+from kproc.broker.processor.describe import connection_name
+from kproc.broker.processor.request_reader import READ_BYTES
+from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
+from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED
 from tests.unit.net.rig import REQUEST_BYTES_MAX, ProcessorRig, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kproc.transport.agent import REST_MS, STORE_MS
+from kproc.broker.transport.agent import REST_MS, STORE_MS
 from tests.support.sleeps import note_sleeps
 from tests.unit.net.acceptor_rig import AcceptorRig
 from tests.unit.net.rig import ProcessorRig, framed

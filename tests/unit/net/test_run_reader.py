@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.net.connection import INFLIGHT_MAX, Connection
-from kproc.net.request_reader import READ_BYTES
+from kproc.broker.processor.connection import INFLIGHT_MAX, Connection
+from kproc.broker.processor.request_reader import READ_BYTES
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 
 Start = Callable[..., ProcessorRig]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kproc.ipc.wait import Sleeper
+from kproc.broker.ipc.wait import Sleeper
 from tests.unit.net.rig import LOOPBACK, Client, ProcessorRig, framed
 
 Start = Callable[..., ProcessorRig]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.metrics.histogram import Histogram
-from kproc.metrics.requests import CLOSED, OPEN, OPENED, TIMINGS, Count
-from kproc.metrics.slab import Slab
-from kproc.net.connection_ledger import ConnectionLedger
-from kproc.transport.envelope import FLAG_TIMED, TIMES, TIMES_BODY, UNTIMED_KEY
+from kproc.broker.metrics.histogram import Histogram
+from kproc.broker.metrics.requests import CLOSED, OPEN, OPENED, TIMINGS, Count
+from kproc.broker.metrics.slab import Slab
+from kproc.broker.processor.connection_ledger import ConnectionLedger
+from kproc.broker.transport.envelope import FLAG_TIMED, TIMES, TIMES_BODY, UNTIMED_KEY
 from tests.unit.net.rig import ProcessorRig, Request, framed, new_slab
 
 MS = 1_000_000

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.net.connection import INFLIGHT_MAX
-from kproc.transport.agent import AgentId
-from kproc.transport.envelope import FLAG_TLS
+from kproc.broker.processor.connection import INFLIGHT_MAX
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import FLAG_TLS
 from kproc.wire.file_range import FileRange
 from tests.support.certificates import Certificates
 from tests.unit.net.rig import ProcessorRig, framed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.net import unsent_answers
+from kproc.broker.processor import unsent_answers
 from kproc.wire.header import ApiKey
 from tests.unit.net.rig import Client, ProcessorRig, framed
 

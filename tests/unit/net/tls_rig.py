@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kproc.config import Config
-from kproc.net.tls_connections import TlsConnections
-from kproc.net.tls_listeners import TlsListeners
-from kproc.transport.envelope import FLAG_TLS
+from kproc.broker.config import Config
+from kproc.broker.processor.tls_connections import TlsConnections
+from kproc.broker.processor.tls_listeners import TlsListeners
+from kproc.broker.transport.envelope import FLAG_TLS
 from tests.support.certificates import Certificates
 from tests.unit.net.rig import Client, ProcessorRig
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kproc.api.calls import Lost
-from kproc.clock import ManualClock
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.observe import broker_figures
-from kproc.observe.broker_figures import BrokerFigures, Group, HandlerFigures, ShownKeys
-from kproc.observe.figures_text import OTHERS, figures_text
-from kproc.role.partition_table import ROW_WORDS, PartitionTable, holder_word
+from kproc.broker.calls.calls import Lost
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.observe import broker_figures
+from kproc.broker.observe.broker_figures import BrokerFigures, Group, HandlerFigures, ShownKeys
+from kproc.broker.observe.figures_text import OTHERS, figures_text
+from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable, holder_word
+from kproc.common.clock import ManualClock
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

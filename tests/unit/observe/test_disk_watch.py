@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kproc.clock import NS_PER_S
-from kproc.observe.disk_watch import DiskWatch
+from kproc.broker.observe.disk_watch import DiskWatch
+from kproc.common.clock import NS_PER_S
 
 LOGGER = logging.getLogger("kproc.test")
 WANTED = 500_000

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import CollectorRegistry
 
-from kproc.observe.prometheus import text_of
+from kproc.broker.observe.prometheus import text_of
 
 NUMBERS = (0, 1, -3, 0.25, 123_456, 1_234_567, 12_345_678.5, 2.0**63, 1e-9, float("inf"), float("nan"))
 VALUES = ("plain", "", 'a "quoted" one', "back\\slash", "two\nlines", "größer", "{x}=1,2")

@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from kproc.observe import health
-from kproc.observe.status import Status
+from kproc.broker.observe import health
+from kproc.broker.observe.status import Status
 
 Rows = list[dict[str, Any]]
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.observe.metrics_http import CONNECTIONS_MAX, MetricsResponder
+from kproc.broker.observe.metrics_http import CONNECTIONS_MAX, MetricsResponder
+from kproc.common.clock import ManualClock
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.metrics.requests import (
+from kproc.broker.metrics.requests import (
     CLOSED,
     CONTROLLER_PART,
     ERRORS,
@@ -15,12 +15,12 @@ from kproc.metrics.requests import (
     OPENED,
     REQUESTS,
 )
-from kproc.metrics.slab import MetricsRow, Slab
-from kproc.metrics.spec import SLOT
-from kproc.observe.network_figures import NetworkFigures
-from kproc.observe.prometheus import _network as families_of
-from kproc.role.roles import CONTROL_PROCESSOR, acceptor_id, handler_id, processor_id, slab_row
-from kproc.transport.agent import AgentId
+from kproc.broker.metrics.slab import MetricsRow, Slab
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.network_figures import NetworkFigures
+from kproc.broker.observe.prometheus import _network as families_of
+from kproc.broker.role.roles import CONTROL_PROCESSOR, acceptor_id, handler_id, processor_id, slab_row
+from kproc.broker.transport.agent import AgentId
 from tests.unit.net.rig import new_slab
 
 SECOND = 1_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.observe.offline_partitions import SHOWN_MAX, TOLD, OfflineNews, OfflinePartitions, Report
+from kproc.broker.observe.offline_partitions import SHOWN_MAX, TOLD, OfflineNews, OfflinePartitions, Report
 
 REASON = "the disk is broken"
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.cluster.image import ClusterImage
-from kproc.cluster.records import BrokerConfigSet, encode_delta
-from kproc.config import Config
-from kproc.ipc.region import Region, RegionKind
-from kproc.metrics.slab import ROWS_MAX, MetricsRow, Slab
-from kproc.metrics.spec import METRICS, SLOT
-from kproc.observe.status import Status
-from kproc.role.listeners import Endpoint
-from kproc.role.plan import Plan
-from kproc.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
-from kproc.transport.agent import AgentId
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.records import BrokerConfigSet, encode_delta
+from kproc.broker.config import Config
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.metrics.slab import ROWS_MAX, MetricsRow, Slab
+from kproc.broker.metrics.spec import METRICS, SLOT
+from kproc.broker.observe.status import Status
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id, slab_row
+from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import ManualClock
 from tests.support.ring_pair import Forked
 from tests.unit.net.rig import new_slab
 

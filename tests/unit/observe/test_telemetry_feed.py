@@ -6,13 +6,13 @@ from typing import Any
 
 import orjson
 
-from kproc.api.calls import Lost
-from kproc.api.cleaner_calls import Done
-from kproc.api.controller_calls import Changed, OnChanged
-from kproc.clock import NS_PER_S, ManualClock
-from kproc.cluster.internal_topics import TELEMETRY_TOPIC
-from kproc.observe.telemetry_feed import BYTES_MAX, Feed, OnSent
-from kproc.role.roles import CONTROLLER
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.cleaner_calls import Done
+from kproc.broker.calls.controller_calls import Changed, OnChanged
+from kproc.broker.cluster.internal_topics import TELEMETRY_TOPIC
+from kproc.broker.observe.telemetry_feed import BYTES_MAX, Feed, OnSent
+from kproc.broker.role.roles import CONTROLLER
+from kproc.common.clock import NS_PER_S, ManualClock
 from kproc.wire.record_batch import decode_records
 from tests.unit.cluster.in_memory import InMemoryController
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kproc.api.transaction_call import TxnProducer, ask_to_join
-from kproc.errors import ErrorCode
-from kproc.metrics.spec import SLOT
-from kproc.observe.network_figures import NetworkFigures
-from kproc.observe.prometheus import Exposition
-from kproc.role.roles import HANDLER
-from kproc.transaction.state import STORED
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.network_figures import NetworkFigures
+from kproc.broker.observe.prometheus import Exposition
+from kproc.broker.peers.transaction_call import TxnProducer, ask_to_join
+from kproc.broker.role.roles import HANDLER
+from kproc.broker.transaction.state import STORED
+from kproc.common.errors import ErrorCode
 from tests.unit.handler.rig import HandlerRig
 from tests.unit.handler.test_transactions import TOPIC, begun, cluster, home_of, settled
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kproc.cli.status import uncleanable_lines
-from kproc.observe.prometheus import _broker, text_of
-from kproc.observe.uncleanable_partitions import (
+from kproc.broker.observe.prometheus import _broker, text_of
+from kproc.broker.observe.uncleanable_partitions import (
     SHOWN_MAX,
     Uncleanable,
     UncleanablePartitions,
     make_report,
 )
+from kproc.cli.status import uncleanable_lines
 
 
 def test_report_names_the_first_and_counts_all() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.observe.unserved_directories import SHOWN_MAX, UnservedDirectories
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.set_aside import set_aside
 from kproc.cli.status import unserved_lines
-from kproc.cluster import records as r
-from kproc.cluster.image import ClusterImage
-from kproc.observe.unserved_directories import SHOWN_MAX, UnservedDirectories
-from kproc.storage import checkpoints
-from kproc.storage.fs import DiskFailed, OsFs
-from kproc.storage.set_aside import set_aside
 
 ID = b"i" * 16
 UNIQUE = "f" * 32

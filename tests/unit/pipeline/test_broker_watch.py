@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import NS_PER_S, ManualClock
+from kproc.common.clock import NS_PER_S, ManualClock
 from kproc.pipeline import runner
 from kproc.pipeline.access import Access
 from kproc.pipeline.broker_watch import BrokerWatch

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kproc.client import ApiError
-from kproc.errors import ErrorCode
+from kproc.common.errors import ErrorCode
 from kproc.pipeline import delivery
 from kproc.pipeline.access import Access
 from kproc.pipeline.spec import parse_spec

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.deadlines import NEVER
-from kproc.purgatory.purgatory import DelayedOperation, Purgatory
+from kproc.broker.role.purgatory import DelayedOperation, Purgatory
+from kproc.common.clock import ManualClock
+from kproc.common.deadlines import NEVER
 
 
 class Waiting(DelayedOperation):

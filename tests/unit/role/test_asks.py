@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.role.asks import LOST, Asks, Gathering, answer
+from kproc.broker.role.asks import LOST, Asks, Gathering, answer
 
 
 def test_answers_go_to_who_asked_in_any_order() -> None:

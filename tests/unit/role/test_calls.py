@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.api.calls import Call, FromImage, Lost, OnResult, Reply
-from kproc.containment import Containment
-from kproc.role.calls import Calls, IsGone, ServedCalls, serve_raw_call
-from kproc.transport.agent import AgentId
-from kproc.transport.envelope import CALL, REPLY, TOKEN
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.calls.call_links import Calls, IsGone, ServedCalls, serve_raw_call
+from kproc.broker.calls.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import CALL, REPLY, TOKEN
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.containment import Containment
 from kproc.wire.file_range import FileRange
 from tests.support.links import LinkMaker
 

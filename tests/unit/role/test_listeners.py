@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from kproc.config import Config, EndPoint
-from kproc.config.exposure import exposure_complaint
-from kproc.errors import FatalError
-from kproc.role import listeners
-from kproc.role.listeners import (
+from kproc.broker.config import Config, EndPoint
+from kproc.broker.config.exposure import exposure_complaint
+from kproc.broker.role import listeners
+from kproc.broker.role.listeners import (
     Endpoint,
     find,
     open_control_listener,
     open_listeners,
     open_metrics_listener,
 )
+from kproc.common.errors import FatalError
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
-from kproc.api.own_operations import InvalidOperation, KillClient, Scale, decode_operation
-from kproc.role.dispatch import PRIVATE_API_KEY
-from kproc.transport.envelope import FLAG_LOOPBACK, SEND
+from kproc.broker.calls.own_operations import InvalidOperation, KillClient, Scale, decode_operation
+from kproc.broker.request.dispatch import PRIVATE_API_KEY
+from kproc.broker.transport.envelope import FLAG_LOOPBACK, SEND
 from tests.fuzz.values import odd_json
 from tests.unit.handler.rig import HandlerRig, parts_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.cluster.image import SLOT_COUNT, PartitionImage
-from kproc.ipc.region import Region, RegionKind
-from kproc.role.partition_table import NOBODY, ROW_WORDS, TABLE_BYTES, PartitionTable, holder_word
+from kproc.broker.cluster.image import SLOT_COUNT, PartitionImage
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.role.partition_table import NOBODY, ROW_WORDS, TABLE_BYTES, PartitionTable, holder_word
 from tests.support.ring_pair import Forked
 
 ROW = (holder_word(NOBODY), 7, 10, 20, 10, 4096, 15, 18)

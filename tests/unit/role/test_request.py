@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from kproc.net.handoff import pack_address
-from kproc.role.request import ClientPeer, HandlerRequest
-from kproc.security.acl import Operation, ResourceType
-from kproc.security.acl_table import AclTable
-from kproc.security.authorizer import StandardAuthorizer
-from kproc.security.principal import Principal
-from kproc.security.session import Session
-from kproc.transport.agent import AgentId
-from kproc.transport.envelope import HEAD, NO_OP, SEND
-from kproc.transport.outbox import Outbox
+from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.role.handoff import pack_address
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.acl_table import AclTable
+from kproc.broker.security.authorizer import StandardAuthorizer
+from kproc.broker.security.principal import Principal
+from kproc.broker.security.session import Session
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import HEAD, NO_OP, SEND
+from kproc.broker.transport.outbox import Outbox
 from tests.support.links import CountingWaker, LinkMaker
 
 PROCESSOR = AgentId("processor", 0)

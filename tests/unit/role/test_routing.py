@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kproc.role.dispatch import after_header_tags
-from kproc.role.routing import OWNER, ProduceRouter, body_key, partition_key
+from kproc.broker.request.dispatch import after_header_tags
+from kproc.broker.request.routing import OWNER, ProduceRouter, body_key, partition_key
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, first_flexible, parse_request_header
 from tests.support.cases import in_one_test

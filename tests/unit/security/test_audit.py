@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kproc import log_levels
-from kproc.security.acl import Operation, ResourceType
-from kproc.security.acl_table import AclTable
-from kproc.security.audit import LINES_PER_SECOND, LOGGER_NAME
-from kproc.security.authorizer import StandardAuthorizer
-from kproc.security.principal import Identity, Principal
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.acl_table import AclTable
+from kproc.broker.security.audit import LINES_PER_SECOND, LOGGER_NAME
+from kproc.broker.security.authorizer import StandardAuthorizer
+from kproc.broker.security.principal import Identity, Principal
+from kproc.common import log_levels
 from kproc.wire.header import ApiKey, kafka_name
 from tests.unit.security.test_authorizer import rule, table
 
@@ -142,7 +142,7 @@ def test_question_about_a_whole_type_is_logged_as_kafka_does(lines: Lines) -> No
 
 def test_nothing_is_built_while_its_level_is_off(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[int] = []
-    monkeypatch.setattr("kproc.security.audit.message", lambda *_what, **_how: built.append(1) or "")
+    monkeypatch.setattr("kproc.broker.security.audit.message", lambda *_what, **_how: built.append(1) or "")
     asked = authorizer(table(rule()))
     logging.getLogger(LOGGER_NAME).setLevel("INFO")
     ask(asked)

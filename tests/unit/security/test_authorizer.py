@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.config import Config
-from kproc.security import authorizer as module
-from kproc.security.acl import (
+from kproc.broker.config import Config
+from kproc.broker.security import authorizer as module
+from kproc.broker.security.acl import (
     OPERATIONS,
     Acl,
     Operation,
@@ -18,8 +18,8 @@ from kproc.security.acl import (
     Permission,
     ResourceType,
 )
-from kproc.security.acl_table import AclTable
-from kproc.security.authorizer import (
+from kproc.broker.security.acl_table import AclTable
+from kproc.broker.security.authorizer import (
     DEFAULT_ALLOW,
     DEFAULT_DENY,
     SUPER_USER,
@@ -29,7 +29,7 @@ from kproc.security.authorizer import (
     decide_for_any,
     locks_everybody_out,
 )
-from kproc.security.principal import Identity, Principal
+from kproc.broker.security.principal import Identity, Principal
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.security.certificate import MalformedCertificate, certificates_in, facts_of
+from kproc.broker.security.certificate import MalformedCertificate, certificates_in, facts_of
 from tests.support.certificates import Authority
 
 AUTHORITY = Authority()

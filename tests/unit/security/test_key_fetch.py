@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.security.sasl.key_set import KeySet, fetch
-from kproc.security.sasl.mechanism import KeysAwaited
+from kproc.broker.security.sasl.key_set import KeySet, fetch
+from kproc.broker.security.sasl.mechanism import KeysAwaited
 from tests.support.certificates import Certificates
 
 SECRET = "hunter2-s3cret"

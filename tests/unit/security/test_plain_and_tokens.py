@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from kproc.security.sasl import plain as plain_module
-from kproc.security.sasl.bearer import BadToken, Claims, TokenExchange, TokenMechanism
-from kproc.security.sasl.mechanism import AuthenticationFailed, Outcome
-from kproc.security.sasl.plain import PlainMechanism, users_of
-from kproc.security.sasl.unsecured_tokens import UnsecuredValidator
+from kproc.broker.security.sasl import plain as plain_module
+from kproc.broker.security.sasl.bearer import BadToken, Claims, TokenExchange, TokenMechanism
+from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.plain import PlainMechanism, users_of
+from kproc.broker.security.sasl.unsecured_tokens import UnsecuredValidator
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000

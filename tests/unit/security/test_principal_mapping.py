@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.security.principal_mapping import NoMatchingRule, PrincipalMapper, complaint_about
+from kproc.broker.security.principal_mapping import NoMatchingRule, PrincipalMapper, complaint_about
 
 ORG = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp import ScramClient as Oracle
 
-from kproc.security.sasl.mechanism import AuthenticationFailed, Outcome
-from kproc.security.sasl.scram import (
+from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.scram import (
     KINDS,
     Found,
     ScramCredential,

@@ -13,10 +13,10 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 
-from kproc.security.sasl.bearer import BadToken, Claims
-from kproc.security.sasl.key_set import KeySet, fetch
-from kproc.security.sasl.mechanism import KeysAwaited
-from kproc.security.sasl.signed_tokens import Expected, SignedValidator
+from kproc.broker.security.sasl.bearer import BadToken, Claims
+from kproc.broker.security.sasl.key_set import KeySet, fetch
+from kproc.broker.security.sasl.mechanism import KeysAwaited
+from kproc.broker.security.sasl.signed_tokens import Expected, SignedValidator
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000

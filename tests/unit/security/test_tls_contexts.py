@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kproc.config import SETTINGS, Config, ConfigError
-from kproc.config.dynamic import DynamicSettings
-from kproc.config.values import Secret
-from kproc.security import openssl_calls
-from kproc.security.tls import complaint_about_change, make_context, openssl_name, settings_of
+from kproc.broker.config import SETTINGS, Config, ConfigError
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.config.values import Secret
+from kproc.broker.security import openssl_calls
+from kproc.broker.security.tls import complaint_about_change, make_context, openssl_name, settings_of
 from tests.support.certificates import LOCAL_NAMES, Certificates, Issued
 
 Make = Callable[..., Any]
@@ -415,7 +415,7 @@ def test_a_new_certificate_keeps_its_names_unless_changes_are_allowed(certificat
 
 
 def test_a_key_shows_in_no_form_of_a_store(issued: Issued) -> None:
-    from kproc.security.key_stores import PEM, StoreSettings, load_key_store
+    from kproc.broker.security.key_stores import PEM, StoreSettings, load_key_store
 
     key, chain = Secret(issued.key_pem().decode()), Secret(issued.chain_pem.decode())
     settings = StoreSettings("ssl.keystore", PEM, "", None, (key, chain))
@@ -424,7 +424,7 @@ def test_a_key_shows_in_no_form_of_a_store(issued: Issued) -> None:
 
 
 def test_a_path_of_memory_is_ours_alone(tmp_path: Path) -> None:
-    from kproc.security.key_stores import as_path
+    from kproc.broker.security.key_stores import as_path
 
     with as_path(b"secret") as path:
         assert Path(path).read_bytes() == b"secret"

@@ -6,24 +6,24 @@ import socket
 from collections.abc import Collection
 from typing import Any
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.config.dynamic import DynamicSettings
-from kproc.errors import FatalError
-from kproc.role.asks import LOST
-from kproc.role.listeners import Endpoint
-from kproc.role.plan import Plan
-from kproc.role.roles import (
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.role.asks import LOST
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import (
     CLEANER,
     CONTROLLER,
     acceptor_id,
     handler_id,
     processor_id,
 )
-from kproc.server.listener_set import ListenerSet
-from kproc.server.roles_table import Role, RolesTable
-from kproc.server.scale import Scaler
-from kproc.transport.agent import AgentId
+from kproc.broker.supervisor.listener_set import ListenerSet
+from kproc.broker.supervisor.roles_table import Role, RolesTable
+from kproc.broker.supervisor.scale import Scaler
+from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import ManualClock
+from kproc.common.errors import FatalError
 
 CONFIG = Config.build({"num.io.threads": 2, "num.network.threads": 2})
 

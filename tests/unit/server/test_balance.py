@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.role.roles import processor_id
-from kproc.server.balance import _moves
-from kproc.server.roles_table import Role
+from kproc.broker.role.roles import processor_id
+from kproc.broker.supervisor.balance import _moves
+from kproc.broker.supervisor.roles_table import Role
 
 
 def moves(loads: list[float], held: list[int]) -> list[tuple[int, int, int]]:

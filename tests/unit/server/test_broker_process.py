@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from kproc.observe.status import parent_pid, start_ticks
-from kproc.server.broker_process import BrokerProcess, Claim, NotABroker, claim_in
-from kproc.server.data_directory import LOCK_FILE
+from kproc.broker.observe.status import parent_pid, start_ticks
+from kproc.broker.supervisor.broker_process import BrokerProcess, Claim, NotABroker, claim_in
+from kproc.broker.supervisor.data_directory import LOCK_FILE
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ def test_data_directory_replaced_by_link_is_rejected(
             data.symlink_to(private)
         return true_open(path, *arguments, **options)
 
-    monkeypatch.setattr("kproc.server.broker_process.os.open", replace_and_open)
+    monkeypatch.setattr("kproc.broker.supervisor.broker_process.os.open", replace_and_open)
     with pytest.raises(NotABroker, match="is no kproc broker"):
         BrokerProcess(os.getpid())
     assert data.is_symlink(), "the attack has taken place"

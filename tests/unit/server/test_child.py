@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kproc.role.roles import handler_id
-from kproc.server.child import ChildRole
-from kproc.server.role_messages import RoleMessages
+from kproc.broker.role.roles import handler_id
+from kproc.broker.supervisor.child import ChildRole
+from kproc.broker.supervisor.role_messages import RoleMessages
 from tests.unit.net.rig import PROCESSOR, ProcessorRig, framed
 from tests.unit.net.test_several_handlers import ScriptedRouter
 

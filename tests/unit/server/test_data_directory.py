@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import pytest
 
-from kproc.config import Config
-from kproc.errors import FatalError
-from kproc.server import data_directory
-from kproc.server.data_directory import DataDirectory
-from kproc.server.offline_users import alter_users
-from kproc.storage import checkpoints
-from kproc.storage.fs import OsFs
+from kproc.broker.config import Config
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.supervisor import data_directory
+from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.offline_users import alter_users
+from kproc.common.errors import FatalError
 from tests.support.ring_pair import Forked
 
 

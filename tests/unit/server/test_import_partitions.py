@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import ManualClock, SystemClock
-from kproc.cluster.controller import ControllerState, do_at_once
-from kproc.cluster.metadata_log import MetadataLog
-from kproc.config import Config
-from kproc.errors import FatalError
-from kproc.server.import_partitions import ImportedPartition, import_partitions
-from kproc.server.offline_users import alter_users
-from kproc.storage import checkpoints
-from kproc.storage.fs import DiskFull, OsFs
-from kproc.storage.log import Log
-from kproc.storage.log_config import LogConfig
-from kproc.storage.set_aside import set_aside
+from kproc.broker.cluster.controller import ControllerState, do_at_once
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.config import Config
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import DiskFull, OsFs
+from kproc.broker.storage.log import Log
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.set_aside import set_aside
+from kproc.broker.supervisor.import_partitions import ImportedPartition, import_partitions
+from kproc.broker.supervisor.offline_users import alter_users
+from kproc.common.clock import ManualClock, SystemClock
+from kproc.common.errors import FatalError
 from tests.support.logs import LogRig, append_one, batch, read_all
 from tests.support.old_messages import message
 from tests.unit.cluster.in_memory import topic

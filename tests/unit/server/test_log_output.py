@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.server import log_output
-from kproc.server.log_output import LINES_PER_SECOND, LogOutput
+from kproc.broker.supervisor import log_output
+from kproc.broker.supervisor.log_output import LINES_PER_SECOND, LogOutput
 
 SECOND_NS = 1_000_000_000
 

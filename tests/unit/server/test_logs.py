@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from kproc.server.logs import JsonFormatter
+from kproc.broker.supervisor.logs import JsonFormatter
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:

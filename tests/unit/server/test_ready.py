@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.errors import ErrorCode
-from kproc.role.listeners import Endpoint
-from kproc.role.plan import Plan
-from kproc.server import ready
+from kproc.broker.config import Config
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.role.plan import Plan
+from kproc.broker.supervisor import ready
+from kproc.common.clock import ManualClock
+from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from kproc.config import Config
-from kproc.ipc.arena import Arena, ArenaReader
-from kproc.ipc.fdpass import make_socket_pair
-from kproc.ipc.link import open_first_end, open_second_end
-from kproc.ipc.region import Region, RegionKind
-from kproc.metrics.slab import Slab
-from kproc.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
-from kproc.server.regions import Regions
-from kproc.transport.agent import AgentId
-from kproc.transport.process import Child, ControlSocket
+from kproc.broker.config import Config
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.fdpass import make_socket_pair
+from kproc.broker.ipc.link import open_first_end, open_second_end
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.metrics.slab import Slab
+from kproc.broker.role.roles import CLEANER, CONTROLLER, acceptor_id, handler_id, processor_id
+from kproc.broker.supervisor.regions import Regions
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.process import Child, ControlSocket
 
 Message = tuple[dict[str, Any], int | None]
 REQUEST_BYTES = 1 << 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.role.roles import CONTROLLER, handler_id, processor_id
-from kproc.server.children import Children, describe_exit
-from kproc.server.roles_table import Role, RolesTable
-from kproc.transport.agent import AgentId
+from kproc.broker.role.roles import CONTROLLER, handler_id, processor_id
+from kproc.broker.supervisor.children import Children, describe_exit
+from kproc.broker.supervisor.roles_table import Role, RolesTable
+from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import ManualClock
 
 SECOND_NS = 1_000_000_000
 

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from kproc.config import Config
-from kproc.config.listeners import LISTENERS_MAX
-from kproc.role.roles import CONTROLLER, PROCESSOR, acceptor_id, processor_id
+from kproc.broker.config import Config
+from kproc.broker.config.listeners import LISTENERS_MAX
+from kproc.broker.role.roles import CONTROLLER, PROCESSOR, acceptor_id, processor_id
 from tests.unit.server.scale_rig import Rig
 
 NAMES = ["C", *(f"L{number}" for number in range(2 * LISTENERS_MAX))]

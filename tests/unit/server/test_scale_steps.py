@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from kproc.role.asks import LOST
-from kproc.role.roles import (
+from kproc.broker.role.asks import LOST
+from kproc.broker.role.roles import (
     CONTROLLER,
     HANDLER,
     PROCESSOR,
@@ -16,7 +16,7 @@ from kproc.role.roles import (
     handler_id,
     processor_id,
 )
-from kproc.server.scale import Steps, Wanted
+from kproc.broker.supervisor.scale import Steps, Wanted
 from tests.unit.server.scale_rig import Rig
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.server.service_manager import ServiceManager
+from kproc.broker.supervisor.service_manager import ServiceManager
+from kproc.common.clock import ManualClock
 
 
 class Receiver:

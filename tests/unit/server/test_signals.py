@@ -6,7 +6,7 @@ import os
 import select
 import signal
 
-from kproc.server.signals import SignalPipe, watch_process
+from kproc.broker.supervisor.signals import SignalPipe, watch_process
 from tests.support.ring_pair import Forked
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.server import stacks
+from kproc.broker.supervisor import stacks
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_stacks_do_not_empty_file_with_the_memfds_name(
     """In a mount namespace of its own another user's process gives that name to any file of the host."""
     path = tmp_path / "memfd:stacks"
     path.write_text("not to be lost")
-    monkeypatch.setattr("kproc.server.stacks._LINK", str(path))
+    monkeypatch.setattr("kproc.broker.supervisor.stacks._LINK", str(path))
     descriptor = os.open(path, os.O_PATH)
     try:
         assert stacks.take(os.getpid()) is None
@@ -41,7 +41,7 @@ def test_stacks_do_not_empty_deleted_file_of_other_user(
 ) -> None:
     path = tmp_path / "memfd:stacks"
     path.write_text("not to be lost")
-    monkeypatch.setattr("kproc.server.stacks._LINK", str(path))
+    monkeypatch.setattr("kproc.broker.supervisor.stacks._LINK", str(path))
     with open(path, "rb") as file:
         os.chown(path, 65534, 65534)
         path.unlink()

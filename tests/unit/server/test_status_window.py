@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from kproc.broker.ipc.fdpass import send_fd
+from kproc.broker.supervisor import status_window
+from kproc.broker.supervisor.status_window import WINDOW_PREFIX, Peer, StatusWindow, look_in, window_owner
 from kproc.cli.status_source import _windows
-from kproc.ipc.fdpass import send_fd
-from kproc.server import status_window
-from kproc.server.status_window import WINDOW_PREFIX, Peer, StatusWindow, look_in, window_owner
 
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 

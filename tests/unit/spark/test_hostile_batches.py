@@ -9,7 +9,7 @@ pytest.importorskip("pyarrow")
 
 import numpy as np
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.spark import walk
 from kproc.spark.decode import ARROW_TYPES, Decoder
 from kproc.wire.compression import compress

@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("numpy")
 pytest.importorskip("pyarrow")
 
-from kproc.errors import Corrupt, KafkaError
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.errors import Corrupt, KafkaError
 from kproc.spark import log_files
 from kproc.spark.brokers import READ_COMMITTED
 from kproc.spark.decode import Decoder
@@ -21,7 +22,6 @@ from kproc.spark.log_files import Gone, HalfReplaced, PartitionFiles
 from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
 from kproc.spark.look_up import DataLoss
-from kproc.storage.log import Log, LogConfig
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import NOW_MS, LogRig, append_one, batch
 from tests.support.transactions import in_transaction, marker, put

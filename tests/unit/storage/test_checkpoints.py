@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.errors import Corrupt
-from kproc.storage import checkpoints
-from kproc.storage.format import (
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.format import (
     DELETE_DIRECTORY_SUFFIX,
     parse_partition_directory_name,
     parse_segment_file_name,
     segment_file_name,
     set_aside_directory_name,
 )
-from kproc.storage.fs import OsFs, sync_directory
+from kproc.broker.storage.fs import OsFs, sync_directory
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs
 
 FS = OsFs()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kproc.storage.log import Log, LogConfig
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.validate import COORDINATOR
 from kproc.wire.record_batch import (
     HAS_DELETE_HORIZON,
     TRANSACTIONAL,

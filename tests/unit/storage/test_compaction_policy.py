@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kproc.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
-from kproc.storage.log_config import LogConfig
-from kproc.storage.retention import SegmentFacts
+from kproc.broker.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.retention import SegmentFacts
 
 COMPACT = frozenset({"compact"})
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import Corrupt
-from kproc.storage import compaction, compaction_records
-from kproc.storage.compaction_map import KeyMap
-from kproc.storage.compaction_records import OffsetFlags, note_newest, records_of
-from kproc.storage.log import Log, LogConfig
+from kproc.broker.storage import compaction, compaction_records
+from kproc.broker.storage.compaction_map import KeyMap
+from kproc.broker.storage.compaction_records import OffsetFlags, note_newest, records_of
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import HEADER
 from kproc.wire.compression import compress
 from kproc.wire.record_batch import encode_batch

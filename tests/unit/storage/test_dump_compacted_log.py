@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.storage.log import Log, LogConfig
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.validate import COORDINATOR
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_batch, encode_end_transaction
 from kproc.wire.records import Record
 from tests.support.compaction import compact

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.storage.log import Log, LogConfig
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.validate import COORDINATOR
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool
 from tests.support.kafka_jars import missing_reason

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
-from kproc.storage.log import LogConfig, TrustedEnd
-from kproc.storage.segment import LogSegment
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, StorageFailure, replace_file
+from kproc.broker.storage.log import LogConfig, TrustedEnd
+from kproc.broker.storage.segment import LogSegment
+from kproc.common.errors import ErrorCode
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 

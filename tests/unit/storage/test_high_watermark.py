@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode, KafkaError
-from kproc.storage import log_durability
-from kproc.storage.fs import StorageFailure
-from kproc.storage.log import Log, LogConfig
+from kproc.broker.storage import log_durability
+from kproc.broker.storage.fs import StorageFailure
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.storage import records_inside
-from kproc.storage.log import Log, LogConfig
+from kproc.broker.storage import records_inside
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.common.errors import ErrorCode
 from kproc.wire import record_check
 from kproc.wire.compression import compress
 from kproc.wire.primitives import encode_varint

@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kproc.storage.fs import OsFs
-from kproc.storage.index import OffsetIndex, TimeIndex, create_index, open_offset_index, open_time_index
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.index import (
+    OffsetIndex,
+    TimeIndex,
+    create_index,
+    open_offset_index,
+    open_time_index,
+)
 
 FS = OsFs()
 BASE = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.leader_epochs import LeaderEpochs
 
 ENTRIES = [(2, 0), (4, 10), (7, 20)]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.storage import records_inside
-from kproc.storage.log import LogConfig
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.storage import records_inside
+from kproc.broker.storage.log import LogConfig
+from kproc.broker.storage.validate import COORDINATOR
+from kproc.common.errors import ErrorCode
 from kproc.wire.compression import decompress
 from kproc.wire.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, parse_header
 from tests.support.failing_fs import FailingFs
@@ -366,7 +366,7 @@ def test_records_without_a_time_roll_by_the_clock_after_any_number_of_them(rig: 
 def test_many_batches_of_idempotent_producers_write_one_too(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BATCHES", 4)
+    monkeypatch.setattr("kproc.broker.storage.log_append.SNAPSHOT_BATCHES", 4)
     log = rig.open()
     for _ in range(8):
         log.append([batch("v")])
@@ -434,7 +434,7 @@ def test_they_are_known_also_when_many_batches_of_others_came_before_the_snapsho
 
 
 def test_a_snapshot_is_written_every_64_mb(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kproc.storage.log_append.SNAPSHOT_BYTES", 1000)
+    monkeypatch.setattr("kproc.broker.storage.log_append.SNAPSHOT_BYTES", 1000)
     log = rig.open()
     for _ in range(4):
         log.append([batch(bytes(500)), batch(bytes(500))])

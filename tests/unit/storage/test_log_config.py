@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kproc.config import Config
-from kproc.storage.log_config import LogConfig
+from kproc.broker.config import Config
+from kproc.broker.storage.log_config import LogConfig
 
 
 def test_defaults_are_the_brokers() -> None:

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log import LogConfig
+from kproc.broker.storage.log_dump import (
+    Problem,
+    describe_batch,
+    describe_index,
+    read_batches,
+    verify_partition,
+)
 from kproc.cli.main import run
-from kproc.storage.fs import OsFs
-from kproc.storage.log import LogConfig
-from kproc.storage.log_dump import Problem, describe_batch, describe_index, read_batches, verify_partition
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 
 LOG = f"{0:020d}.log"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.storage.log import Log
+from kproc.broker.storage.log import Log
+from kproc.common.clock import ManualClock
 from tests.support.bytecodes import count_bytecodes
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, sequenced
 

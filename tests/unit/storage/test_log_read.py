@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from kproc.errors import Corrupt, ErrorCode, KafkaError
-from kproc.storage import timestamp_search
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log, LogConfig
-from kproc.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
-from kproc.storage.timestamp_search import SearchPaused, TimestampSearch
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.storage import timestamp_search
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.tail_cache import BATCHES_KEPT_MAX, TailCache
+from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
+from kproc.broker.storage.validate import COORDINATOR
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import (
     NOW_MS,

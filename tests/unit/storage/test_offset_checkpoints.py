@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kproc.storage import checkpoints
-from kproc.storage.checkpoints import LOG_START_FILE, uuid_text
-from kproc.storage.fs import OsFs
-from kproc.storage.offset_checkpoints import (
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.checkpoints import LOG_START_FILE, uuid_text
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.offset_checkpoints import (
     OffsetCheckpoint,
     by_id_path,
     confirms_log_start,

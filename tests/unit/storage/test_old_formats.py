@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.errors import Corrupt
-from kproc.storage import convert_log
-from kproc.storage.convert_log import Converted, convert_partition
-from kproc.storage.fs import DiskFailed, OsFs
-from kproc.storage.log_dump import verify_partition
+from kproc.broker.storage import convert_log
+from kproc.broker.storage.convert_log import Converted, convert_partition
+from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.log_dump import verify_partition
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt
 from kproc.wire.compression import Compression
 from kproc.wire.record_batch import NO_TIMESTAMP
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, records_in

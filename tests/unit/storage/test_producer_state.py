@@ -7,14 +7,14 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from kproc.errors import Corrupt, ErrorCode, KafkaError
-from kproc.storage.producer_state import (
+from kproc.broker.storage.producer_state import (
     SEQUENCE_MAX,
     ProducerEntry,
     ProducerTable,
     decode_snapshot,
     encode_snapshot,
 )
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 PID = 77
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kproc.errors import ErrorCode
-from kproc.storage import txn_index
-from kproc.storage.format import TXN_ENTRY, AbortedTransaction
-from kproc.storage.fs import OsFs
-from kproc.storage.log import Log, LogConfig, TrustedEnd
-from kproc.storage.segments import COLD_OPEN_MAX
-from kproc.storage.validate import COORDINATOR
+from kproc.broker.storage import txn_index
+from kproc.broker.storage.format import TXN_ENTRY, AbortedTransaction
+from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.log import Log, LogConfig, TrustedEnd
+from kproc.broker.storage.segments import COLD_OPEN_MAX
+from kproc.broker.storage.validate import COORDINATOR
+from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.errors import Corrupt
-from kproc.storage.failed_sync import NOTE_FILE
-from kproc.storage.format import LOG_SUFFIX, segment_file_name
-from kproc.storage.fs import DiskFailed, DiskFull, OsFs, sync_directory
-from kproc.storage.log import EndsBelowStart, Log, LogConfig, TrustedEnd
-from kproc.storage.segment import LogSegment
+from kproc.broker.storage.failed_sync import NOTE_FILE
+from kproc.broker.storage.format import LOG_SUFFIX, segment_file_name
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs, sync_directory
+from kproc.broker.storage.log import EndsBelowStart, Log, LogConfig, TrustedEnd
+from kproc.broker.storage.segment import LogSegment
+from kproc.common.clock import ManualClock
+from kproc.common.errors import Corrupt
 from tests.powerloss.disk import RecordingFs
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kproc.errors import ErrorCode, FatalError, KafkaError
-from kproc.storage.fs import DiskFailed, DiskFull, OsFs
-from kproc.storage.log import LogConfig, TrustedEnd
-from kproc.storage.retention import SegmentFacts, below_start, expired, oversized
-from kproc.storage.set_aside import rename_for_deletion
+from kproc.broker.storage.fs import DiskFailed, DiskFull, OsFs
+from kproc.broker.storage.log import LogConfig, TrustedEnd
+from kproc.broker.storage.retention import SegmentFacts, below_start, expired, oversized
+from kproc.broker.storage.set_aside import rename_for_deletion
+from kproc.common.errors import ErrorCode, FatalError, KafkaError
 from tests.support.log_fs import use_below, use_below_segments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 

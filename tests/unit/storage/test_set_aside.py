@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from kproc.storage import checkpoints
-from kproc.storage.catalog import list_partitions
-from kproc.storage.format import segment_file_name
-from kproc.storage.fs import DiskFailed, OsFs
-from kproc.storage.set_aside import list_deleted, list_set_aside, set_aside
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.catalog import list_partitions
+from kproc.broker.storage.format import segment_file_name
+from kproc.broker.storage.fs import DiskFailed, OsFs
+from kproc.broker.storage.set_aside import list_deleted, list_set_aside, set_aside
 
 FS = OsFs()
 TOPIC_ID = bytes.fromhex("6fcb514bb8784c9d95b783e9f39bf6d8")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.config.descriptor_limit import share_of_descriptors
-from kproc.storage.log import Log, LogConfig
-from kproc.storage.segments import ColdSegments
+from kproc.broker.config.descriptor_limit import share_of_descriptors
+from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.segments import ColdSegments
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all
 from tests.support.proc import open_descriptors
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kproc.errors import ErrorCode
-from kproc.storage.log import AppendResult, Log, LogConfig
-from kproc.storage.producer_state import EPOCH_MAX, ProducerTable, Verification
-from kproc.storage.validate import TRANSACTION
+from kproc.broker.storage.log import AppendResult, Log, LogConfig
+from kproc.broker.storage.producer_state import EPOCH_MAX, ProducerTable, Verification
+from kproc.broker.storage.validate import TRANSACTION
+from kproc.common.errors import ErrorCode
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.failing_fs import FailingFs
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kproc.clock import ManualClock
-from kproc.config import Config
-from kproc.coordinator.marker import Marker
-from kproc.coordinator.rules import DueOf, KeyAndValue, KnownTopics, Timing, Write
-from kproc.deadlines import Deadlines
-from kproc.errors import ErrorCode, KafkaError
-from kproc.transaction.coordinator import TransactionCoordinator
-from kproc.transaction.entry import Environment
-from kproc.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
-from kproc.transaction.state import PartitionKey, Transaction
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import DueOf, KeyAndValue, KnownTopics, Timing, Write
+from kproc.broker.transaction.coordinator import TransactionCoordinator
+from kproc.broker.transaction.entry import Environment
+from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest
+from kproc.broker.transaction.state import PartitionKey, Transaction
+from kproc.common.clock import ManualClock
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode, KafkaError
 
 NAME = "payments"
 P0, P1 = ("orders", 0), ("orders", 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.coordinator.marker import Marker
-from kproc.errors import Corrupt, ErrorCode, KafkaError
-from kproc.transaction.coordinator import RETRY_MS
-from kproc.transaction.messages import AddRequest, Granted
-from kproc.transaction.records import decode_record, encode_key, encode_value
-from kproc.transaction.state import EXHAUSTED_EPOCH, NO_TIME, State, Transaction
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.transaction.coordinator import RETRY_MS
+from kproc.broker.transaction.messages import AddRequest, Granted
+from kproc.broker.transaction.records import decode_record, encode_key, encode_value
+from kproc.broker.transaction.state import EXHAUSTED_EPOCH, NO_TIME, State, Transaction
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from tests.unit.transaction.rig import ABORT, COMMIT, NAME, P0, P1, TIMEOUT_MS, CoordinatorRig
 
 CONCURRENT = int(ErrorCode.CONCURRENT_TRANSACTIONS)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kproc.storage.validate import COORDINATOR
-from kproc.transaction.records import FLEXIBLE, PLAIN, encode_key, encode_value
-from kproc.transaction.state import State, Transaction
+from kproc.broker.storage.validate import COORDINATOR
+from kproc.broker.transaction.records import FLEXIBLE, PLAIN, encode_key, encode_value
+from kproc.broker.transaction.state import State, Transaction
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.java_tools import DUMP_LOG_SEGMENTS, run_tool

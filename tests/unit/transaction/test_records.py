@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import Corrupt
-from kproc.transaction.records import FLEXIBLE, PLAIN, UnknownKey, decode_record, encode_key, encode_value
-from kproc.transaction.state import State, Transaction
+from kproc.broker.transaction.records import (
+    FLEXIBLE,
+    PLAIN,
+    UnknownKey,
+    decode_record,
+    encode_key,
+    encode_value,
+)
+from kproc.broker.transaction.state import State, Transaction
+from kproc.common.errors import Corrupt
 
 ONGOING = Transaction(
     producer_id=7,

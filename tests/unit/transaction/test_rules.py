@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kproc.errors import ErrorCode
-from kproc.transaction import rules
-from kproc.transaction.messages import AddRequest, EndRequest, InitRequest
-from kproc.transaction.rules import NEEDS_ID
-from kproc.transaction.state import (
+from kproc.broker.transaction import rules
+from kproc.broker.transaction.messages import AddRequest, EndRequest, InitRequest
+from kproc.broker.transaction.rules import NEEDS_ID
+from kproc.broker.transaction.state import (
     EPOCH_MAX,
     EXHAUSTED_EPOCH,
     NO_EPOCH,
@@ -22,6 +21,7 @@ from kproc.transaction.state import (
     State,
     Transaction,
 )
+from kproc.common.errors import ErrorCode
 
 P0, P1 = ("orders", 0), ("orders", 1)
 ID, SPARE = 5, 99

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.transport import envelope
-from kproc.transport.envelope import (
+from kproc.broker.transport import envelope
+from kproc.broker.transport.envelope import (
     BLOCK,
     HEAD,
     HEAD_BYTES,

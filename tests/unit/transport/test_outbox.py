@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kproc.transport.agent import AgentId, Link
-from kproc.transport.envelope import CALL, CHUNK, HINT, REPLY, SEND
-from kproc.transport.outbox import Inbox, Outbox
+from kproc.broker.transport.agent import AgentId, Link
+from kproc.broker.transport.envelope import CALL, CHUNK, HINT, REPLY, SEND
+from kproc.broker.transport.outbox import Inbox, Outbox
 from tests.support.links import LINK_KINDS, CountingWaker, LinkMaker
 
 CAPACITY = 1 << 14

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from kproc.errors import FatalError
-from kproc.ipc.fdpass import make_socket_pair
-from kproc.transport.agent import AgentId
-from kproc.transport.process import Child, ControlSocket, fork_child
+from kproc.broker.ipc.fdpass import make_socket_pair
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.process import Child, ControlSocket, fork_child
+from kproc.common.errors import FatalError
 from tests.support.wait import wait_until
 
 NAME = AgentId("handler", 7)

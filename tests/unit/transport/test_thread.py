@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.ipc.ring import RECORD_HEADER, RECORD_ROUND
-from kproc.transport.agent import AgentId
-from kproc.transport.envelope import SEND
-from kproc.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
+from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import SEND
+from kproc.broker.transport.thread import AgentThread, Pipe, PipeReceiver, PipeSender
 
 CAPACITY = 4096
 DEADLINE_S = 10.0

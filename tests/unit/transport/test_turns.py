@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kproc.clock import ManualClock
-from kproc.transport.agent import AgentId
-from kproc.transport.turns import Turns
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.turns import Turns
+from kproc.common.clock import ManualClock
 
 
 class _Agent:

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from kproc.tune.choice import NothingMeasured, candidates, choose
-from kproc.tune.measure import Layout, Sample, bottleneck, machine_cpu_seconds
+from kproc.tools.tune.choice import NothingMeasured, candidates, choose
+from kproc.tools.tune.measure import Layout, Sample, bottleneck, machine_cpu_seconds
 
 INLINE, ONE, TWO, FOUR = Layout(1, 1, "inline"), Layout(1, 1), Layout(2, 2), Layout(4, 4)
 

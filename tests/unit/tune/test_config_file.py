@@ -7,9 +7,9 @@ import stat
 
 import pytest
 
-from kproc.config.sources import read_settings_file
-from kproc.config.values import ConfigError
-from kproc.tune.config_file import diff, edited, read, write
+from kproc.broker.config.sources import read_settings_file
+from kproc.broker.config.values import ConfigError
+from kproc.tools.tune.config_file import diff, edited, read, write
 
 WANTED = {"num.network.threads": "3", "num.io.threads": "5"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.tune.host import CHECKS, Host, PythonBuild, Verdict, check_host, mount_of
+from kproc.tools.tune.host import CHECKS, Host, PythonBuild, Verdict, check_host, mount_of
 
 GOOD = {
     "proc/sys/net/core/somaxconn": "4096\n",

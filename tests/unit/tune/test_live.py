@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.tune.live import TooQuiet, propose
+from kproc.tools.tune.live import TooQuiet, propose
 
 SECOND = 1_000_000_000
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire.header import (
     ApiKey,
     RequestHeader,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.errors import KafkaError
+from kproc.common.errors import KafkaError
 from kproc.wire.latest_records import LatestRecords, offset_delta_of
 from kproc.wire.records import Record, decode_records, encode_records
 from tests.support.bytecodes import count_bytecodes

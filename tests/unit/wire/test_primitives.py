@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kproc.errors import ProtocolError
+from kproc.common.errors import ProtocolError
 from kproc.wire import primitives as wire
 
 

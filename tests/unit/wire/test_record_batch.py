@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import record_batch as rb
 from kproc.wire.record_batch import Record, check_batch, decode_records, encode_batch
 

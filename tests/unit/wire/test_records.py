@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kproc.errors import ErrorCode, KafkaError
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import compression, record_batch
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.compression import Compression, compress, decompress

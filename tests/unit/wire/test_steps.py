@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from kproc.api import load_all, registry
-from kproc.errors import ProtocolError
+from kproc.broker.api import load_all
+from kproc.broker.request import registry
+from kproc.common.errors import ProtocolError
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from kproc.wire.primitives import TAGS_MAX

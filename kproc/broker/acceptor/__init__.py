@@ -1,0 +1,1 @@
+"""The Acceptor: accept connections within the quotas and pass them to the Processors."""

@@ -1,0 +1,448 @@
+"""Acceptor: accepts the connections of one listener within the quotas and passes them to the Processors in turn.
+
+It accepts a connection only when it can place it: some Processor has a free credit (handoff_queue.py) and the limits on
+rates and counts allow one more (connection_quotas.py). Until then it is blocked: clients wait in the kernel's backlog,
+and the loop goes on reading reports and closing delayed sockets. Blocked time is a metric, as in Kafka. The listening
+socket belongs to the supervisor, so that clients can connect while a dead Acceptor is being replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from kproc.broker.acceptor.connection_counts import ConnectionCounts
+from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve
+from kproc.broker.acceptor.connection_quotas import TOO_MANY, ConnectionQuotas
+from kproc.broker.acceptor.handoff_queue import Accepted, HandoffQueue
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.config.listeners import is_address
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.role.handoff import NO_ADDRESS, address_text, pack_address
+from kproc.broker.role.lookups import Found, Lookups
+from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_SASL, FLAG_TLS
+from kproc.common.clock import Clock
+from kproc.common.containment import Containment
+from kproc.common.deadlines import Deadlines
+
+logger = logging.getLogger(__name__)
+
+_ACCEPTS_PER_PASS: Final = 64  # Bounds a duty cycle; epoll is level-triggered, so it reports the rest again.
+_OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_BACKOFF_NS: Final = (
+    100_000_000  # Descriptors come back when connections close; asking more often only burns CPU.
+)
+_IDLE_MS: Final = 1000
+_SAY_NS: Final = 1_000_000_000
+# How long clients may wait until the host names in limits are resolved, at the start and after a change of limits.
+# A limit whose name takes longer comes into force when the name server answers.
+_NAMES_AT_START_S: Final = 1.0
+_NAMES_S: Final = 0.05
+_LOOKUP_NS: Final = 50_000_000  # How often a pending look-up is polled.
+
+LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
+
+
+class Acceptor:
+    """One per listener; one instance runs in one role."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        listener_index: int,
+        listening: socket.socket,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        send_buffer_bytes: int = -1,
+        protocol: str = "PLAINTEXT",
+        limits_for: LimitsFor = lambda settings, resolve: ConnectionLimits(),
+        rate_samples: int = 11,
+        rate_sample_ns: int = 1_000_000_000,
+        rate_events_elsewhere: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`limits_for` says what holds under some dynamic settings, with the addresses of names as far as known.
+
+        `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
+        """
+        self.id = agent_id
+        self._listening = listening
+        self._doze = doze
+        self._metrics = metrics
+        self._values = metrics.values
+        self._containment = Containment()
+        self._clock = clock
+        self._send_buffer_bytes = send_buffer_bytes
+        self._protocol_flags = flags_of(protocol)
+        self._limits_for = limits_for
+        self._counts = ConnectionCounts()
+        self._settings = DynamicSettings()
+        self._lookups = Lookups(clock.now_ns)
+        self._addresses: dict[str, list[str]] = {}  # By host name that a limit mentions.
+        self.quotas = ConnectionQuotas(
+            listener_index,
+            counts=self._counts,
+            limits=ConnectionLimits(),
+            now_ns=clock.now_ns(),
+            samples=rate_samples,
+            sample_ns=rate_sample_ns,
+            elsewhere=rate_events_elsewhere,
+        )
+        self._base_events = self._values[_EVENTS]
+        self._parked: Deadlines[socket.socket] = Deadlines()  # When to close a refused one, in ns.
+        self._is_watching = False
+        self._is_level_triggered = False
+        self._blocked_since_ns = 0
+        self._is_stopping = False
+        self._watched_fd = -1
+        self.is_called = False
+        self._backoff_until_ns = 0
+        self._refused_count = 0
+        self._next_refused_ns = 0
+        self._next_store_ns = 0
+        self._sleep_ms_max = STORE_MS
+        self._stored_throttles = (0, 0, 0)
+        self._epoll = select.epoll()
+        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+        self._queue = HandoffQueue(
+            listener_index,
+            epoll=self._epoll,
+            counts=self._counts,
+            metrics=metrics,
+            release=self.quotas.release,
+        )
+        listening.setblocking(False)
+        self._put_in_force(_NAMES_AT_START_S)
+
+    # -- wiring ------------------------------------------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        """An Acceptor has no rings: it talks to Processors over the handoff sockets only."""
+        raise AssertionError(f"{self.id} was given a link to {link.peer}")
+
+    def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
+        """A Processor has started: pass sockets to it from now on."""
+        self._queue.attach(peer, sock)
+
+    def detach(self, peer: AgentId) -> None:
+        """A Processor has ended: pass the sockets that it did not acknowledge to the others."""
+        self._queue.detach(peer)
+
+    def use_only(self, peers: frozenset[AgentId]) -> None:
+        """Pass sockets to these Processors only. Some of them may not have started yet."""
+        self._queue.use_only(peers)
+
+    def apply_settings(self, settings: DynamicSettings) -> None:
+        """Put changed limits into force, from the next connection on.
+
+        A limit that names a host holds once that name is resolved. A name is resolved once for as long as some limit
+        mentions it; if that failed, the next change of the settings tries it again.
+        """
+        self._settings = settings
+        self._put_in_force(_NAMES_S)
+
+    def _put_in_force(self, patience_s: float) -> None:
+        names = self._apply_limits()
+        self._addresses = {name: found for name, found in self._addresses.items() if name in names}
+        unknown = {name for name in names if not self._addresses.get(name)}
+        if unknown and not self._lookups.is_busy:  # Else `_on_found` asks for what came meanwhile.
+            self._lookups.ask(unknown, self._on_found)
+            self._lookups.wait(patience_s)
+
+    def _apply_limits(self) -> set[str]:
+        """The settings with what is known of names; which names there are."""
+        names: set[str] = set()
+
+        def resolve(host: str) -> list[str]:
+            if is_address(host):
+                return [host]
+            names.add(host)
+            return self._addresses.get(host, [])
+
+        self.quotas.apply(self._limits_for(self._settings, resolve))
+        return names
+
+    def _on_found(self, found: Found) -> None:
+        self._addresses.update(found)
+        unasked = self._apply_limits() - self._addresses.keys()
+        if unasked:
+            self._lookups.ask(unasked, self._on_found)
+
+    def watch(self, fd: int) -> None:
+        self._watched_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def poll_fd(self) -> int:
+        return self._epoll.fileno()
+
+    def next_deadline_ms(self) -> int:
+        now_ns = self._clock.now_ns()
+        return max(0, min((self._next_timer_ns(now_ns) - now_ns) // 1_000_000 + 1, _IDLE_MS))
+
+    def _next_timer_ns(self, now_ns: int) -> int:
+        """When something is due that no descriptor tells of."""
+        due = [self._parked.first]
+        if self._backoff_until_ns:
+            due.append(self._backoff_until_ns)
+        # A time that has passed is left out: if it is still waited, then for something else as well, which is told.
+        if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
+            due.append(self.quotas.ready_ns)
+        if self._lookups.is_busy:
+            due.append(now_ns + _LOOKUP_NS)
+        due += [each for each in self._queue.pauses() if each > now_ns]
+        return min(due)
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
+
+    def do_work(self, timeout_ms: int) -> int:
+        """Read what Processors say, pass waiting sockets on, accept what there is room for."""
+        now_ns = self._clock.now_ns()
+        if self._lookups.is_busy:
+            self._lookups.work()
+        work = self._queue.hand_off_waiting(now_ns)
+        self._look(now_ns)
+        timeout_ns = min(
+            min(timeout_ms, self._sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
+        )
+        self._doze.prepare()
+        events = self._epoll.poll(timeout_ns / 1e9)
+        self._doze.cancel()
+        before_ns, now_ns = now_ns, self._clock.now_ns()
+        self._values[_SLEPT] += now_ns - before_ns
+        has_clients = False
+        for fd, _ in events:
+            if self._is_watching and fd == self._listening.fileno():
+                has_clients = True
+            elif fd == self._watched_fd:
+                self.is_called = True
+            else:
+                work += self._queue.on_readable(fd, now_ns)
+        work += self._queue.hand_off_waiting(now_ns)
+        if has_clients:
+            work += self._accept(now_ns)
+        work += self._close_parked(now_ns)
+        evicted = self.quotas.evictions(now_ns)
+        if evicted:
+            self._queue.evict(evicted)
+        self._store_metrics(now_ns, work)
+        return work
+
+    def begin_stop(self) -> None:
+        self._is_stopping = True
+        self._watch_listener(False)
+        self._close_parked(1 << 62)
+
+    def is_drained(self) -> bool:
+        return self._is_stopping and self._queue.is_empty
+
+    def close(self) -> None:
+        self._close_parked(1 << 62)
+        self._queue.close()
+        self._lookups.close()
+        self._epoll.close()
+        self._listening.close()
+
+    # -- looking at the listener -------------------------------------------------------------------------------
+
+    def _look(self, now_ns: int) -> None:
+        """Watch the listening socket, unless the connection at its head may not be accepted yet."""
+        if now_ns >= self._backoff_until_ns:
+            self._backoff_until_ns = 0
+        if self._blocked_since_ns and self._queue.has_room(now_ns) and self.quotas.admit(now_ns):
+            self._values[_BLOCKED] += now_ns - self._blocked_since_ns
+            self._blocked_since_ns = 0
+        self._watch_listener(
+            not self._is_stopping and not self._backoff_until_ns and not self._blocked_since_ns
+        )
+
+    def _watch_listener(self, wanted: bool) -> None:
+        fd = self._listening.fileno()
+        if wanted and self._is_watching and not self._is_level_triggered and self._is_open():
+            self._epoll.modify(fd, select.EPOLLIN)
+            self._is_level_triggered = True
+        if wanted == self._is_watching:
+            return
+        if wanted:
+            # epoll reports EPOLLHUP without end for a socket that is bound but not listening. Edge-triggered it
+            # reports that once, and then the first client.
+            self._is_level_triggered = self._is_open()
+            self._epoll.register(fd, select.EPOLLIN | (0 if self._is_level_triggered else select.EPOLLET))
+        else:
+            self._epoll.unregister(fd)
+        self._is_watching = wanted
+
+    def _is_open(self) -> bool:
+        """Whether the supervisor has opened the port."""
+        return self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+
+    def _block(self, now_ns: int) -> None:
+        """Stop watching the listening socket: the connection at its head may not be accepted yet."""
+        self._blocked_since_ns = now_ns
+        self._watch_listener(False)
+
+    # -- accepting ---------------------------------------------------------------------------------------------
+
+    def _accept(self, now_ns: int) -> int:
+        """Accept what is in the backlog; block at the first connection that may not be accepted yet."""
+        taken = 0
+        while taken < _ACCEPTS_PER_PASS:
+            if not self._queue.has_room(now_ns) or not self.quotas.admit(now_ns):
+                if self._has_client():
+                    self._block(now_ns)
+                else:
+                    self.quotas.give_back(now_ns)
+                return taken
+            try:
+                sock, address = self._listening.accept()
+            except BlockingIOError:
+                self.quotas.give_back(now_ns)
+                return taken
+            except OSError as error:
+                if error.errno == errno.EINVAL and not self._is_open():
+                    self.quotas.give_back(now_ns)
+                    return taken
+                if error.errno in _OUT_OF_FDS:
+                    self._on_no_descriptors(error, now_ns)
+                    return taken
+                logger.info("a connection was gone before it was accepted: %s", error)
+                self.quotas.give_back(now_ns)
+                taken += 1  # An error that stays must not keep us here.
+                continue
+            taken += 1
+            self._values[_ACCEPTED] += 1
+            if not self._containment.run("a new connection", None, self._take, sock, address, now_ns):
+                sock.close()
+            self._values[_EVENTS] = self._base_events + self.quotas.broker_events
+            self._metrics.store_one(_EVENTS)  # Other Acceptors hold the same rate by it.
+        return taken
+
+    def _has_client(self) -> bool:
+        """Whether a connection waits in the backlog."""
+        poll = select.poll()
+        poll.register(self._listening.fileno(), select.POLLIN)
+        return any(mask & select.POLLIN for _, mask in poll.poll(0))
+
+    def _take(self, sock: socket.socket, address: object, now_ns: int) -> None:
+        """Pass one accepted socket to a Processor, close it later, or close it now."""
+        packed, port = _remote(address)
+        answer = self.quotas.admit_address(packed, now_ns)
+        if answer == TOO_MANY:
+            self._say_refused("too many", packed, now_ns)
+            self._values[_REJECTED] += 1
+            sock.close()
+        elif answer:
+            self._say_refused("too fast", packed, now_ns)
+            self._values[_THROTTLED] += 1
+            self._parked.bring_forward(sock, now_ns + answer)
+        else:
+            try:
+                flags = self._configure(sock)
+            except OSError as error:  # This one socket is broken (already reset); the others are not.
+                logger.info("closing a connection from %s: %s", address, error)
+                self.quotas.release(packed)
+                sock.close()
+                return
+            self._queue.hand_off(Accepted(sock, flags, packed, port), now_ns)
+
+    def _say_refused(self, why: str, packed: bytes, now_ns: int) -> None:
+        """Log a refusal, once a second at most: a client that retries at once must not fill the disk with log lines."""
+        self._refused_count += 1
+        if now_ns >= self._next_refused_ns:
+            self._next_refused_ns = now_ns + _SAY_NS
+            logger.info(
+                "refusing connections: %s from %s (%d since the last line)",
+                why,
+                address_text(packed),
+                self._refused_count,
+            )
+            self._refused_count = 0
+
+    def _configure(self, sock: socket.socket) -> int:
+        """Set the socket's options; return the flags that travel with it."""
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
+        return self._protocol_flags | (FLAG_LOOPBACK if _is_loopback(sock) else 0)
+
+    def _on_no_descriptors(self, error: OSError, now_ns: int) -> None:
+        """Free descriptors by closing the sockets whose close is only delayed; then wait before accepting again."""
+        self.quotas.give_back(now_ns)
+        if self._close_parked(1 << 62):
+            return
+        logger.error("cannot accept connections: %s; trying again in 0.1 s", os.strerror(error.errno or 0))
+        self._backoff_until_ns = now_ns + _BACKOFF_NS
+
+    def _close_parked(self, now_ns: int) -> int:
+        """Close the sockets whose delay is over."""
+        due = self._parked.pop_due(now_ns)
+        for sock in due:
+            sock.close()
+        return len(due)
+
+    def _store_metrics(self, now_ns: int, work: int) -> None:
+        waits = self._blocked_since_ns or self._parked or self.quotas.has_excess
+        if now_ns < self._next_store_ns:
+            if work or waits:  # It is to be stored, too.
+                self._sleep_ms_max = STORE_MS
+        else:
+            self._sleep_ms_max = STORE_MS if waits else REST_MS
+            self._next_store_ns = now_ns + STORE_MS * 1_000_000
+            values = self._values
+            values[_HEARTBEAT] = now_ns
+            values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.
+            self._doze.slept_ns = 0
+            values[_CONTAINED] += self._containment.count
+            self._containment.count = 0
+            values[_CONNECTIONS_PARKED] = len(self._parked)
+            quotas, before = self.quotas, self._stored_throttles
+            self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
+            for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
+                values[slot] += now - then  # On top of what an Acceptor before this one counted.
+            if self._blocked_since_ns:
+                values[_BLOCKED] += now_ns - self._blocked_since_ns
+                self._blocked_since_ns = now_ns
+            self._metrics.store()
+
+
+def flags_of(protocol: str) -> int:
+    """What travels with every connection of a listener with this security protocol."""
+    return FLAG_TLS * protocol.endswith("SSL") | FLAG_SASL * protocol.startswith("SASL")
+
+
+def _remote(address: object) -> tuple[bytes, int]:
+    """Address and port of a client as they travel; a Unix socket has none."""
+    if not isinstance(address, tuple):
+        return NO_ADDRESS, 0
+    return pack_address(address[0]), int(address[1])
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    """True when the peer is this host by a loopback address (or a Unix socket)."""
+    peer = sock.getpeername()
+    if not isinstance(peer, tuple):
+        return True
+    host = str(peer[0])
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+_HEARTBEAT: Final = SLOT["heartbeat_ns"]
+_SLEPT: Final = SLOT["slept_ns"]
+_ACCEPTED: Final = SLOT["connections_accepted"]
+_BLOCKED: Final = SLOT["acceptor_blocked_ns"]
+_REJECTED: Final = SLOT["connections_rejected"]
+_THROTTLED: Final = SLOT["connections_throttled"]
+_CONTAINED: Final = SLOT["contained_failures"]
+_CONNECTIONS_PARKED: Final = SLOT["connections_parked"]
+_EVENTS: Final = SLOT["connection_rate_events"]
+_THROTTLES: Final = (SLOT["accept_throttle_ns"], SLOT["accept_throttles"], SLOT["address_throttle_ns"])

@@ -1,0 +1,130 @@
+"""The limits on connections that hold for one listener: settings changed at run time override the static ones.
+
+Kafka's rules: a key with the listener's prefix beats the plain one, and a plain `max.connections` or
+`max.connection.creation.rate` is the broker's limit and every listener's own. Host names in
+`max.connections.per.ip.overrides` are resolved when they are applied; unlike Kafka's, an override holds for every
+address of its name, so that `localhost` means both of its addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings, listener_key
+from kproc.broker.config.values import INT_MAX
+from kproc.broker.role.handoff import pack_address
+from kproc.broker.role.lookups import addresses_of
+
+logger = logging.getLogger(__name__)
+
+UNLIMITED: Final = INT_MAX  # Kafka's default of every limit here: no limit.
+Resolve = Callable[[str], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """All limits that one Acceptor enforces. Counts are of open connections, rates per second."""
+
+    broker_max: int = UNLIMITED
+    listener_max: int = UNLIMITED
+    broker_rate: float = UNLIMITED
+    listener_rate: float = UNLIMITED
+    address_max: int = UNLIMITED
+    address_max_overrides: Mapping[bytes, int] = field(default_factory=dict)
+    address_rate: float = UNLIMITED
+    address_rate_overrides: Mapping[bytes, float] = field(default_factory=dict)
+    # Listeners that broker-wide limits do not apply to: connections of other listeners are closed to make room.
+    protected: frozenset[int] = frozenset()
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether any limit needs to know how many connections there are."""
+        return (
+            min(self.broker_max, self.listener_max, self.address_max) < UNLIMITED
+            or len(self.address_max_overrides) > 0
+        )
+
+    def max_of(self, address: bytes) -> int:
+        """How many open connections one address may have."""
+        return self.address_max_overrides.get(address, self.address_max)
+
+    def rate_of(self, address: bytes) -> float:
+        """How many connections per second one address may open."""
+        return self.address_rate_overrides.get(address, self.address_rate)
+
+
+def limits_for(
+    listener: str,
+    config: Config,
+    settings: DynamicSettings,
+    *,
+    protected: frozenset[int] = frozenset(),
+    resolve: Resolve | None = None,
+) -> ConnectionLimits:
+    """The limits in force for `listener`."""
+
+    def plain(key: str) -> int:
+        return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
+
+    def own(key: str) -> int:
+        """A key with the prefix beats a plain one, even a static prefixed one a dynamic plain one."""
+        dynamic = settings.overrides.get(listener_key(listener, key))
+        if dynamic is not None:
+            return int(dynamic)
+        static = config.listener_value(listener, key)
+        return static if static is not None else plain(key)
+
+    resolve = resolve or addresses_of
+    overrides = settings.text("max.connections.per.ip.overrides")
+    if overrides is None:
+        overrides = config.max_connections_per_ip_overrides
+    rates = [(host, rate) for host, rate in settings.ip_rates.items() if host]
+    return ConnectionLimits(
+        broker_max=plain("max.connections"),
+        listener_max=own("max.connections"),
+        broker_rate=plain("max.connection.creation.rate"),
+        listener_rate=own("max.connection.creation.rate"),
+        address_max=plain("max.connections.per.ip"),
+        address_max_overrides=parse_overrides(overrides, resolve),
+        address_rate=settings.ip_rates.get("", UNLIMITED),
+        address_rate_overrides={
+            address: rate
+            for host, rate in rates
+            for address in _resolve(host, resolve, "connection_creation_rate")
+        },
+        protected=protected,
+    )
+
+
+def control_limits(config: Config, settings: DynamicSettings) -> ConnectionLimits:
+    """The control listener's limits: none by address, so that an operator who locked everybody out can undo that."""
+    limits = limits_for("CONTROL", config, settings, protected=frozenset({0}), resolve=lambda _: [])
+    return replace(
+        limits,
+        address_max=UNLIMITED,
+        address_max_overrides={},
+        address_rate=UNLIMITED,
+        address_rate_overrides={},
+    )
+
+
+def parse_overrides(text: str, resolve: Resolve) -> dict[bytes, int]:
+    """`host:count` pairs by address. A name that does not resolve is left out and logged."""
+    found: dict[bytes, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, _, count = item.rpartition(":")
+        for address in _resolve(host.strip("[]"), resolve, "max.connections.per.ip.overrides"):
+            found[address] = int(count)
+    return found
+
+
+def _resolve(host: str, resolve: Resolve, what: str) -> list[bytes]:
+    try:
+        return [pack_address(address) for address in resolve(host)]
+    except (OSError, UnicodeError) as error:
+        logger.error("%s: cannot resolve %s: %s", what, host, error)
+        return []

@@ -1,0 +1,268 @@
+"""ConnectionQuotas: decides whether a connection is accepted now, later or never. Kafka's class of that name, sans-IO.
+
+One instance per Acceptor, so per listener. It decides in Kafka's order:
+
+1. `admit`, before the accept: the rate and the count of broker and listener. They refuse nobody: the Acceptor waits,
+   and the client stays in the kernel's backlog, where it also survives this process.
+2. `admit_address`, once the client's address is known: the rate of the address (the socket is kept open for a while,
+   then closed, and its event is removed from every rate), then the count of the address (the socket is closed at once).
+
+A protected listener (inter-broker, control) skips the broker-wide limits; when it pushes the broker above
+`max.connections`, `evictions` tells the Acceptors of the other listeners how many of theirs to close. They all compute
+the same shares because they all know the same counts.
+
+A broker-wide rate spans the Acceptors: each publishes how many events it recorded (`broker_events`) and adds what the
+others published since its last look. No lock is needed, and no Acceptor waits for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from kproc.broker.acceptor.connection_counts import OWN, ConnectionCounts
+from kproc.broker.acceptor.connection_limits import UNLIMITED, ConnectionLimits
+from kproc.broker.acceptor.rate import PacedRate, WindowedRate
+
+TOO_MANY: Final = -1
+# An eviction that a Processor has not carried out after this is requested again.
+_EVICTION_NS: Final = 1_000_000_000
+# The new Processor of a migrating connection may report it before the old one does: only an excess that lasts counts.
+_SETTLED_NS: Final = 200_000_000
+# A Processor that has not sent its first report within this time hangs; the Acceptor then goes on without it.
+_REPORT_NS: Final = 3_000_000_000
+
+
+class ConnectionQuotas:
+    """The quotas of one listener."""
+
+    def __init__(
+        self,
+        listener: int,
+        *,
+        counts: ConnectionCounts,
+        limits: ConnectionLimits,
+        now_ns: int,
+        samples: int = 11,
+        sample_ns: int = 1_000_000_000,
+        elsewhere: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.limits = limits
+        self.counts = counts
+        self.listener = listener
+        self._samples = samples
+        self._sample_ns = sample_ns
+        self._elsewhere = elsewhere
+        self._heard_elsewhere = elsewhere()
+        self._broker_rate = PacedRate(samples, sample_ns, now_ns)
+        self._listener_rate = PacedRate(samples, sample_ns, now_ns)
+        self._address_rates: dict[bytes, tuple[WindowedRate, int]] = {}
+        self._window_ns = samples * sample_ns
+        self._next_sweep_ns = now_ns + self._window_ns
+        self._has_ticket = False
+        self._ready_ns = 0
+        self._wait_ns = 0
+        self._evict_down_to = 0
+        self._evict_again_ns = 0
+        self._excess_since_ns = 0
+        self._excess_least = 0
+        self._incomplete_since_ns = 0
+        self.broker_events = 0
+        # Kafka's connection-accept-throttle-time and ip-connection-accept-throttle-time, as sums and counts.
+        self.throttled_count = 0
+        self.throttled_ns = 0
+        self.address_throttled_count = 0
+        self.address_throttled_ns = 0
+
+    @property
+    def is_protected(self) -> bool:
+        return self.listener in self.limits.protected
+
+    def apply(self, limits: ConnectionLimits) -> None:
+        """Set new limits. They hold from the next connection on; a wait for a rate that has begun is not cut short."""
+        if self.limits.broker_rate >= UNLIMITED:
+            # Events that others recorded while no broker-wide rate was set do not count.
+            self._heard_elsewhere = self._elsewhere()
+        self.limits = limits
+
+    # -- before accept -----------------------------------------------------------------------------------------
+
+    def admit(self, now_ns: int) -> bool:
+        """Whether the connection at the head of the backlog may be accepted now. Its first call records its event."""
+        if not self._has_ticket:
+            self._has_ticket = True
+            self._wait_ns = self._record(now_ns)
+            self._ready_ns = now_ns + self._wait_ns
+        return now_ns >= self._ready_ns and self._has_slot(now_ns)
+
+    def give_back(self, now_ns: int) -> None:
+        """Remove the recorded event: accept() found no connection after all."""
+        if self._has_ticket:
+            self._has_ticket = False
+            self._take_back(now_ns)
+
+    @property
+    def ready_ns(self) -> int:
+        """When the rates allow the waiting connection. When a place comes free cannot be known."""
+        return self._ready_ns if self._has_ticket else 0
+
+    def _has_slot(self, now_ns: int) -> bool:
+        """Whether the counts of broker and listener allow one more connection."""
+        limits, counts = self.limits, self.counts
+        if not limits.has_counts:
+            return True
+        if counts.is_complete:
+            self._incomplete_since_ns = 0
+        else:
+            self._incomplete_since_ns = self._incomplete_since_ns or now_ns
+            if now_ns - self._incomplete_since_ns < _REPORT_NS:
+                return False
+        if counts.of_listener(self.listener) >= limits.listener_max:
+            return False
+        return self.is_protected or counts.total < limits.broker_max
+
+    def _record(self, now_ns: int) -> int:
+        """Record one connection in the rates; return how long it must wait for them.
+
+        That is at most quota.window.size.seconds: with a low limit the broker must not look dead.
+        """
+        limits, wait_ns = self.limits, 0
+        self._listener_rate.record(1, now_ns)
+        if limits.listener_rate < UNLIMITED:
+            wait_ns = self._listener_rate.grant(limits.listener_rate, now_ns, self._sample_ns)
+        if not self.is_protected:
+            if limits.broker_rate < UNLIMITED:
+                self._hear_elsewhere(now_ns)
+            self._broker_rate.record(1, now_ns)
+            self.broker_events += 1
+            if limits.broker_rate < UNLIMITED:
+                own, all_of_them = self.listener_rate(now_ns), self.broker_rate(now_ns)
+                share = min(own / all_of_them, 1.0) if all_of_them > 0 and own > 0 else 1.0
+                broker_wait_ns = self._broker_rate.grant(
+                    limits.broker_rate, now_ns, self._sample_ns, share=share
+                )
+                wait_ns = max(wait_ns, broker_wait_ns)
+        return wait_ns
+
+    def _hear_elsewhere(self, now_ns: int) -> None:
+        events = self._elsewhere()
+        if events != self._heard_elsewhere:
+            self._broker_rate.record(events - self._heard_elsewhere, now_ns)
+            self._heard_elsewhere = events
+
+    def _take_back(self, now_ns: int) -> None:
+        self._listener_rate.take_back(now_ns)
+        if not self.is_protected:
+            self._broker_rate.take_back(now_ns)
+            self.broker_events -= 1
+
+    # -- after accept ------------------------------------------------------------------------------------------
+
+    def admit_address(self, address: bytes, now_ns: int) -> int:
+        """Decide by the client's address. 0: it is counted. TOO_MANY: close it now. Else: close it after so many ns."""
+        self._has_ticket = False
+        if self._wait_ns:
+            self.throttled_count += 1
+            self.throttled_ns += self._wait_ns
+        throttle_ns = self._record_address(address, now_ns)
+        if throttle_ns:
+            self._take_back(now_ns)
+            self.address_throttled_count += 1
+            self.address_throttled_ns += throttle_ns
+            return throttle_ns
+        if self.counts.of_address(address) >= self.limits.max_of(address):
+            return TOO_MANY
+        self.counts.add(OWN, address, self.listener, 1)
+        return 0
+
+    def release(self, address: bytes) -> None:
+        """Uncount a connection that `admit_address` counted: it is closed, or a Processor counts it from now on."""
+        self.counts.add(OWN, address, self.listener, -1)
+
+    def _record_address(self, address: bytes, now_ns: int) -> int:
+        limit = self.limits.rate_of(address)
+        if limit >= UNLIMITED:
+            return 0
+        if now_ns >= self._next_sweep_ns:
+            self._sweep(now_ns)
+        rate = self._rate_of(address, now_ns)
+        rate.record(1, now_ns)
+        throttle_ns = min(rate.throttle_ns(limit, now_ns), self._sample_ns)
+        if throttle_ns:
+            rate.record(-1, now_ns)
+        return throttle_ns
+
+    def _rate_of(self, address: bytes, now_ns: int) -> WindowedRate:
+        known = self._address_rates.get(address)
+        rate = known[0] if known is not None else WindowedRate(self._samples, self._sample_ns, now_ns)
+        self._address_rates[address] = (rate, now_ns)
+        return rate
+
+    def _sweep(self, now_ns: int) -> None:
+        """Drop the rates of addresses without an event for a whole window; a new rate would be equal.
+
+        Kafka keeps them for an hour. A client with many addresses, as IPv6 gives to everybody, could fill the memory.
+        """
+        self._next_sweep_ns = now_ns + self._window_ns
+        used = self._address_rates.items()
+        self._address_rates = {
+            address: (rate, used_ns)
+            for address, (rate, used_ns) in used
+            if now_ns - used_ns < self._window_ns
+        }
+
+    # -- when there are too many -------------------------------------------------------------------------------
+
+    @property
+    def has_excess(self) -> bool:
+        """Whether there are too many connections and `evictions` waits until the counts have settled."""
+        return self._excess_since_ns > 0
+
+    def evictions(self, now_ns: int) -> int:
+        """How many of this listener's connections must be closed now to bring the broker back to its limit."""
+        counts = self.counts
+        excess = counts.total - self.limits.broker_max
+        if excess <= 0 or self.is_protected:
+            self._excess_since_ns = 0
+            return 0
+        if not self._excess_since_ns:
+            self._excess_since_ns, self._excess_least = now_ns, excess
+        excess = self._excess_least = min(excess, self._excess_least)
+        if now_ns - self._excess_since_ns < _SETTLED_NS:
+            return 0
+        own = counts.of_listener(self.listener)
+        if now_ns < self._evict_again_ns and own > self._evict_down_to:
+            return 0  # Under way.
+        share = self._share_of(excess)
+        if share:
+            self._excess_since_ns = 0
+            self._evict_down_to = own - share
+            self._evict_again_ns = now_ns + _EVICTION_NS
+        return share
+
+    def _share_of(self, excess: int) -> int:
+        """This listener's share of the evictions. The unprotected listener with most connections goes first: every
+        Acceptor computes the same order.
+        """
+        for listener, count in sorted(self.counts.listeners(), key=lambda each: (-each[1], each[0])):
+            if listener in self.limits.protected:
+                continue
+            if listener == self.listener:
+                return min(excess, count)
+            excess -= min(excess, count)
+        return 0
+
+    # -- for metrics and tests ---------------------------------------------------------------------------------
+
+    def broker_rate(self, now_ns: int) -> float:
+        """Kafka's broker-connection-accept-rate."""
+        return self._broker_rate.per_second(now_ns)
+
+    def listener_rate(self, now_ns: int) -> float:
+        """Kafka's connection-accept-rate of the listener."""
+        return self._listener_rate.per_second(now_ns)
+
+    def address_rate(self, address: bytes, now_ns: int) -> float:
+        """Kafka's connection-accept-rate of one address; 0 for an address without a limit."""
+        known = self._address_rates.get(address)
+        return known[0].per_second(now_ns) if known is not None else 0.0

@@ -1,0 +1,242 @@
+"""HandoffQueue: passes accepted sockets to the Processors in turn, and hears from them which ones they registered.
+
+Each Processor has credits for 20 sockets that it has not registered yet, as Kafka's newConnections queue has room for
+20. Kafka accepts, tries each Processor once and then blocks on the last. Here nothing is accepted before some
+Processor has a credit: clients wait in the kernel's backlog, where the death of one of our processes does not
+disconnect them.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kproc.broker.acceptor.connection_counts import ConnectionCounts
+from kproc.broker.ipc.fdpass import send_fd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.role.handoff import CREDITS, EVICT, HANDOFF, NO_ADDRESS, REFUSED, REPORT_BYTES_MAX, Report
+from kproc.broker.transport.agent import AgentId
+
+logger = logging.getLogger(__name__)
+
+# A Processor that had no descriptor, or no room in its socket, gets no socket for this long.
+_PAUSE_NS: Final = 100_000_000
+_REFUSED_SLOT: Final = SLOT["connections_refused"]
+
+
+class Accepted(NamedTuple):
+    """A configured client socket that no Processor has registered yet."""
+
+    sock: socket.socket
+    flags: int
+    address: bytes
+    port: int
+
+
+class _Target:
+    """One Processor: the handoff socket, and the client sockets that it has not acknowledged."""
+
+    __slots__ = ("is_gone", "paused_until_ns", "peer", "sock", "unacknowledged")
+
+    def __init__(self, peer: AgentId, sock: socket.socket) -> None:
+        self.peer = peer
+        self.sock = sock
+        self.unacknowledged: dict[int, Accepted] = {}
+        self.paused_until_ns = 0
+        self.is_gone = False
+
+
+class HandoffQueue:
+    """One per Acceptor. Calls `release` for each socket that a Processor counts from now on."""
+
+    def __init__(
+        self,
+        listener: int,
+        *,
+        epoll: select.epoll,
+        counts: ConnectionCounts,
+        metrics: MetricsRow,
+        release: Callable[[bytes], None],
+    ) -> None:
+        self._listener = listener
+        self._epoll = epoll
+        self._counts = counts
+        self._metrics = metrics
+        self._release = release
+        self._targets: list[_Target] = []
+        self._by_fd: dict[int, _Target] = {}
+        self._turn = 0
+        self._serial = 0
+        # Sockets that a Processor refused, or did not acknowledge before it ended.
+        self._waiting: deque[Accepted] = deque()
+        self._serving: frozenset[AgentId] | None = None
+
+    def attach(self, peer: AgentId, sock: socket.socket) -> None:
+        """A Processor has started: pass sockets to it from now on."""
+        self.detach(peer)
+        sock.setblocking(False)
+        target = _Target(peer, sock)
+        self._targets.append(target)
+        self._by_fd[sock.fileno()] = target
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self._counts.expect(target)
+
+    def detach(self, peer: AgentId) -> None:
+        """A Processor has ended: pass what it had not acknowledged to the others, drop what it had counted."""
+        for target in [each for each in self._targets if each.peer == peer]:
+            self._read(target, 0)
+            self._targets.remove(target)
+            self._leave(target)
+            target.sock.close()
+            self._waiting.extend(target.unacknowledged.values())
+            self._counts.drop(target)
+
+    def use_only(self, peers: frozenset[AgentId]) -> None:
+        """Pass sockets to these Processors only; the others go on acknowledging and counting."""
+        self._serving = peers
+
+    def on_readable(self, fd: int, now_ns: int) -> int:
+        """Read acknowledgements and counts; return how many messages, or 0 if `fd` is not a handoff socket."""
+        target = self._by_fd.get(fd)
+        return self._read(target, now_ns) if target is not None else 0
+
+    def has_room(self, now_ns: int) -> bool:
+        """Whether one more socket could be passed on at once."""
+        return not self._waiting and self._pick(now_ns) is not None
+
+    def hand_off(self, accepted: Accepted, now_ns: int) -> None:
+        """Pass a socket to the next Processor in turn; queue it if none accepts it."""
+        if not self._offer(accepted, now_ns):
+            self._waiting.append(accepted)
+
+    def hand_off_waiting(self, now_ns: int) -> int:
+        """Pass on the queued sockets, as far as possible; return how many."""
+        count = 0
+        while self._waiting and self._offer(self._waiting[0], now_ns):
+            self._waiting.popleft()
+            count += 1
+        return count
+
+    def pauses(self) -> list[int]:
+        """When each of the Processors that had no room may be tried again."""
+        return [each.paused_until_ns for each in self._targets if each.paused_until_ns]
+
+    def evict(self, count: int) -> None:
+        """Ask Processors to close `count` connections of this listener, in proportion to how many each has."""
+        held = {target: self._counts.of_source(target, self._listener) for target in self._targets}
+        wanted = dict.fromkeys(held, 0)
+        for _ in range(min(count, sum(held.values()))):
+            busiest = max(held, key=lambda target: held[target])
+            held[busiest] -= 1
+            wanted[busiest] += 1
+        for target, share in wanted.items():
+            if share:
+                message = HANDOFF.pack(EVICT, self._listener, min(share, 0xFFFF), NO_ADDRESS, 0)
+                try:
+                    target.sock.send(message)
+                # The socket is full, or the Processor has ended. The caller asks again later.
+                except OSError as error:
+                    logger.info("%s cannot be asked to close connections: %s", target.peer, error)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every accepted socket was registered somewhere."""
+        return not self._waiting and not any(target.unacknowledged for target in self._targets)
+
+    def close(self) -> None:
+        for target in self._targets:
+            target.sock.close()
+            for accepted in target.unacknowledged.values():
+                accepted.sock.close()
+        for accepted in self._waiting:
+            accepted.sock.close()
+        self._targets.clear()
+        self._by_fd.clear()
+        self._waiting.clear()
+
+    def _pick(self, now_ns: int) -> _Target | None:
+        """The next Processor in turn that has a credit left and may be tried now."""
+        targets = self._targets
+        for step in range(len(targets)):
+            at = (self._turn + step) % len(targets)
+            target = targets[at]
+            if target.paused_until_ns and now_ns >= target.paused_until_ns:
+                target.paused_until_ns = 0
+            if (
+                len(target.unacknowledged) < CREDITS
+                and not target.paused_until_ns
+                and not target.is_gone
+                and (self._serving is None or target.peer in self._serving)
+            ):
+                self._turn = at
+                return target
+        return None
+
+    def _offer(self, accepted: Accepted, now_ns: int) -> bool:
+        while (target := self._pick(now_ns)) is not None:
+            self._turn += 1
+            serial = self._serial + 1
+            message = HANDOFF.pack(serial, self._listener, accepted.flags, accepted.address, accepted.port)
+            try:
+                is_sent = send_fd(target.sock, message, accepted.sock.fileno())
+            except OSError as error:
+                # It has ended. We keep its sockets until the supervisor tells us to detach it.
+                logger.info("%s cannot take a connection: %s", target.peer, error)
+                target.is_gone = True
+                continue
+            if is_sent:
+                self._serial = serial
+                target.unacknowledged[serial] = accepted
+                return True
+            target.paused_until_ns = now_ns + _PAUSE_NS
+        return False
+
+    def _read(self, target: _Target, now_ns: int) -> int:
+        count = 0
+        while True:
+            try:
+                message = target.sock.recv(REPORT_BYTES_MAX)
+            except BlockingIOError:
+                return count
+            except ConnectionResetError:
+                # It died with messages of ours unread. The kernel reports that once, and then delivers what it had
+                # sent.
+                continue
+            except OSError as error:
+                logger.info("%s: handoff socket: %s", target.peer, error)
+                message = b""
+            if not message:
+                self._leave(target)  # It is ending; detach() follows.
+                return count
+            report = Report.unpack(message)
+            for (address, listener), change in report.changes:
+                self._counts.add(target, address, listener, change)
+            if not report.has_more:
+                self._counts.heard(target)
+            for answer in report.answers:
+                self._take_answer(target, answer, now_ns)
+            count += 1
+
+    def _leave(self, target: _Target) -> None:
+        """Stop watching its socket: epoll reports a closed peer as readable without end."""
+        target.is_gone = True
+        if self._by_fd.pop(target.sock.fileno(), None) is not None:
+            self._epoll.unregister(target.sock.fileno())
+
+    def _take_answer(self, target: _Target, answer: int, now_ns: int) -> None:
+        accepted = target.unacknowledged.pop(answer & ~REFUSED, None)
+        if accepted is None:
+            return
+        if answer & REFUSED:
+            # It has no room until one of its connections closes: try others first.
+            self._metrics.values[_REFUSED_SLOT] += 1
+            self._waiting.append(accepted)
+            target.paused_until_ns = now_ns + _PAUSE_NS
+        else:
+            self._release(accepted.address)
+            accepted.sock.close()

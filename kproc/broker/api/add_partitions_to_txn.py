@@ -1,0 +1,146 @@
+"""AddPartitionsToTxn (key 24), versions 0-5.
+
+All partitions of a transaction join it, or none: if one is unknown the others are OPERATION_NOT_ATTEMPTED. Versions: v2
+the first to know PRODUCER_FENCED; v3 flexible; v4 and v5 are for brokers: several transactions in one request, some of
+which only ask whether partitions have joined (KIP-890); v5 knows TRANSACTION_ABORTABLE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
+from kproc.broker.peers.coordinator_call import Fields, Item, Outcome
+from kproc.broker.peers.owners import Join
+from kproc.broker.peers.transaction_call import ADD, TRANSACTIONS, VERIFY, as_known, to_add
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import check_needs, denied_topics, on_cluster
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.transaction.messages import AddRequest
+from kproc.broker.transaction.state import EPOCH_PER_TRANSACTION
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_FENCED_SINCE: Final = 2
+_OF_BROKERS_SINCE: Final = 4
+
+
+@api(
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    versions=(0, 5),
+    rows=(
+        rows_at(
+            "transactions.topics.partitions", "results_by_transaction.topic_results.results_by_partition"
+        ),
+        rows_at("v3_and_below_topics.partitions", "results_by_topic_v3_and_below.results_by_partition"),
+    ),
+)
+def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> None:
+    if context.api_version >= _OF_BROKERS_SINCE:
+        check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
+    transactions = _transactions_of(context.api_version, request)
+
+    def on_done(codes: list[Sequence[int]]) -> None:
+        results = [_results(each, codes_of) for each, codes_of in zip(transactions, codes, strict=True)]
+        context.reply(_answer(context.api_version, transactions, results))
+
+    join: Join[Sequence[int]] = Join([()] * len(transactions), on_done)
+    if not transactions:
+        on_done([])
+    for at, transaction in enumerate(transactions):
+        _ask(context, transaction, join.taker(at))
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    if "transactions" in request:
+        return {"error_code": int(code), "results_by_transaction": []}
+    transactions = _transactions_of(0, request)
+    results = [_results(each, [int(code)] * len(_keys(each))) for each in transactions]
+    return _answer(0, transactions, results)
+
+
+def _transactions_of(version: int, request: Fields) -> list[Fields]:
+    """The transactions of a request in the shape of v4."""
+    if version >= _OF_BROKERS_SINCE:
+        return list(request["transactions"])
+    names = ("transactional_id", "producer_id", "producer_epoch", "topics")
+    return [{name: request[f"v3_and_below_{name}"] for name in names} | {"verify_only": False}]
+
+
+def _keys(transaction: Fields) -> list[tuple[str, int]]:
+    return [(topic["name"], index) for topic in transaction["topics"] for index in topic["partitions"]]
+
+
+def _refusals(context: RequestContext, transaction: Fields) -> list[int]:
+    """The code of each partition if some of them cannot join; of the others the transaction is not asked, either."""
+    keys, name = _keys(transaction), transaction["transactional_id"]
+    hidden: Collection[str] = ()
+    if context.api_version < _OF_BROKERS_SINCE:  # Brokers have asked.
+        if not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+            return [int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)] * len(keys)
+        # What coordinators keep is theirs, whatever rights a client has.
+        others = [topic for topic, _ in keys if topic not in INTERNAL_TOPICS]
+        hidden = {*INTERNAL_TOPICS, *denied_topics(context, Operation.WRITE, others)}
+    image = context.services.image
+    codes = [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if key[0] in hidden
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if image.partition(*key) is None
+        else ErrorCode.NONE
+        for key in keys
+    ]
+    return [int(code or ErrorCode.OPERATION_NOT_ATTEMPTED) for code in codes] if any(codes) else []
+
+
+def _ask(context: RequestContext, transaction: Fields, on_codes: Callable[[Sequence[int]], None]) -> None:
+    """Ask the coordinator of one transaction, unless a partition cannot join."""
+    keys, version = _keys(transaction), context.api_version
+    refusals = _refusals(context, transaction)
+    if refusals:
+        on_codes(refusals)
+        return
+    if not transaction["transactional_id"]:
+        on_codes([int(ErrorCode.INVALID_REQUEST)] * len(keys))
+        return
+
+    def on_outcomes(outcomes: list[Outcome]) -> None:
+        (outcome,) = outcomes
+        codes = outcome["codes"] if isinstance(outcome, dict) else [outcome] * len(keys)
+        on_codes([as_known(code, version, _FENCED_SINCE) for code in codes])
+
+    client_version = EPOCH_PER_TRANSACTION if version >= _OF_BROKERS_SINCE else 0
+    asked = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
+    item: Item = to_add(transaction["transactional_id"], asked)
+    TRANSACTIONS.ask(context, VERIFY if transaction["verify_only"] else ADD, [item], on_outcomes)
+
+
+def _results(transaction: Fields, codes: Sequence[int]) -> list[Fields]:
+    """The rows of a transaction's topics, with the codes of its partitions in their order."""
+    left = iter(codes)
+    return [
+        {
+            "name": topic["name"],
+            "results_by_partition": [
+                {"partition_index": index, "partition_error_code": next(left)}
+                for index in topic["partitions"]
+            ],
+        }
+        for topic in transaction["topics"]
+    ]
+
+
+def _answer(version: int, transactions: list[Fields], results: list[list[Fields]]) -> Fields:
+    if version < _OF_BROKERS_SINCE:
+        return {"results_by_topic_v3_and_below": results[0]}
+    rows = [
+        {"transactional_id": each["transactional_id"], "topic_results": topics}
+        for each, topics in zip(transactions, results, strict=True)
+    ]
+    return {"error_code": int(ErrorCode.NONE), "results_by_transaction": rows}

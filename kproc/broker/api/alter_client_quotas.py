@@ -1,0 +1,38 @@
+"""AlterClientQuotas (key 49), versions 0-1 (KIP-546).
+
+Users, client ids and addresses, each with its defaults; see cluster/client_quotas.py for the keys and the checks.
+Versions: v1 flexible.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(
+    ApiKey.ALTER_CLIENT_QUOTAS,
+    versions=(0, 1),
+    needs=(on_cluster(Operation.ALTER_CONFIGS),),
+    rows=(rows_at("entries", "entries", validate=partial(check_size, "alter_client_quotas")),),
+)
+def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
+    answer_with_reply(context, "alter_client_quotas", request, request=request, error_response=error_response)
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    rows = [
+        {"error_code": code, "error_message": message, "entity": entry["entity"]}
+        for entry in request["entries"]
+    ]
+    return {"entries": rows}

@@ -1,0 +1,79 @@
+"""AlterPartitionReassignments (key 45), versions 0-1: a partition may be assigned to this broker, where it is.
+
+Anything else is refused in Kafka's words: there is no other broker. With kproc.clamp.replication.factor the other
+brokers of an assignment are overlooked. Versions: v1 whether the number of replicas may change (KIP-860).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.cluster.replication import complaint_about_assignment
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+
+Row = dict[str, Any]
+
+
+@api(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    versions=(0, 1),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("topics.partitions", "responses.partitions"),),
+)
+def handle_alter_partition_reassignments(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    responses = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                _result(context.services, topic["name"], wanted) for wanted in topic["partitions"]
+            ],
+        }
+        for topic in request["topics"]
+    ]
+    return {
+        "allow_replication_factor_change": request.get("allow_replication_factor_change", True),
+        "error_code": int(ErrorCode.NONE),
+        "error_message": None,
+        "responses": responses,
+    }
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {
+        "allow_replication_factor_change": True,  # As in Kafka whatever was asked.
+        "error_code": int(code),
+        "error_message": message,
+        "responses": [
+            {
+                "name": topic["name"],
+                "partitions": [_row(each["partition_index"], code, message) for each in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ],
+    }
+
+
+def _result(services: Services, name: str, wanted: dict[str, Any]) -> Row:
+    index, replicas = wanted["partition_index"], wanted["replicas"]
+    if services.image.topic(name) is None:
+        return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+    if services.image.partition(name, index) is None:
+        return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    if replicas is None:  # Null cancels.
+        return _row(index, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
+    complaint = complaint_about_assignment(replicas, services.config)
+    if complaint is not None:
+        return _row(index, ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
+    return _row(index, ErrorCode.NONE, None)
+
+
+def _row(index: int, code: int, message: str | None) -> Row:
+    return {"partition_index": index, "error_code": int(code), "error_message": message}

@@ -1,0 +1,72 @@
+"""AlterReplicaLogDirs (key 34), versions 1-2: there is one directory, so whatever is to be moved there is there.
+
+Any other path is LOG_DIR_NOT_FOUND, as in Kafka, and a name that its directory's suffix while it moves
+(`-0.<32 digits>-future`) makes longer than 255 characters is INVALID_TOPIC_EXCEPTION. Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_NAME_CHARACTERS_MAX = 255 - len(".-future") - 32
+
+
+@api(
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    versions=(1, 2),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("dirs.topics.partitions", "results.partitions"),),
+)
+def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    image = context.services.image
+    ours = str(Path(context.services.config.log_dirs).absolute())
+    # By topic, as the answer has no directories.
+    codes: dict[str, dict[int, int]] = {}
+    for directory in request["dirs"]:
+        for topic in directory["topics"]:
+            for index in topic["partitions"]:
+                code = _code(image, topic["name"], index, is_there=directory["path"] == ours)
+                codes.setdefault(topic["name"], {})[index] = int(code)
+    return _answer(codes)
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    codes: dict[str, dict[int, int]] = {}
+    for directory in request["dirs"]:
+        for topic in directory["topics"]:
+            codes.setdefault(topic["name"], {}).update(dict.fromkeys(topic["partitions"], code))
+    return _answer(codes)
+
+
+def _code(image: ClusterImage, name: str, index: int, *, is_there: bool) -> ErrorCode:
+    if len(f"{name}-{index}") > _NAME_CHARACTERS_MAX:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if not is_there:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if image.partition(name, index) is None else ErrorCode.NONE
+
+
+def _answer(codes: dict[str, dict[int, int]]) -> dict[str, Any]:
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [
+                    {"partition_index": index, "error_code": code} for index, code in rows.items()
+                ],
+            }
+            for name, rows in codes.items()
+        ]
+    }

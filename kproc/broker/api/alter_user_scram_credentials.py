@@ -1,0 +1,33 @@
+"""AlterUserScramCredentials (key 51), version 0 (KIP-554).
+
+A client sends the salted password. The keys that a login is checked with are derived here; it goes no further.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.broker.security.sasl.scram import keys_for_password
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_OPERATION: Final = "alter_user_scram_credentials"
+
+
+@api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), needs=(on_cluster(Operation.ALTER),))
+def handle_alter_user_scram_credentials(context: RequestContext, request: dict[str, Any]) -> None:
+    check_size(_OPERATION, request)  # Before its keys are derived.
+    body = {**request, "upsertions": [keys_for_password(row) for row in request["upsertions"]]}
+    answer_with_reply(context, _OPERATION, body, request=request, error_response=error_response)
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    names = dict.fromkeys(row["name"] for row in [*request["deletions"], *request["upsertions"]])
+    rows = [{"user": name, "error_code": int(code), "error_message": message} for name in names]
+    return {"results": rows}

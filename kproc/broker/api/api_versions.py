@@ -1,0 +1,56 @@
+"""ApiVersions (key 18), versions 0-4.
+
+What this broker serves, read from the registry. A version we do not know is answered in the shape of v0 with
+UNSUPPORTED_VERSION and our ranges, and the connection stays (KIP-511); request/dispatch.py sees to that,
+because such a body must not be parsed. The response header is v0 in every version.
+Versions: v3 client software name and version, features (KIP-584), flexible; v4 features with a minimum of 0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from kproc.broker.cluster import features
+from kproc.broker.request.context import RequestContext
+from kproc.broker.request.registry import advertised, api
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+# Kafka's rule for clientSoftwareName and clientSoftwareVersion: letters and digits, inside also `-` and `.`.
+_SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
+_SINCE: Final = 3  # The first version in which a client names its software.
+
+
+@api(ApiKey.API_VERSIONS, versions=(0, 4))
+def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    """List the served APIs; refuse a client name that breaks Kafka's rule, as Kafka does."""
+    if context.api_version < _SINCE:
+        return answer(ErrorCode.NONE, context.services.served)
+    if not names_its_software(context.api_version, request):
+        return answer(ErrorCode.INVALID_REQUEST, context.services.served)
+    context.note_client(request["client_software_name"], request["client_software_version"])
+    return {
+        **answer(ErrorCode.NONE, context.services.served),
+        **features.advertised(context.services.image, context.api_version),
+    }
+
+
+def names_its_software(version: int, request: Any) -> bool:
+    """Whether the client says what it is by Kafka's rule, or need not."""
+    names = (request[field] for field in ("client_software_name", "client_software_version"))
+    return version < _SINCE or all(map(_SOFTWARE.fullmatch, names))
+
+
+def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "api_keys": []}
+
+
+def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:
+    """The response's fields; every error carries the ranges, so that a client can choose again."""
+    ranges = [
+        {"api_key": key, "min_version": lo, "max_version": hi}
+        for key, lo, hi in advertised()
+        if served is None or key in served
+    ]
+    return {"error_code": int(code), "api_keys": ranges}

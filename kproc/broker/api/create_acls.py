@@ -1,0 +1,36 @@
+"""CreateAcls (key 30), versions 1-3: rules about who may do what; see cluster/acls.py for the checks.
+
+SECURITY_DISABLED for each without an authorizer. Versions: v2 flexible; v3 user resources.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(
+    ApiKey.CREATE_ACLS,
+    versions=(1, 3),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("creations", "results", validate=partial(check_size, "create_acls")),),
+)
+def handle_create_acls(context: RequestContext, request: dict[str, Any]) -> None:
+    if context.services.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+    answer_with_reply(context, "create_acls", request, request=request, error_response=error_response)
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"results": [{"error_code": code, "error_message": message} for _ in request["creations"]]}

@@ -1,0 +1,67 @@
+"""CreateDelegationToken (key 38), versions 1-3.
+
+The owner is who asks, or since v3 another user, for whom CREATE_TOKENS is needed. Differs from Kafka: an owner without
+a type is INVALID_PRINCIPAL_TYPE, there an unknown error. Versions: v2 flexible; v3 owner and requester (KIP-373).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.api.delegation_tokens import ERROR_TIME, Name, may_ask, requester_of
+from kproc.broker.cluster.delegation_tokens import creation_fields
+from kproc.broker.peers.controller_call import answer_with_reply
+from kproc.broker.request.registry import api
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.principal import USER, Principal
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(ApiKey.CREATE_DELEGATION_TOKEN, versions=(1, 3))
+def handle_create_delegation_token(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
+    requester = requester_of(context)
+    owner = _owner(request) or requester
+    renewers = [(each["principal_type"], each["principal_name"]) for each in request["renewers"]]
+    code = _complaint(context, owner, requester, renewers)
+    if code != ErrorCode.NONE:
+        return creation_fields(owner, requester, code, ERROR_TIME)
+    body = {
+        "requester": requester,
+        "owner": owner,
+        "renewers": renewers,
+        "max_lifetime": request["max_lifetime"],
+    }
+
+    def failed(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+        return creation_fields(owner, requester, ErrorCode(code), ERROR_TIME)
+
+    answer_with_reply(context, "create_delegation_token", body, request=request, error_response=failed)
+    return None
+
+
+def _owner(request: dict[str, Any]) -> Name | None:
+    name = request.get("owner_principal_name")
+    return (request.get("owner_principal_type") or "", name) if name else None
+
+
+def _complaint(context: RequestContext, owner: Name, requester: Name, renewers: list[Name]) -> ErrorCode:
+    if not may_ask(context):
+        return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+    if not owner[0]:
+        return ErrorCode.INVALID_PRINCIPAL_TYPE
+    if owner != requester and not context.is_allowed(
+        Operation.CREATE_TOKENS, ResourceType.USER, str(Principal(*owner))
+    ):
+        return ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    if any(kind != USER for kind, _ in renewers):
+        return ErrorCode.INVALID_PRINCIPAL_TYPE
+    return ErrorCode.NONE
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    owner = _owner(request) or ("", "")
+    return creation_fields(owner, ("", ""), ErrorCode(code), ERROR_TIME)

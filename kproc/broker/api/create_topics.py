@@ -1,0 +1,77 @@
+"""CreateTopics (key 19), versions 2-7.
+
+Partitions of -1 take num.partitions; a replication factor is -1 or 1, because one host keeps one replica.
+The answer comes when every Handler knows the topic, so a Metadata request on any connection then finds it.
+Differs from Kafka: `timeout_ms` is not looked at, since nothing here waits for another machine. Versions: v4
+counts of -1 (KIP-464, accepted in all of ours); v5 counts and configs in the answer; v6 refuses what is above the
+client's controller_mutation_rate; v7 topic id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.cluster.topic_changes import creation_error
+from kproc.broker.peers.controller_call import answer_with_reply, check_size, with_client
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied, denied_topics, has_on_cluster
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+
+
+@api(
+    ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    # The answer tells the configs of each topic, which makes a row as dear as many of other APIs.
+    rows=(
+        rows_at("topics", "topics", size=20, unique=("name",), validate=partial(check_size, "create_topics")),
+    ),
+)
+def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
+    names = [topic["name"] for topic in request["topics"]]
+    refused: Collection[str] = ()
+    if not has_on_cluster(context, Operation.CREATE):
+        refused = denied_topics(context, Operation.CREATE, names)
+    shown = (name for name in names if name not in refused)
+    hidden = denied(context, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, shown, is_question=True)
+    asked = {
+        "topics": [topic for topic in request["topics"] if topic["name"] not in refused],
+        "validate_only": request["validate_only"],
+    }
+    complete = partial(_complete, refused, hidden)
+    body = with_client(context, asked, strict_since=_REFUSED_SINCE)
+    answer_with_reply(
+        context,
+        "create_topics",
+        body,
+        request=asked,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(asked["topics"]),
+    )
+
+
+def _complete(refused: Collection[str], hidden: Collection[str], reply: dict[str, Any]) -> dict[str, Any]:
+    """Add the topics that may not be made; hide the configs of those whose configs may not be read."""
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    rows = [
+        {**creation_error(row["name"], ErrorCode.NONE, None), "topic_id": row["topic_id"]}
+        | {"topic_config_error_code": int(code)}
+        if row["name"] in hidden and not row["error_code"]
+        else row
+        for row in reply["topics"]
+    ]
+    return {"topics": [*rows, *(creation_error(name, code, "Authorization failed.") for name in refused)]}
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"topics": [creation_error(topic["name"], code, message) for topic in request["topics"]]}

@@ -1,0 +1,54 @@
+"""DeleteGroups (key 42), versions 0-2.
+
+A group without members goes with its committed offsets; one with members stays (NON_EMPTY_GROUP). Versions: v2
+flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.request.context import RequestContext
+
+_NAME: Final = "delete_groups"
+
+
+@api(ApiKey.DELETE_GROUPS, versions=(0, 2), rows=(rows_at("groups_names", "results"),))
+def handle_delete_groups(context: RequestContext, request: Fields) -> None:
+    group_ids = list(dict.fromkeys(request["groups_names"]))
+    refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)
+    asked = [group_id for group_id in group_ids if group_id not in refused]
+
+    def on_done(outcomes: list[Outcome]) -> None:
+        codes = dict.fromkeys(group_ids, int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        codes |= dict(zip(asked, outcomes, strict=True))
+        context.reply(
+            {"results": [{"group_id": group_id, "error_code": code} for group_id, code in codes.items()]}
+        )
+
+    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    return {
+        "results": [{"group_id": group_id, "error_code": int(code)} for group_id in request["groups_names"]]
+    }
+
+
+@GROUPS.operation(_NAME)
+def _serve(
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, _wanted: Any, on_outcome: OnOutcome
+) -> None:
+    coordinator.delete_group(group_id, lambda code: on_outcome(int(code)))

@@ -1,0 +1,92 @@
+"""DeleteRecords (key 21), versions 0-2.
+
+The log begins at the offset asked for, -1 being the high watermark; whole segments below it go. The new start is in
+log-start-offset-checkpoint, and synced, before the answer. Differs from Kafka, which writes that file once a minute
+and may forget a deletion in a crash; and `timeout_ms` is not looked at, since there is no follower to wait for.
+Versions: v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.calls.calls import FromImage, Lost
+from kproc.broker.calls.cleaner_calls import WRITE_CHECKPOINTS, Done
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.peers.forwarding import Answer, OnAnswer, answer_by_topic, operation
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+
+_OPERATION: Final = "delete_records"
+_HIGH_WATERMARK: Final = -1
+_UNKNOWN: Final = -1
+
+
+@api(ApiKey.DELETE_RECORDS, versions=(0, 2), rows=(rows_at("topics.partitions", "topics.partitions"),))
+def handle_delete_records(context: RequestContext, request: dict[str, Any]) -> None:
+    topics = [
+        (topic["name"], [(row["partition_index"], row["offset"]) for row in topic["partitions"]])
+        for topic in request["topics"]
+    ]
+    answer_by_topic(context, _OPERATION, topics, Operation.DELETE)
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_failed(row["partition_index"], code) for row in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _failed(index: int, code: int, _message: str | None = None) -> Answer:
+    return {"partition_index": index, "low_watermark": _UNKNOWN, "error_code": int(code)}
+
+
+@operation(_OPERATION, _failed)
+def serve(services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer) -> None:
+    """Move one log's start, and answer when that is on the disk."""
+    index = partition.index
+    topic = services.image.topics_by_name[name]
+    try:
+        if topic.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        owned = services.partitions.get(name, partition)
+        log = owned.log
+        if log.config.cleanup_policy == {
+            "compact"
+        }:  # Only the newest record of a key may replace a record there.
+            raise KafkaError(ErrorCode.POLICY_VIOLATION)
+        before = log.start_offset
+        start = log.advance_start(log.high_watermark if offset == _HIGH_WATERMARK else offset)
+    except KafkaError as error:
+        on_answer(_failed(index, error.code))
+        return
+    except OSError:  # The log is offline.
+        on_answer(_failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
+        return
+    answer = {"partition_index": index, "low_watermark": start, "error_code": int(ErrorCode.NONE)}
+    if not start:
+        on_answer(answer)
+        return
+    if start != before:
+        owned.after_start_moved()
+
+    # Also where it began there already: whoever moved it there may not have heard that it is on the disk.
+    def on_reply(reply: Done | Lost) -> None:
+        if isinstance(reply, Lost):  # The next cleaner writes it within a minute, but nobody knows that now.
+            on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
+        else:
+            on_answer(answer if reply.error is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))
+
+    services.peers.ask_cleaner(WRITE_CHECKPOINTS, FromImage(services.image.version), on_reply)

@@ -1,0 +1,108 @@
+"""DeleteTopics (key 20), versions 1-6.
+
+The topic is gone from Metadata when the answer comes; its files are renamed at once and removed after
+file.delete.delay.ms. delete.topic.enable=false refuses all of it.
+Versions: v4 flexible; v5 error messages, and refuses what is above the client's
+controller_mutation_rate; v6 topics by id (KIP-516).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
+from kproc.broker.peers.controller_call import answer_with_reply, check_size, with_client
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import REFUSALS, denied, denied_topics, has_on_cluster
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+# Below v3 TOPIC_DELETION_DISABLED has no meaning for a client.
+_DELETION_DISABLED_SINCE = 3
+_REFUSED_SINCE = 5  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+
+
+@api(
+    ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    rows=(
+        rows_at(
+            "topics", "responses", unique=("name", "topic_id"), validate=partial(check_size, "delete_topics")
+        ),
+        rows_at("topic_names", "responses", unique=("name",), validate=partial(check_size, "delete_topics")),
+    ),
+)
+def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
+    if not context.services.config.delete_topic_enable:
+        known = context.api_version >= _DELETION_DISABLED_SINCE
+        code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
+        return error_response(request, code, "Topic deletion is disabled.")
+    wishes = _wishes(request)
+    refused = _refused(context, wishes)
+    asked = {"topics": [wish for at, wish in enumerate(wishes) if at not in refused]}
+
+    def complete(reply: dict[str, Any]) -> dict[str, Any]:
+        # Behind all others: no place tells a topic that exists from one that does not.
+        once = {(row["name"], row["topic_id"]): row for row in refused.values()}
+        return {"responses": [*reply["responses"], *once.values()]}
+
+    body = with_client(context, asked, strict_since=_REFUSED_SINCE)
+    answer_with_reply(
+        context,
+        "delete_topics",
+        body,
+        request=asked,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(asked["topics"]),
+    )
+    return None
+
+
+def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The answers to those wishes that the client may not have, by position.
+
+    Who may not describe a topic does not learn from its name whether it exists, nor from its id what its name is.
+    """
+    if context.services.authorizer is None or has_on_cluster(context, Operation.DELETE):
+        return {}
+    image = context.services.image
+    found = [
+        topic.name if (topic := image.topic_by_id(wish["topic_id"])) is not None else wish["name"]
+        for wish in wishes
+    ]
+    names = [name for name in found if name is not None]
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names)
+    kept = denied_topics(context, Operation.DELETE, names)
+    refused = {}
+    for at, (wish, name) in enumerate(zip(wishes, found, strict=True)):
+        is_named = wish["name"] is not None
+        is_unclear = is_named != (wish["topic_id"] == NO_TOPIC_ID)
+        # Of a name that may be seen the controller says whether there is such a topic.
+        is_absent = is_named and name not in hidden and image.topic(name) is None
+        is_denied = name in kept or (is_named and name in hidden)
+        if is_denied and not is_unclear and not is_absent:
+            shown = wish["name"] if name in hidden else name
+            refused[at] = _row({**wish, "name": shown}, *REFUSALS[ResourceType.TOPIC])
+    return refused
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"responses": [_row(wish, code, message) for wish in _wishes(request)]}
+
+
+def _row(wish: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {**wish, "error_code": int(code), "error_message": message}
+
+
+def _wishes(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The topics to delete in the shape of v6: name and id, one of them empty."""
+    if "topics" in request:
+        return [{"name": topic["name"], "topic_id": topic["topic_id"]} for topic in request["topics"]]
+    return [{"name": name, "topic_id": NO_TOPIC_ID} for name in request["topic_names"]]

@@ -1,0 +1,31 @@
+"""DescribeAcls (key 29), versions 1-3: the rules that a filter means.
+
+SECURITY_DISABLED without an authorizer: tools ask for ACLs at their start, and take this code as "there are none here"
+(any other as a broken cluster). Versions: v2 flexible; v3 user resources.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.cluster.acls import describe
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(ApiKey.DESCRIBE_ACLS, versions=(1, 3), needs=(on_cluster(Operation.DESCRIBE),))
+def handle_describe_acls(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    if context.services.authorizer is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
+    resources = describe(context.services.image.acls, request)
+    return {"error_code": int(ErrorCode.NONE), "error_message": "", "resources": resources}
+
+
+def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message, "resources": []}

@@ -1,0 +1,34 @@
+"""DescribeClientQuotas (key 48), versions 0-1 (KIP-546).
+
+A filter names exact entities, their defaults, or all of a type; `strict` leaves out entities of further types.
+Versions: v1 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), needs=(on_cluster(Operation.DESCRIBE_CONFIGS),))
+def handle_describe_client_quotas(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    found = context.services.image.client_quotas.describe(request["components"], strict=request["strict"])
+    entries = [
+        {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
+            "values": [{"key": key, "value": value} for key, value in quotas.items()],
+        }
+        for entity, quotas in found
+    ]
+    return {"error_code": 0, "error_message": "", "entries": entries}
+
+
+def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"error_code": code, "error_message": message, "entries": None}

@@ -1,0 +1,71 @@
+"""DescribeDelegationToken (key 41), versions 1-3.
+
+Shown are the tokens that the client owns, asked for or may renew, and those that it may describe: by DESCRIBE on the
+token, or by DESCRIBE_TOKENS on its owner. Versions: v2 flexible; v3 requester (KIP-373).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.api.delegation_tokens import Name, may_ask, requester_of
+from kproc.broker.cluster.records import DelegationTokenSet
+from kproc.broker.request.registry import api
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.security.principal import Principal
+from kproc.broker.security.tokens import token_hmac, token_key
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(1, 3))
+def handle_describe_delegation_token(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    if not may_ask(context):
+        return error_response(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, None)
+    key = token_key(context.services.config)
+    if key is None:
+        return error_response(request, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, None)
+    owners: set[Name] | None = None
+    if request["owners"] is not None:
+        owners = {(each["principal_type"], each["principal_name"]) for each in request["owners"]}
+    shown = [
+        _row(token, key)
+        for token in context.services.image.delegation_tokens.values()
+        if (owners is None or not owners.isdisjoint(_concerned(token))) and _may_see(context, token)
+    ]
+    return {"error_code": int(ErrorCode.NONE), "tokens": shown}
+
+
+def _concerned(token: DelegationTokenSet) -> set[Name]:
+    """Whose token it is, who has asked for it, and who may renew it."""
+    return {token.owner, token.requester, *token.renewers}
+
+
+def _may_see(context: RequestContext, token: DelegationTokenSet) -> bool:
+    return (
+        requester_of(context) in _concerned(token)
+        or context.is_allowed(Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id)
+        or context.is_allowed(Operation.DESCRIBE_TOKENS, ResourceType.USER, str(Principal(*token.owner)))
+    )
+
+
+def _row(token: DelegationTokenSet, key: bytes) -> dict[str, Any]:
+    return {
+        "principal_type": token.owner[0],
+        "principal_name": token.owner[1],
+        "token_requester_principal_type": token.requester[0],
+        "token_requester_principal_name": token.requester[1],
+        "issue_timestamp": token.issued_ms,
+        "expiry_timestamp": token.expires_ms,
+        "max_timestamp": token.max_ms,
+        "token_id": token.token_id,
+        "hmac": token_hmac(key, token.token_id),
+        "renewers": [{"principal_type": kind, "principal_name": name} for kind, name in token.renewers],
+    }
+
+
+def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "tokens": []}

@@ -1,0 +1,85 @@
+"""DescribeLogDirs (key 35), versions 1-5.
+
+One directory, sizes as they are on the disk. The cleaner reads them: there may be many files, and a Handler must not
+wait for them. Versions: v2 flexible; v3 an error for the whole answer; v4 total and usable bytes (KIP-827); v5 whether
+the directory is cordoned, which ours never is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.cleaner_calls import DESCRIBE_LOG_DIR, LogDirAsked, LogDirUsage
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+Wanted = list[tuple[str, list[int]]]
+
+
+@api(
+    ApiKey.DESCRIBE_LOG_DIRS,
+    versions=(1, 5),
+    needs=(on_cluster(Operation.DESCRIBE),),
+    rows=(rows_at("topics.partitions", "results.topics.partitions"),),
+)
+def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
+    wanted = _wanted(context.services.image, request["topics"])
+
+    def on_reply(reply: LogDirUsage | Lost) -> None:
+        if isinstance(reply, Lost):
+            context.reply(error_response(request, ErrorCode.REQUEST_TIMED_OUT, None))
+        else:
+            context.reply(_answer(wanted, reply))
+
+    context.services.peers.ask_cleaner(DESCRIBE_LOG_DIR, LogDirAsked(wanted), on_reply)
+
+
+def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "results": []}
+
+
+def _wanted(image: ClusterImage, topics: list[dict[str, Any]] | None) -> Wanted:
+    """The partitions asked for that exist, null meaning all; Kafka leaves the others out without a word."""
+    if topics is None:
+        return [(topic.name, list(range(len(topic.partitions)))) for topic in image.topics_by_name.values()]
+    wanted = []
+    for row in topics:
+        indexes = [
+            index
+            for index in dict.fromkeys(row["partitions"])
+            if image.partition(row["topic"], index) is not None
+        ]
+        if indexes:
+            wanted.append((row["topic"], indexes))
+    return wanted
+
+
+def _answer(wanted: Wanted, usage: LogDirUsage) -> dict[str, Any]:
+    rows = [
+        {
+            "name": name,
+            "partitions": [
+                {"partition_index": index, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+                for index, size in zip(indexes, sizes, strict=True)
+            ],
+        }
+        for (name, indexes), sizes in zip(wanted, usage.sizes, strict=True)
+    ]
+    directory = {
+        "error_code": int(ErrorCode.NONE),
+        "log_dir": usage.log_dir,
+        "topics": rows,
+        "total_bytes": usage.total_bytes,
+        "usable_bytes": usage.usable_bytes,
+        "is_cordoned": False,
+    }
+    return {"error_code": int(ErrorCode.NONE), "results": [directory]}

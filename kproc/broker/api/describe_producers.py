@@ -1,0 +1,115 @@
+"""DescribeProducers (key 61), version 0: the idempotent producers that a partition remembers (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.cluster.topic_names import complaint_about
+from kproc.broker.peers.forwarding import Answer, OnAnswer, gather_allowed, operation
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.security.acl import Operation
+from kproc.broker.storage.producer_state import NO_SEQUENCE, ProducerEntry
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+
+_OPERATION: Final = "describe_producers"
+
+
+@api(
+    ApiKey.DESCRIBE_PRODUCERS,
+    versions=(0, 0),
+    rows=(rows_at("topics.partition_indexes", "topics.partitions"),),
+)
+def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:
+    topics = [(topic["name"], topic["partition_indexes"]) for topic in request["topics"]]
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {"name": name, "partitions": [_explained(next(rows), name) for _ in indexes]}
+                    for name, indexes in topics
+                ]
+            }
+        )
+
+    parts = [(name, index, None) for name, indexes in topics for index in indexes]
+    gather_allowed(context, _OPERATION, parts, Operation.READ, on_done)
+
+
+def _explained(row: Answer, name: str) -> Answer:
+    """Why a partition is not there, in Kafka's words."""
+    if row["error_code"] not in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ):
+        return row
+    if complaint := complaint_about(name):
+        return _failed(row["partition_index"], ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
+    if row["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return row
+    return {**row, "error_message": "This server does not host this topic-partition."}
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_failed(index, code, message) for index in topic["partition_indexes"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _failed(index: int, code: int, message: str | None) -> Answer:
+    return {
+        "partition_index": index,
+        "error_code": int(code),
+        "error_message": message,
+        "active_producers": [],
+    }
+
+
+def _last_timestamp(entry: ProducerEntry) -> int:
+    """The newest record's, or that of the marker behind it."""
+    has_ended = entry.coordinator_epoch >= 0 and entry.open_txn_offset < 0
+    return entry.last_timestamp if has_ended or not entry.batches else entry.batches[-1][3]
+
+
+@operation(_OPERATION, _failed)
+def serve(
+    services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
+) -> None:
+    """The producers of one of our logs."""
+    try:
+        entries = services.partitions.get(name, partition).log.producers.entries()
+    except KafkaError as error:
+        on_answer(_failed(partition.index, error.code, error.message))
+        return
+    producers = [
+        {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.batches[-1][0] if entry.batches else NO_SEQUENCE,
+            "last_timestamp": _last_timestamp(entry),
+            "coordinator_epoch": entry.coordinator_epoch,
+            "current_txn_start_offset": entry.open_txn_offset,
+        }
+        for entry in entries
+    ]
+    on_answer(
+        {
+            "partition_index": partition.index,
+            "error_code": int(ErrorCode.NONE),
+            "error_message": None,
+            "active_producers": producers,
+        }
+    )

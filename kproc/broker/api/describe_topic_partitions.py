@@ -1,0 +1,123 @@
+"""DescribeTopicPartitions (key 75), version 0: Metadata in pages (KIP-966).
+
+Topics come in the order of their names. At most `response_partition_limit` partitions fit in an answer (and
+max.request.partition.size.limit); the cursor says where the next page begins.
+Differs from Kafka: a page also has at most max.request.partition.size.limit topics, because those without partitions
+take no room otherwise. Topics that the client may not describe stand in the page where their names belong, not in each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
+from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
+from kproc.broker.cluster.topic_names import complaint_about
+from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+Cursor = dict[str, Any]
+
+
+@api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), rows_max=20_000)
+def handle_describe_topic_partitions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    services, cursor = context.services, request["cursor"]
+    asks_for_all = not request["topics"]
+    names = _names(services.image, request["topics"], cursor)
+    page_max = services.config.max_request_partition_size_limit
+    room = max(1, min(page_max, request["response_partition_limit"]))
+    rows: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
+    following: Cursor | None = None
+    for name in names:
+        first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
+        # As in Kafka also before a topic that is not there.
+        if not room or len(rows) + len(refused) >= page_max:
+            following = {"topic_name": name, "partition_index": 0}
+            break
+        if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, (name,), is_question=asks_for_all):
+            if not asks_for_all:
+                refused.append(_refused(name))
+            continue
+        topic = services.image.topic(name)
+        node_id = services.config.node_id
+        row = _missing(name) if topic is None else _topic_row(topic, node_id, first, room)
+        row["topic_authorized_operations"] = operations_on(context, ResourceType.TOPIC, name)
+        rows.append(row)
+        if topic is None:
+            continue
+        if first + room < len(topic.partitions):
+            following = {"topic_name": name, "partition_index": first + room}
+            break
+        room -= max(0, len(topic.partitions) - first)
+    return {"topics": [*rows, *refused], "next_cursor": following}
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    rows = [{**_missing(topic["name"]), "error_code": int(code)} for topic in request["topics"]]
+    return {"topics": rows, "next_cursor": None}
+
+
+def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> list[str]:
+    """The topics of this page and of those after it: none named means all."""
+    names = sorted({topic["name"] for topic in wanted} or image.topics_by_name)
+    if cursor is None:
+        return names
+    if cursor["partition_index"] < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if wanted and cursor["topic_name"] not in names:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    return [name for name in names if name >= cursor["topic_name"]]
+
+
+def _refused(name: str) -> dict[str, Any]:
+    """It looks the same whether it exists or not."""
+    code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return {**_missing(name), "error_code": code, "is_internal": False}
+
+
+def _missing(name: str) -> dict[str, Any]:
+    is_valid = complaint_about(name) is None
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return {
+        "error_code": int(code),
+        "name": name,
+        "topic_id": NO_TOPIC_ID,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": NOT_TOLD,
+    }
+
+
+def _topic_row(topic: TopicImage, node_id: int, first: int, room: int) -> dict[str, Any]:
+    replicas = [node_id]
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "error_code": int(ErrorCode.NONE),
+                "partition_index": partition.index,
+                "leader_id": node_id,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+                # No replica was ever lost, so none waits to be trusted again.
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+                "offline_replicas": [],
+            }
+            for partition in topic.partitions[first : first + room]
+        ],
+        "topic_authorized_operations": NOT_TOLD,
+    }

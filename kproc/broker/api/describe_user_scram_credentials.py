@@ -1,0 +1,53 @@
+"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): mechanisms and iterations of users, nothing secret."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+
+@api(
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    needs=(on_cluster(Operation.DESCRIBE),),
+    rows=(rows_at("users", "results", unique=("name",)),),
+)
+def handle_describe_user_scram_credentials(
+    context: RequestContext, request: dict[str, Any]
+) -> dict[str, Any]:
+    users = context.services.image.scram_users
+    # Without names: all users.
+    times = Counter(user["name"] for user in request["users"] or [{"name": name} for name in users.names()])
+    results = []
+    for name, count in times.items():
+        code, why, found = ErrorCode.NONE, "", users.of(name)
+        if count > 1:
+            code, found = ErrorCode.DUPLICATE_RESOURCE, {}
+            why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
+        elif not found:
+            code = ErrorCode.RESOURCE_NOT_FOUND
+            why = f"Attempt to describe a user credential that does not exist: {name}"
+        infos = [{"mechanism": number, "iterations": each.iterations} for number, each in found.items()]
+        results.append(
+            {"user": name, "error_code": int(code), "error_message": why, "credential_infos": infos}
+        )
+    return {"error_code": int(ErrorCode.NONE), "error_message": "", "results": results}
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    error = {"error_code": int(code), "error_message": message}
+    # Kafka has a row without a name for each.
+    return {
+        **error,
+        "results": [{"user": "", **error, "credential_infos": []} for _ in request["users"] or ()],
+    }

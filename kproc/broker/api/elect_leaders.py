@@ -1,0 +1,72 @@
+"""ElectLeaders (key 43), versions 0-2: the only replica leads already, so no election is needed.
+
+Preferred and unclean elections are answered alike. Asked for all partitions, Kafka leaves those out that need none.
+Versions: v1 election types (KIP-460) and an error for the whole answer; v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_PREFERRED, _UNCLEAN = 0, 1
+_NOT_NEEDED: Final = "Leader election not needed for topic partition."
+
+
+@api(
+    ApiKey.ELECT_LEADERS,
+    versions=(0, 2),
+    needs=(on_cluster(Operation.ALTER),),
+    rows=(rows_at("topic_partitions.partitions", "replica_election_results.partition_result"),),
+)
+def handle_elect_leaders(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+    election_type = request.get("election_type", _PREFERRED)
+    if election_type not in (_PREFERRED, _UNCLEAN):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
+    image, wanted = context.services.image, request["topic_partitions"]
+    if wanted is None:
+        rows: list[dict[str, Any]] = [
+            {"topic": name, "partition_result": []} for name in image.topics_by_name
+        ]
+    else:
+        rows = [
+            {
+                "topic": topic["topic"],
+                "partition_result": [_result(image, topic["topic"], index) for index in topic["partitions"]],
+            }
+            for topic in wanted
+        ]
+    return {"error_code": int(ErrorCode.NONE), "replica_election_results": rows}
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    rows = [
+        {
+            "topic": topic["topic"],
+            "partition_result": [_row(index, code, message) for index in topic["partitions"]],
+        }
+        for topic in request["topic_partitions"] or []
+    ]
+    return {"error_code": int(code), "replica_election_results": rows}
+
+
+def _result(image: ClusterImage, name: str, index: int) -> dict[str, Any]:
+    if image.topic(name) is None:
+        return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+    if image.partition(name, index) is None:
+        return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+    return _row(index, ErrorCode.ELECTION_NOT_NEEDED, _NOT_NEEDED)
+
+
+def _row(index: int, code: int, message: str | None) -> dict[str, Any]:
+    return {"partition_id": index, "error_code": int(code), "error_message": message}

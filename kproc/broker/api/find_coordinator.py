@@ -1,0 +1,90 @@
+"""FindCoordinator (key 10), versions 0-6.
+
+Every group and every transactional id is coordinated by this broker, whichever Handler does it. The first request makes
+`__consumer_offsets` or `__transaction_state` and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE until it is
+there. Versions: v1 key types; v3 flexible; v4 many keys in one request (KIP-699); v6 share groups, which there are none
+of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
+from kproc.broker.peers.coordinator_topic import when_made
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import REFUSALS, denied
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_GROUP: Final = 0  # Before v1 every key is one.
+# By the type of key: the topic that its coordinators write to, and what a client needs a right on.
+_KINDS: Final = {
+    row.found_by.key_type: (name, row.found_by.resource)
+    for name, row in INTERNAL_TOPICS.items()
+    if row.found_by is not None
+}
+
+Fields = dict[str, Any]
+
+
+@api(ApiKey.FIND_COORDINATOR, versions=(0, 6), rows=(rows_at("coordinator_keys", "coordinators"),))
+def handle_find_coordinator(context: RequestContext, request: Fields) -> None:
+    key_type = request.get("key_type", _GROUP)
+    if key_type not in _KINDS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Coordinators of type {key_type} are not served.")
+
+    topic, resource = _KINDS[key_type]
+    keys = request["coordinator_keys"] if "coordinator_keys" in request else [request["key"]]
+    refused = denied(context, Operation.DESCRIBE, resource, keys)
+    asked = [key for key in keys if key not in refused]
+
+    def on_made(problem: str | None) -> None:
+        failed = _failed(ErrorCode.COORDINATOR_NOT_AVAILABLE, problem)
+        node = _here(context, request) if problem is None else failed
+        context.reply(_answer(request, node, refused, resource))
+
+    if asked:
+        when_made(context, topic, on_made)
+    else:
+        on_made(None)
+
+
+def _here(context: RequestContext, request: Fields) -> Fields:
+    here = {
+        "node_id": context.services.config.node_id,
+        "host": context.advertised_host,
+        "port": context.advertised_port,
+    }
+    # Kafka's own words of success: the code's name where one key was asked for.
+    message = "" if "coordinator_keys" in request else ErrorCode.NONE.name
+    return {**here, "error_code": int(ErrorCode.NONE), "error_message": message}
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    return _answer(request, _failed(code, message))
+
+
+def _failed(code: int, message: str | None) -> Fields:
+    return {"node_id": -1, "host": "", "port": -1, "error_code": int(code), "error_message": message}
+
+
+def _answer(
+    request: Fields,
+    node: Fields,
+    refused: Collection[str] = (),
+    resource: ResourceType = ResourceType.GROUP,
+) -> Fields:
+    """The same for all keys, but for those that the client may not ask for."""
+    code, message = REFUSALS[resource]
+    if "coordinator_keys" in request:
+        refusal = _failed(code, "")
+        rows = ((key, refusal if key in refused else node) for key in request["coordinator_keys"])
+        return {"coordinators": [{"key": key, **each} for key, each in rows]}
+    return _failed(code, message) if refused else node

@@ -1,0 +1,46 @@
+"""Heartbeat (key 12), versions 0-4.
+
+While a coordinator loads, every heartbeat is answered NONE, as in Kafka: the member is very likely still one.
+Versions: v3 static members; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import on_group
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.request.context import RequestContext
+
+_NAME: Final = "heartbeat"
+
+
+@api(ApiKey.HEARTBEAT, versions=(0, 4), needs=(on_group(Operation.READ),))
+def handle_heartbeat(context: RequestContext, request: Fields) -> None:
+    def on_done(outcome: Fields | int) -> None:
+        assert isinstance(outcome, int)
+        code = ErrorCode.NONE if outcome == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else outcome
+        context.reply({"error_code": int(code)})
+
+    wanted = [request["member_id"], request.get("group_instance_id"), request["generation_id"]]
+    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
+
+
+def error_response(_request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    return {"error_code": int(code)}
+
+
+@GROUPS.operation(_NAME)
+def _serve(
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+) -> None:
+    on_outcome(int(coordinator.heartbeat(group_id, *wanted)))

@@ -1,0 +1,138 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
+
+SET, DELETE, APPEND and SUBTRACT (lists only) on topics, this broker, groups and client-metrics subscriptions, each
+resource as a whole; SET and DELETE on the loggers of this broker, whose levels last until it ends. Differs from Kafka:
+a broker setting that this broker does not act on at run time, or does not know, is refused (cluster/broker_config.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import (
+    CHANGE,
+    SET_LOG_LEVELS,
+    Change,
+    Changed,
+    LogLevels,
+    failure_of,
+    fields_of,
+)
+from kproc.broker.cluster.config_changes import RESOURCE_BROKER_LOGGER
+from kproc.broker.cluster.logger_changes import wanted_levels
+from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import refused_resources
+from kproc.broker.security.acl import Operation
+from kproc.common import log_levels
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_OPERATION: Final = "incremental_alter_configs"
+Complete = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@api(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    versions=(0, 1),
+    rows=(
+        rows_at(
+            "resources",
+            "responses",
+            unique=("resource_type", "resource_name"),
+            validate=partial(check_size, _OPERATION),
+        ),
+    ),
+)
+def handle_incremental_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
+    check_size(_OPERATION, request)
+    asked, complete = without_refused(context, request)
+    if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in asked["resources"]):
+        answer_with_reply(
+            context,
+            _OPERATION,
+            asked,
+            request=asked,
+            error_response=error_response,
+            complete=complete,
+            has_any=bool(asked["resources"]),
+        )
+    else:
+        _alter_with_loggers(context, asked, complete)
+
+
+def without_refused(context: RequestContext, request: dict[str, Any]) -> tuple[dict[str, Any], Complete]:
+    """A request to alter configs, less what its client may not alter; and what puts that into the answer."""
+    resources = request["resources"]
+    refused = refused_resources(context, Operation.ALTER_CONFIGS, resources)
+
+    def complete(reply: dict[str, Any]) -> dict[str, Any]:
+        rows = iter(reply["responses"])
+        return {
+            "responses": [
+                _row(resource, refused[at]) if at in refused else next(rows)
+                for at, resource in enumerate(resources)
+            ]
+        }
+
+    asked = [resource for at, resource in enumerate(resources) if at not in refused]
+    return {**request, "resources": asked}, complete
+
+
+def _alter_with_loggers(context: RequestContext, request: dict[str, Any], complete: Complete) -> None:
+    """As in Kafka, levels are this broker's own affair and come first; the metadata's writer gets the rest."""
+    loggers, others = _parted(request["resources"])
+    known = log_levels.effective()
+    levels, errors = wanted_levels(loggers, context.services.config.node_id, known)
+
+    def on_set(failure: KafkaError | None) -> None:
+        if failure is not None:
+            errors.update({at: failure for at in range(len(loggers)) if at not in errors})
+        if others:
+            context.ask_controller(CHANGE, Change(_OPERATION, {**request, "resources": others}), answer)
+        else:
+            answer(Changed({"responses": []}))
+
+    def answer(reply: Changed | Lost) -> None:
+        try:
+            fields = fields_of(reply)
+        except KafkaError as failure:
+            fields = error_response({"resources": others}, failure.code, failure.message)
+        of_loggers = iter([_row(resource, errors.get(at)) for at, resource in enumerate(loggers)])
+        of_others = iter(fields["responses"])
+        kinds = (resource["resource_type"] for resource in request["resources"])
+        rows = [next(of_loggers if kind == RESOURCE_BROKER_LOGGER else of_others) for kind in kinds]
+        context.reply(complete({"responses": rows}))
+
+    if levels and not request["validate_only"]:
+        context.ask_controller(SET_LOG_LEVELS, LogLevels(levels), lambda reply: on_set(failure_of(reply)))
+    else:
+        on_set(None)
+
+
+def _parted(resources: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Loggers, and the others, each in their order."""
+    loggers = [each for each in resources if each["resource_type"] == RESOURCE_BROKER_LOGGER]
+    return loggers, [each for each in resources if each["resource_type"] != RESOURCE_BROKER_LOGGER]
+
+
+def _row(resource: dict[str, Any], error: KafkaError | None) -> dict[str, Any]:
+    return {
+        "error_code": int(ErrorCode.NONE if error is None else error.code),
+        "error_message": None if error is None else error.message,
+        "resource_type": resource["resource_type"],
+        "resource_name": resource["resource_name"],
+    }
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    """Also the shape of AlterConfigs' answer."""
+    error = KafkaError(ErrorCode(code), message)
+    return {"responses": [_row(resource, error) for resource in request["resources"]]}

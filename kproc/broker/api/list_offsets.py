@@ -1,0 +1,196 @@
+"""ListOffsets (key 2), versions 1-11.
+
+Finds the offset for a timestamp, or one of the special ones: -1 latest, -2 earliest, -3 the record with the
+largest timestamp (v7, KIP-734), -4 earliest local (v8) and -5 latest tiered (v9), -6 earliest pending upload
+(v11). Without tiered storage the earliest local offset is the log start, and the tiered ones answer -1 as
+Kafka does for a topic that has no remote storage.
+A client finds nothing from the high watermark on, which is its latest offset: records that were sent with acks=all
+are below it when they are synced.
+A client that reads committed finds nothing from the last stable offset on, which is its latest offset.
+Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5; v10 timeout; v11 -6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.peers.forwarding import Answer, Later, OnAnswer, gather, operation
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied_topics
+from kproc.broker.security.acl import Operation
+from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+from kproc.wire.hot import READ_COMMITTED
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+    from kproc.broker.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+_OPERATION: Final = "list_offsets"
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+# The first version in which a client may ask for a special timestamp; older ones get UNSUPPORTED_VERSION.
+_SINCE: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class Search(NamedTuple):
+    """What is wanted of a partition, and how far the look-up has come: it may take several turns."""
+
+    timestamp: int
+    leader_epoch: int
+    isolation: int
+    progress: TimestampSearch
+
+
+@api(ApiKey.LIST_OFFSETS, versions=(1, 11), rows=(rows_at("topics.partitions", "topics.partitions"),))
+def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
+    """Look up our partitions, ask the owners of the others, answer when all are there."""
+    topics = request["topics"]
+    isolation = request.get("isolation_level", 0)
+    times_asked = Counter(
+        (topic["name"], wanted["partition_index"]) for topic in topics for wanted in topic["partitions"]
+    )
+    denied = denied_topics(context, Operation.DESCRIBE, (topic["name"] for topic in topics))
+    refused: dict[tuple[int, int], Answer] = {}  # By the positions of the topic and of the partition in it.
+    parts: list[tuple[str, int, list[int]]] = []
+    for topic_at, topic in enumerate(topics):
+        name = topic["name"]
+        for part_at, wanted in enumerate(topic["partitions"]):
+            index, timestamp = wanted["partition_index"], wanted["timestamp"]
+            if name in denied:
+                refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            elif times_asked[name, index] > 1:
+                refused[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
+            elif not _is_known(timestamp, context.api_version):
+                refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)
+            else:
+                parts.append((name, index, [timestamp, wanted.get("current_leader_epoch", -1), isolation]))
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {
+                        "name": topic["name"],
+                        "partitions": [
+                            refused.get((topic_at, part_at)) or next(rows)
+                            for part_at in range(len(topic["partitions"]))
+                        ],
+                    }
+                    for topic_at, topic in enumerate(topics)
+                ]
+            }
+        )
+
+    gather(context.services, _OPERATION, parts, on_done)
+
+
+def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    """Every partition with the same error."""
+    del message  # The response has no room for it.
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_failed(each["partition_index"], code) for each in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _is_known(timestamp: int, version: int) -> bool:
+    """Whether a client of that version may ask so. Looked at before the partition, as in Kafka."""
+    return version >= _SINCE.get(timestamp, 0) and timestamp >= EARLIEST_PENDING_UPLOAD
+
+
+def _failed(index: int, code: int, _message: str | None = None) -> Answer:
+    return {
+        "partition_index": index,
+        "error_code": int(code),
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
+
+
+@operation(_OPERATION, _failed)
+def serve(
+    services: Services, name: str, partition: PartitionImage, wanted: list[int] | Search, on_answer: OnAnswer
+) -> None:
+    """Look into one of our logs, one slice of a long search at a time.
+
+    After a crash the answer waits for the log's first sync, which says how much of it is visible.
+    """
+    owned = services.partitions.get(name, partition)
+    if owned.is_recovering:
+        raise Later(wanted, owned)
+    if not isinstance(wanted, Search):
+        timestamp, leader_epoch, isolation = wanted
+        wanted = Search(timestamp, leader_epoch, isolation, TimestampSearch())
+    try:
+        answer = look_up(services, name, partition, wanted)
+    except SearchPaused:
+        raise Later(wanted) from None
+    on_answer(answer)
+
+
+def _find(log: Log, search: Search) -> tuple[int, int] | None:
+    """(offset, timestamp or -1), or None; SearchPaused when it is not through."""
+    timestamp = search.timestamp
+    readable = log.last_stable_offset if search.isolation == READ_COMMITTED else log.high_watermark
+    if timestamp == LATEST:
+        return readable, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return log.start_offset, -1
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return None
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp(search.progress)
+    else:
+        found = log.offset_for_timestamp(timestamp, search.progress)
+    return found if found is not None and found[0] < readable else None
+
+
+def look_up(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
+    """Answer for one partition; SearchPaused when it is not through."""
+    index, timestamp, epoch = partition.index, search.timestamp, search.leader_epoch
+    if 0 <= epoch != partition.leader_epoch:
+        is_old = epoch < partition.leader_epoch
+        return _failed(index, ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    try:
+        log = services.partitions.get(name, partition).log
+        found = _find(log, search)
+        leader_epoch = -1 if found is None else log.epoch_of(found[0])
+        if timestamp == LATEST:  # Also where it is before the end, and of an earlier epoch.
+            leader_epoch = log.leader_epoch
+    except KafkaError as error:
+        return _failed(index, error.code)
+    except (Corrupt, OSError) as error:
+        logger.error("look-up in %s-%d: %s", name, index, error)
+        return _failed(index, ErrorCode.KAFKA_STORAGE_ERROR)
+    offset, at_ms = found if found is not None else (-1, -1)
+    return {
+        "partition_index": index,
+        "error_code": 0,
+        "timestamp": at_ms,
+        "offset": offset,
+        "leader_epoch": leader_epoch,
+    }

@@ -1,0 +1,99 @@
+"""ListTransactions (key 66), versions 0-2: the transactional ids of every Handler.
+
+Versions: v1 filter by duration (KIP-994); v2 by a pattern of ids (KIP-1152).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.calls.calls import Answers, Call, FromImage, OnResult
+from kproc.broker.peers.every_handler import EveryHandler, Row
+from kproc.broker.peers.served_calls import serves
+from kproc.broker.peers.transaction_call import TRANSACTIONS
+from kproc.broker.request.name_pattern import NamePattern
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.broker.transaction.state import State
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+    from kproc.broker.transaction.messages import Overview
+
+_WORDS: Final = frozenset(state.word for state in State)
+_NO_DURATION: Final = -1
+
+
+class Filters(FromImage):
+    """Which transactional ids; nothing: all."""
+
+    states: list[str]
+    producer_ids: list[int]
+    duration_ms: int
+    pattern: str
+
+
+LIST_OWN: Final = Call("list_transactions", Filters, Answers)
+
+
+@api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
+def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -> None:
+    services = context.services
+    filters = Filters(
+        services.image.version,
+        request["state_filters"],
+        request["producer_id_filters"],
+        request.get("duration_filter", _NO_DURATION),
+        request.get("transactional_id_pattern") or "",
+    )
+    NamePattern(filters.pattern)  # Refused before anybody is asked.
+
+    def on_done(code: int, rows: list[Row]) -> None:
+        ids = (row["transactional_id"] for row in rows)
+        hidden = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, is_question=True)
+        rows = [row for row in rows if row["transactional_id"] not in hidden]
+        unknown = [word for word in filters.states if word not in _WORDS]
+        context.reply({"error_code": code, "unknown_state_filters": unknown, "transaction_states": rows})
+
+    _question(services, filters).ask_all(context, on_done)
+
+
+def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "unknown_state_filters": [], "transaction_states": []}
+
+
+@serves(LIST_OWN)
+def serve_call(services: Services, body: Filters, on_reply: OnResult[Answers]) -> None:
+    """Another Handler asks for our transactional ids."""
+    _question(services, body).serve_call(on_reply)
+
+
+def _question(services: Services, filters: Filters) -> EveryHandler:
+    return EveryHandler(
+        services, LIST_OWN, filters, TRANSACTIONS.of(services), partial(_ours, services, filters)
+    )
+
+
+def _ours(services: Services, filters: Filters) -> list[Row]:
+    now_ms, pattern = services.clock.wall_ms(), NamePattern(filters.pattern)
+    states, producer_ids = frozenset(filters.states), frozenset(filters.producer_ids)
+    return [
+        {
+            "transactional_id": each.transactional_id,
+            "producer_id": each.transaction.producer_id,
+            "transaction_state": each.transaction.state.word,
+        }
+        for coordinator in TRANSACTIONS.of(services).loaded()
+        for each in coordinator.overviews()
+        if (not states or each.transaction.state.word in states)
+        and (not producer_ids or each.transaction.producer_id in producer_ids)
+        and _is_old_enough(each, filters.duration_ms, now_ms)
+        and pattern.matches(each.transactional_id)
+    ]
+
+
+def _is_old_enough(each: Overview, duration_ms: int, now_ms: int) -> bool:
+    return duration_ms < 0 or now_ms - each.transaction.started_ms > duration_ms

@@ -1,0 +1,241 @@
+"""Metadata (key 3), versions 0-13.
+
+One broker that leads everything, under the address of the listener that the client came by: a client inside
+a container network and one on the host each get an address that they can reach. A topic that does not exist
+is created when request and auto.create.topics.enable allow it, and the request waits for that. Differs from
+Kafka, which answers UNKNOWN_TOPIC_OR_PARTITION first and has the client ask again. Internal topics are not
+created this way: their coordinator does that. Versions: v0 an empty list means all topics, from v1 null
+does; v4 clients may forbid creation (KIP-204); v5 offline replicas; v7 leader epochs; v8-10 authorized
+operations of the cluster (KIP-430), of topics from v8; v10 topic ids, v12 topics by id (KIP-516); v13 an
+error for the whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
+from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, INTERNAL_TOPICS
+from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
+from kproc.broker.cluster.topic_names import CLUSTER_METADATA_TOPIC, complaint_about
+from kproc.broker.peers.controller_call import RECORDS_MAX, with_client
+from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on, operations_on_cluster
+from kproc.broker.request.division import SLICE_ROWS, ManyRows, rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied, denied_topics, has_on_cluster
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_BY_ID_SINCE: Final = 12
+_NULL_MEANS_ALL_SINCE: Final = 1
+# Of a topic to be made: not an error; above the client's quota, which asks again as for one that is not there yet.
+_LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+
+Fields = dict[str, Any]
+# Marks a topic that the client has not named. One that is deleted before its slice comes is left out.
+_LISTED: Final = "listed"
+
+
+@api(ApiKey.METADATA, versions=(0, 13), rows=(rows_at("topics", "topics"),))
+def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
+    wanted: list[Fields] | None = request["topics"]
+    topics = context.services.image.topics_by_name
+    if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
+        hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
+        if len(topics) - len(hidden) > SLICE_ROWS:
+            named = [
+                {"name": name, "topic_id": NO_TOPIC_ID, _LISTED: True}
+                for name in topics
+                if name not in hidden
+            ]
+            raise ManyRows({**request, "topics": named, "allow_auto_topic_creation": False})
+        return _answer(context, request, [topic for name, topic in topics.items() if name not in hidden])
+    for topic in wanted:
+        _check_asked_for(topic, context.api_version)
+    if by_id := [topic for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID]:
+        wanted = by_id  # As in Kafka what has no id is not looked at beside ids.
+    elif any(topic["name"] is None for topic in wanted):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
+    hidden = _not_to_be_seen(context, wanted)
+    absent = _absent(context, request, wanted, hidden)
+    refused = _not_to_be_created(context, absent)
+    missing = [name for name in absent if name not in refused and _is_creatable(name)]
+    if not missing:
+        return _answer(context, request, _look_up(context, wanted, hidden, refused, {}))
+
+    def on_reply(reply: Changed | Lost) -> None:
+        # A controller that could not create anything leaves the topics unknown, which clients retry.
+        created = reply.fields.get("topics", ()) if isinstance(reply, Changed) else ()
+        errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
+        context.reply(_answer(context, request, _look_up(context, wanted, hidden, refused, errors)))
+
+    # More are not made at once; those stay unknown, and are asked for again.
+    body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
+    context.ask_controller(CHANGE, Change("auto_create_topics", body), on_reply)
+    return None
+
+
+def error_response(request: Fields, code: int, _message: str | None) -> Fields:
+    rows = [
+        _topic_error(topic.get("name") or "", topic.get("topic_id", NO_TOPIC_ID), code)
+        for topic in request["topics"] or []
+    ]
+    return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": rows, "error_code": int(code)}
+
+
+def _check_asked_for(topic: Fields, version: int) -> None:
+    """Refuse ids, and entries without a name, in the two versions that have them in the schema only."""
+    name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
+    if version < _BY_ID_SINCE and (name is None or topic_id != NO_TOPIC_ID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic ids need Metadata v{_BY_ID_SINCE}.")
+
+
+def _not_to_be_seen(context: RequestContext, wanted: list[Fields]) -> Collection[str]:
+    """Names of topics, whether there are such or not, that the client may not describe."""
+    image = context.services.image
+    topics = (image.topic_by_id(topic.get("topic_id", NO_TOPIC_ID)) or topic["name"] for topic in wanted)
+    names = (topic.name if isinstance(topic, TopicImage) else topic for topic in topics)
+    return denied_topics(context, Operation.DESCRIBE, (name for name in names if name is not None))
+
+
+def _absent(
+    context: RequestContext, request: Fields, wanted: list[Fields], hidden: Collection[str]
+) -> list[str]:
+    """Names of topics that do not exist, if this request may create topics."""
+    allowed = request.get("allow_auto_topic_creation", True)
+    if not allowed or not context.services.config.auto_create_topics_enable:
+        return []
+    known = context.services.image.topics_by_name
+    names = dict.fromkeys(
+        topic["name"] for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) == NO_TOPIC_ID
+    )
+    return [name for name in names if name not in known and name not in hidden]
+
+
+def _not_to_be_created(context: RequestContext, names: list[str]) -> Collection[str]:
+    if not names or has_on_cluster(context, Operation.CREATE):
+        return ()
+    return denied_topics(context, Operation.CREATE, names)
+
+
+def _is_creatable(name: str) -> bool:
+    """Return True if naming a topic may create it. Internal topics are created as their coordinators would."""
+    if name in INTERNAL_TOPICS:
+        return name in COORDINATOR_TOPICS
+    return name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None
+
+
+def _look_up(
+    context: RequestContext,
+    wanted: list[Fields],
+    hidden: Collection[str],
+    refused: Collection[str],
+    creation_errors: dict[str, int],
+) -> list[TopicImage | Fields]:
+    """Each topic asked for once: its image, or the row that says why there is none.
+
+    A topic that the client may not see looks the same whether it exists or not. Ids are no secret, but their names are.
+    """
+    image = context.services.image
+    found: dict[str | bytes, TopicImage | Fields] = {}
+    for topic in wanted:
+        name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
+        if topic_id != NO_TOPIC_ID:
+            found[topic_id] = _by_id(image, topic_id, hidden)
+        elif topic.get(_LISTED) and (name in hidden or image.topic(name) is None):
+            continue
+        elif name in hidden or name in refused:
+            is_internal = name in refused and name in INTERNAL_TOPICS
+            row = _topic_error(name, NO_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            found[name] = {**row, "is_internal": is_internal}
+        else:
+            found[name] = _by_name(image, name, creation_errors)
+    return list(found.values())
+
+
+def _by_id(image: ClusterImage, topic_id: bytes, hidden: Collection[str]) -> TopicImage | Fields:
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        return _topic_error(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    if topic.name in hidden:
+        return _topic_error(None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return topic
+
+
+def _by_name(image: ClusterImage, name: str, creation_errors: dict[str, int]) -> TopicImage | Fields:
+    topic = image.topic(name)
+    if topic is not None:
+        return topic
+    if complaint_about(name) is not None:
+        return _topic_error(name, NO_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    code = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _topic_error(name, NO_TOPIC_ID, code)
+
+
+def _topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
+    return {
+        "error_code": int(code),
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": [],
+        "topic_authorized_operations": NOT_TOLD,
+    }
+
+
+def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields:
+    node_id = context.services.config.node_id
+    replicas = [node_id]
+    rows = [topic if isinstance(topic, dict) else _topic_row(topic, node_id, replicas) for topic in topics]
+    if request.get("include_topic_authorized_operations", False):
+        for row in rows:
+            # Kafka tells what may be done with a name also when there is no topic behind it.
+            if row["name"] is not None and row["error_code"] != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                operations = operations_on(context, ResourceType.TOPIC, row["name"])
+                row["topic_authorized_operations"] = operations
+    answer: Fields = {
+        "brokers": [
+            {
+                "node_id": node_id,
+                "host": context.advertised_host,
+                "port": context.advertised_port,
+                "rack": None,
+            }
+        ],
+        "cluster_id": context.services.image.cluster_id,
+        "controller_id": node_id,
+        "topics": rows,
+        "error_code": int(ErrorCode.NONE),
+    }
+    if request.get("include_cluster_authorized_operations", False):  # Versions 8 to 10; else it is not told.
+        answer["cluster_authorized_operations"] = operations_on_cluster(context)
+    return answer
+
+
+def _topic_row(topic: TopicImage, node_id: int, replicas: list[int]) -> Fields:
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [
+            {
+                "error_code": int(ErrorCode.NONE),
+                "partition_index": partition.index,
+                "leader_id": node_id,
+                "leader_epoch": partition.leader_epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+                "offline_replicas": [],
+            }
+            for partition in topic.partitions
+        ],
+        "topic_authorized_operations": NOT_TOLD,
+    }

@@ -1,0 +1,207 @@
+"""OffsetFetch (key 9), versions 1-10.
+
+An offset that nobody committed is -1, and so is everything of a group that there is not: neither is an error.
+`require_stable` asks for offsets that no open transaction can change: one that it can is UNSTABLE_OFFSET_COMMIT and -1,
+and to be asked for again. Every answer waits until what it shows is durable. Versions: v2 null for all topics, and an
+error of the request; v5 leader epochs; v6 flexible; v7 require stable (KIP-447); v8 several groups; v9 member id and
+epoch, which the classic protocol does not look at; v10 topic ids (KIP-848).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.group.records import NO_EPOCH, CommittedOffset
+from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import denied, denied_topics
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+from kproc.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from kproc.broker.cluster.image import ClusterImage
+    from kproc.broker.group.coordinator import GroupCoordinator
+    from kproc.broker.request.context import RequestContext
+
+_NAME: Final = "offset_fetch"
+_TOP_LEVEL_ERROR_SINCE: Final = 2
+_GROUPS_SINCE: Final = 8
+_IDS_SINCE: Final = 10
+_NO_OFFSET: Final = -1
+# Of one offset as it travels: partition, offset, leader epoch, metadata, and an error code if it has one.
+Row = list[Any]
+
+
+@api(
+    ApiKey.OFFSET_FETCH,
+    versions=(1, 10),
+    rows=(
+        rows_at("groups.topics.partition_indexes", "groups.topics.partitions"),
+        rows_at("topics.partition_indexes", "topics.partitions"),
+    ),
+)
+def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
+    groups = _groups_of(context.api_version, request)
+    image = context.services.image
+    has_ids = context.api_version >= _IDS_SINCE
+    is_stable = request.get("require_stable", False)
+    refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, (group["group_id"] for group in groups))
+    asked = [group for group in groups if group["group_id"] not in refused]
+    named = (_name_of(image, topic) for group in asked for topic in group["topics"] or ())
+    hidden = denied_topics(context, Operation.DESCRIBE, (name for name in named if name is not None))
+    items = [
+        Item(group["group_id"], [_wanted_of(group, image, hidden, has_ids=has_ids), is_stable])
+        for group in asked
+    ]
+
+    def on_done(outcomes: list[Outcome]) -> None:
+        left = iter(outcomes)
+        answers = []
+        for group in groups:
+            is_refused = group["group_id"] in refused
+            outcome = ErrorCode.GROUP_AUTHORIZATION_FAILED if is_refused else next(left)
+            if isinstance(outcome, int):
+                answers.append(_group_failed(context.api_version, group, outcome))
+            else:
+                answers.append(_group_answer(context, group, outcome, hidden, has_ids=has_ids))
+        context.reply(_response(context.api_version, answers))
+
+    GROUPS.ask(context, _NAME, items, on_done)
+
+
+def _groups_of(version: int, request: Fields) -> list[Fields]:
+    return request["groups"] if version >= _GROUPS_SINCE else [request]
+
+
+def _name_of(image: ClusterImage, topic: Fields) -> str | None:
+    """The name of a topic of the request; None for an id without a topic."""
+    if "topic_id" not in topic:
+        return str(topic["name"])
+    found = image.topic_by_id(topic["topic_id"])
+    return None if found is None else found.name
+
+
+def _wanted_of(
+    group: Fields, image: ClusterImage, hidden: Collection[str], *, has_ids: bool
+) -> list[list[Any]] | None:
+    """[topic name, topic id, partitions] each; None for all that there is. Ids without a topic are left out."""
+    if group["topics"] is None:
+        return None
+    wanted: list[list[Any]] = []
+    for topic in group["topics"]:
+        if _name_of(image, topic) in hidden:
+            continue
+        if not has_ids:
+            wanted.append([topic["name"], ZERO_UUID, topic["partition_indexes"]])
+        elif (found := image.topic_by_id(topic["topic_id"])) is not None:
+            wanted.append([found.name, found.topic_id, topic["partition_indexes"]])
+    return wanted
+
+
+def _group_answer(
+    context: RequestContext, group: Fields, outcome: Fields, hidden: Collection[str], *, has_ids: bool
+) -> Fields:
+    """One group's. `hidden`: topics of the request that the client may not see; of everything they are left out."""
+    image, wanted = context.services.image, group["topics"]
+    if wanted is None:
+        names = (name for name, _, _ in outcome["topics"])
+        hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=True)
+    refused = [topic for topic in wanted or () if _name_of(image, topic) in hidden]
+    topics = [_topic_failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in refused]
+    shown: set[bytes] = {topic["topic_id"] for topic in refused} if has_ids else set()
+    for name, topic_id, rows in outcome["topics"]:
+        if name in hidden:
+            continue
+        partitions = [_partition(*row) for row in rows]
+        if not has_ids:
+            topics.append({"name": name, "partitions": partitions})
+            continue
+        if topic_id == ZERO_UUID and (known := image.topic(name)) is not None:  # Everything was asked for.
+            topic_id = known.topic_id
+        if topic_id != ZERO_UUID:  # A topic that was deleted meanwhile cannot be named.
+            shown.add(topic_id)
+            topics.append({"topic_id": topic_id, "partitions": partitions})
+    if has_ids and wanted is not None:
+        unknown = [topic for topic in wanted if topic["topic_id"] not in shown]
+        topics += [_topic_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID) for topic in unknown]
+    return {"group_id": group["group_id"], "topics": topics, "error_code": int(ErrorCode.NONE)}
+
+
+def _partition(index: int, offset: int, epoch: int, metadata: str, code: int = ErrorCode.NONE) -> Fields:
+    return {
+        "partition_index": index,
+        "committed_offset": offset,
+        "committed_leader_epoch": epoch,
+        "metadata": metadata,
+        "error_code": int(code),
+    }
+
+
+def _topic_failed(topic: Fields, code: int) -> Fields:
+    rows = [_partition(index, _NO_OFFSET, NO_EPOCH, "", code) for index in topic["partition_indexes"]]
+    label = "topic_id" if "topic_id" in topic else "name"
+    return {label: topic[label], "partitions": rows}
+
+
+def _group_failed(version: int, group: Fields, code: int) -> Fields:
+    topics: list[Fields] = []
+    if version < _TOP_LEVEL_ERROR_SINCE:
+        topics = [_topic_failed(topic, code) for topic in group["topics"]]
+    return {"group_id": group["group_id"], "topics": topics, "error_code": int(code)}
+
+
+def _response(version: int, answers: list[Fields]) -> Fields:
+    if version >= _GROUPS_SINCE:
+        return {"groups": answers}
+    (answer,) = answers
+    return {"topics": answer["topics"], "error_code": answer["error_code"]}
+
+
+def error_response(request: Fields, code: int, message: str | None) -> Fields:
+    del message  # The response has no room for it.
+    if "groups" in request:
+        return {"groups": [_group_failed(_GROUPS_SINCE, group, code) for group in request["groups"]]}
+    topics = [_topic_failed(topic, code) for topic in request["topics"] or []]
+    return {"topics": topics, "error_code": int(code)}
+
+
+@GROUPS.operation(_NAME)
+def _serve(
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+) -> None:
+    topics, is_stable = wanted
+
+    coordinator.read(
+        lambda: _look_up(coordinator, group_id, topics, is_stable=is_stable),
+        lambda code, found: on_outcome(int(code) if code else {"topics": found}),
+    )
+
+
+def _look_up(
+    coordinator: GroupCoordinator, group_id: str, wanted: list[list[Any]] | None, *, is_stable: bool
+) -> list[list[Any]]:
+    """[topic, topic id, rows] each."""
+    offsets = coordinator.offsets
+    pending = offsets.pending if is_stable and offsets.pending.has_group(group_id) else None
+
+    def row(topic: str, index: int, committed: CommittedOffset | None) -> Row:
+        if pending is not None and pending.has(group_id, topic, index):
+            return [index, _NO_OFFSET, NO_EPOCH, "", int(ErrorCode.UNSTABLE_OFFSET_COMMIT)]
+        if committed is None:
+            return [index, _NO_OFFSET, NO_EPOCH, ""]
+        return [index, committed.offset, committed.leader_epoch, committed.metadata]
+
+    if wanted is None:
+        return [
+            [topic, ZERO_UUID, [row(topic, index, committed) for index, committed in partitions.items()]]
+            for topic, partitions in offsets.of_group(group_id).items()
+        ]
+    return [
+        [topic, topic_id, [row(topic, at, offsets.get(group_id, topic, at, topic_id)) for at in indexes]]
+        for topic, topic_id, indexes in wanted
+    ]

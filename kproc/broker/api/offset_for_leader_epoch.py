@@ -1,0 +1,84 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4.
+
+Where an epoch ended, from the log's leader-epoch-checkpoint: how a consumer notices that its position was truncated
+(KIP-320). Versions: v3 the replica's id; v4 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.peers.forwarding import Answer, OnAnswer, answer_by_topic, operation
+from kproc.broker.request.division import rows_at
+from kproc.broker.request.registry import api
+from kproc.broker.request.rights import has_on_cluster
+from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+
+_OPERATION: Final = "leader_epoch_end"
+_UNKNOWN: Final = -1
+
+
+@api(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4), rows=(rows_at("topics.partitions", "topics.partitions"),)
+)
+def handle_offset_for_leader_epoch(context: RequestContext, request: dict[str, Any]) -> None:
+    topics = [
+        (
+            topic["topic"],
+            [
+                (row["partition"], [row["current_leader_epoch"], row["leader_epoch"]])
+                for row in topic["partitions"]
+            ],
+        )
+        for topic in request["topics"]
+    ]
+    right = None if has_on_cluster(context, Operation.CLUSTER_ACTION) else Operation.DESCRIBE
+    answer_by_topic(context, _OPERATION, topics, right, label="topic")
+
+
+def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "topic": topic["topic"],
+                "partitions": [_failed(row["partition"], code) for row in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _failed(index: int, code: int, _message: str | None = None) -> Answer:
+    return {"partition": index, "error_code": int(code), "leader_epoch": _UNKNOWN, "end_offset": _UNKNOWN}
+
+
+@operation(_OPERATION, _failed)
+def serve(
+    services: Services, name: str, partition: PartitionImage, wanted: list[int], on_answer: OnAnswer
+) -> None:
+    """The end of an epoch in one of our logs."""
+    current_epoch, epoch = wanted
+    if 0 <= current_epoch != partition.leader_epoch:
+        is_old = current_epoch < partition.leader_epoch
+        code = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
+        on_answer(_failed(partition.index, code))
+        return
+    try:
+        found, end_offset = services.partitions.get(name, partition).log.epoch_end_offset(epoch)
+    except KafkaError as error:
+        on_answer(_failed(partition.index, error.code))
+        return
+    on_answer(
+        {
+            "partition": partition.index,
+            "error_code": int(ErrorCode.NONE),
+            "leader_epoch": found,
+            "end_offset": end_offset,
+        }
+    )

@@ -1,0 +1,30 @@
+"""SaslAuthenticate (key 36), versions 0-2, of a client that need not log in: handler/logins.py serves the others first.
+
+It goes on with what a SaslHandshake has begun. On any other connection it is ILLEGAL_SASL_STATE.
+Versions: v1 how long the session lasts; v2 flexible.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.request.registry import api
+from kproc.common.errors import ErrorCode
+from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+_UNASKED: Final = "SaslAuthenticate request received after successful authentication"
+
+
+@api(ApiKey.SASL_AUTHENTICATE, versions=(0, 2))
+def handle_sasl_authenticate(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
+    logins = context.services.logins
+    if logins is not None and logins.go_on(context, request["auth_bytes"]):
+        return None
+    return error_response(request, ErrorCode.ILLEGAL_SASL_STATE, _UNASKED)
+
+
+def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
+    return {"error_code": int(code), "error_message": message, "auth_bytes": b"", "session_lifetime": 0}

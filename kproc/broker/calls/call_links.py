@@ -1,0 +1,196 @@
+"""Calls between Handlers, the controller and the cleaner: an op, a body, and a reply by callback.
+
+A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
+reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
+as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
+successor (`Calls.take_back`). Each call is declared with its types (calls/calls.py); a `ServedCalls` answers it.
+
+A peer's bytes are decoded inside containment: what cannot be decoded ends that call, as if its peer had died, and never
+the role that reads it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from kproc.broker.calls.calls import B, Call, Lost, OnResult, R
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.envelope import CALL, REPLY, TOKEN
+from kproc.broker.transport.outbox import Outbox
+from kproc.common.containment import Containment, Owner
+
+Payload = memoryview | bytearray
+IsGone = Callable[[], bool]  # Whether who made a call has ended.
+ServeRaw = Callable[[str, msgspec.Raw, memoryview, OnResult[Any], IsGone], None]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_call = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw]).decode
+_NIL: Final = _encode(None)
+
+
+class _Open(NamedTuple):
+    """A call that has no last reply yet."""
+
+    peer: AgentId
+    on_reply: Callable[[Any], None]
+    owner: Owner | None
+    call: Call[Any, Any]
+
+    def take(self, raw: memoryview) -> Any:
+        """The reply. Another one follows if it `is_open`."""
+        # The peer lives, but what it was to do has failed unexpectedly, which its log tells: as lost as if it had died.
+        return Lost() if raw == _NIL else self.call.decode_reply(raw)
+
+
+class Untaken(NamedTuple):
+    """A call that its peer never took: as if it had not been made. Its body may be passed on as it was encoded."""
+
+    call: Call[Any, Any]
+    body: msgspec.Raw
+    payload: memoryview
+    on_reply: Callable[[Any], None]
+    owner: Owner | None
+
+
+class Calls:
+    """The calls of one agent that are not answered yet, by token."""
+
+    def __init__(self, containment: Containment) -> None:
+        self._containment = containment
+        self._open: dict[int, _Open] = {}
+        self._tokens = itertools.count(1)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(
+        self,
+        outbox: Outbox | None,
+        peer: AgentId,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        """`call`, with a body and a reply of declared types."""
+        self._push(outbox, call.name, body, payload, _Open(peer, on_reply, self._containment.owner, call))
+
+    def _push(
+        self, outbox: Outbox | None, op: str, body: Any, payload: bytes | memoryview, made: _Open
+    ) -> None:
+        if outbox is None:  # It is being restarted.
+            made.on_reply(Lost())
+            return
+        token = next(self._tokens)
+        self._open[token] = made
+        encoded = _encode([op, body])
+        outbox.push(CALL, TOKEN.pack(token, len(encoded)), encoded, payload)
+
+    def take_reply(self, view: memoryview) -> None:
+        """Pass a REPLY record to the callback of its call."""
+        found: _Open | None = None
+        reply: Any = Lost()
+        try:
+            token, length = TOKEN.unpack_from(view)
+            found = self._open.get(token)
+            if found is not None:
+                reply = found.take(view[TOKEN.size : TOKEN.size + length])
+        except Exception as error:  # noqa: BLE001 - contained
+            self._containment.caught("the reply of another role", error)
+        if found is None:  # Lost already, with the peer that is answering all the same.
+            return
+        if isinstance(reply, Lost) or not reply.is_open:
+            del self._open[token]
+        self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
+
+    def take_back(self, outbox: Outbox) -> Iterator[Untaken]:
+        """The calls that a peer which has ended in order never took. They are not open any more."""
+        for kind, view in outbox.untaken():
+            if kind != CALL:
+                continue
+            token, length = TOKEN.unpack_from(view)
+            made = self._open.get(token)
+            if made is not None:
+                del self._open[token]
+                _, body = _decode_call(view[TOKEN.size : TOKEN.size + length])
+                yield Untaken(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
+
+    def lose(self, peer: AgentId) -> frozenset[str]:
+        """Answer every open call to a peer that has died as lost. Returns of which operations."""
+        lost = [token for token, each in self._open.items() if each.peer == peer]
+        ops: set[str] = set()
+        for token in lost:
+            each = self._open.pop(token)
+            ops.add(each.call.name)
+            self._containment.run("what a lost call was for", each.owner, each.on_reply, Lost())
+        return frozenset(ops)
+
+
+class AskHandler(Protocol):
+    """How who is no Handler asks one."""
+
+    def __call__(
+        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
+    ) -> None: ...
+
+
+class Served(NamedTuple):
+    """How a call's body is read, and who answers it."""
+
+    decode: Callable[[msgspec.Raw], Any]
+    serve: Callable[[Any, Payload, OnResult[Any]], None]
+
+
+class ServedCalls:
+    """The calls that a role answers, and how: now or later, by their types."""
+
+    def __init__(self, containment: Containment) -> None:
+        self.by_op: dict[str, Served] = {}
+        self._containment = containment
+
+    def add(self, call: Call[B, R], serve: Callable[[B, OnResult[R]], None]) -> None:
+        self.add_with_payload(call, lambda body, _payload, on_reply: serve(body, on_reply))
+
+    def add_with_payload(self, call: Call[B, R], serve: Callable[[B, Payload, OnResult[R]], None]) -> None:
+        self.by_op[call.name] = Served(call.decode_body, serve)
+
+    def serve_raw(
+        self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
+    ) -> None:
+        """Answer a call as it comes from its link; as lost if that fails unexpectedly."""
+        try:
+            served = self.by_op[op]
+            served.serve(served.decode(raw), payload, on_reply)
+        except Exception as error:  # noqa: BLE001 - contained
+            self._containment.caught(f"{op}, a call of another role,", error)
+            on_reply(None)
+
+    def ask(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        """Answer a call of this role itself."""
+
+        def on_result(reply: R | None) -> None:
+            on_reply(Lost() if reply is None else reply)
+
+        self.by_op[call.name].serve(body, bytearray(), on_result)
+
+
+def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw, containment: Containment) -> None:
+    """Let `serve(op, body, payload, on_reply, is_gone)` answer a CALL record, now or later. It decodes the body."""
+    token = 0
+
+    def on_reply(reply: Any) -> None:
+        encoded = _encode(reply)
+        outbox.push(REPLY, TOKEN.pack(token, len(encoded)), encoded)
+
+    try:
+        token, length = TOKEN.unpack_from(view)
+        op, raw = _decode_call(view[TOKEN.size : TOKEN.size + length])
+    except Exception as error:  # noqa: BLE001 - contained
+        containment.caught("a call of another role", error)
+        on_reply(None)
+        return
+    serve(op, raw, view[TOKEN.size + length :], on_reply, outbox.is_closed)

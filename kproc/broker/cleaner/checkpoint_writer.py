@@ -1,0 +1,112 @@
+"""CheckpointWriter: writes the recovery points and the log starts of all partitions. Owned by the cleaner.
+
+The offsets come from the rows of the partition table, and for partitions that no Handler opened in this run from the
+files of the last run. They are kept and written by topic id (storage/offset_checkpoints.py), so that the offsets of a
+deleted topic never become those of another topic with the same name.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.role.partition_table import PartitionTable
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.offset_checkpoints import (
+    PartitionId,
+    confirms_log_start,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """The only writer of recovery-point-offset-checkpoint and log-start-offset-checkpoint."""
+
+    def __init__(self, fs: Fs, directory: Path, table: PartitionTable) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._table = table
+        self._recovery_points = read_offset_checkpoint(fs, directory, checkpoints.RECOVERY_POINT_FILE).by_id
+        log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
+        self._log_starts = log_starts.by_id
+        # Log starts without a topic id, from an older kproc. Each is checked when the metadata are here, and again at
+        # every write while its partition's files cannot be read.
+        self._named_starts = log_starts.by_name
+
+    def write(self, image: ClusterImage) -> None:
+        """Replace the files of both checkpoints. `image` is the metadata of this moment. Raises StorageFailure.
+
+        Before the controller has sent the metadata, nobody knows which partitions exist: the files stay as they are.
+        """
+        if not image.version:
+            return
+        self._update(image)
+        self._replace(checkpoints.RECOVERY_POINT_FILE, self._recovery_points, image)
+        self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
+
+    def write_log_starts(self, image: ClusterImage) -> None:
+        """Replace the files of the log starts only, for a DeleteRecords that waits. Raises StorageFailure."""
+        self._update(image)
+        self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
+
+    def _update(self, image: ClusterImage) -> None:
+        """Read the rows, and drop the partitions that do not exist any more."""
+        existing = {
+            (topic.topic_id, each.index) for topic in image.topics_by_id.values() for each in topic.partitions
+        }
+        self._recovery_points = {key: at for key, at in self._recovery_points.items() if key in existing}
+        self._log_starts = {key: at for key, at in self._log_starts.items() if key in existing}
+        if self._named_starts:
+            self._adopt_named_starts(image)
+        for topic in image.topics_by_id.values():
+            for partition in topic.partitions:
+                row = self._table.read(partition)
+                if row is not None:
+                    key = (topic.topic_id, partition.index)
+                    self._recovery_points[key] = row.recovery_point
+                    self._log_starts[key] = row.start_offset
+
+    def _adopt_named_starts(self, image: ClusterImage) -> None:
+        """Add the log starts of an older kproc that the partitions' files confirm, and discard the others.
+
+        An entry stays for the next write if the files cannot be read: without its log start, a partition would show
+        deleted records again.
+        """
+        unread: dict[tuple[str, int], int] = {}
+        problem: StorageFailure | None = None
+        for (name, index), offset in self._named_starts.items():
+            topic = image.topics_by_name.get(name)
+            if topic is None or image.partition(name, index) is None:
+                continue
+            key = (topic.topic_id, index)
+            directory = self._directory / f"{name}-{index}"
+            if offset <= self._log_starts.get(key, 0):
+                continue
+            try:
+                if confirms_log_start(self._fs, directory, topic.topic_id, offset):
+                    self._log_starts[key] = offset
+            except StorageFailure as failure:
+                unread[name, index] = offset
+                problem = failure
+        if problem is not None:
+            logger.warning(
+                "log_start=unconfirmed partitions=%d: their files cannot be read: %s", len(unread), problem
+            )
+        self._named_starts = unread
+
+    def _replace(
+        self,
+        file_name: str,
+        offsets: dict[PartitionId, int],
+        image: ClusterImage,
+        unconfirmed: Mapping[tuple[str, int], int] = MappingProxyType({}),
+    ) -> None:
+        names = {topic_id: image.topics_by_id[topic_id].name for topic_id, _ in offsets}
+        write_offset_checkpoint(self._fs, self._directory, file_name, offsets, names, unconfirmed)

@@ -1,0 +1,377 @@
+"""Cleaner: retention checks, compaction, checkpoint files and deleted topics' directories, away from the Handlers.
+
+It never changes a log itself: its owner removes segments, and swaps those that were compacted (see compactor.py). It
+writes recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
+the shared partition table, and it removes the directories that owners renamed because their topic was deleted; no
+other role does either. It is the last role to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
+from kproc.broker.calls.calls import B, Call, FromImage, Lost, OnResult, R
+from kproc.broker.calls.cleaner_calls import (
+    DESCRIBE_LOG_DIR,
+    ENFORCE_RETENTION,
+    WRITE_CHECKPOINTS,
+    Deleted,
+    Done,
+    PartitionAsked,
+)
+from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
+from kproc.broker.cleaner.compactor import Compactor
+from kproc.broker.cleaner.strays import StrayDirectories
+from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.cluster.values_in_force import log_overrides
+from kproc.broker.config import Config
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.observe.log_dir_usage import log_dir_usage
+from kproc.broker.observe.uncleanable_partitions import REPORT_UNCLEANABLE, make_report
+from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.partition_table import PartitionTable
+from kproc.broker.role.roles import CONTROLLER, HANDLER, handler_id
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.catalog import read_topic_id
+from kproc.broker.storage.format import LOG_SUFFIX
+from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.set_aside import list_deleted
+from kproc.broker.transport.agent import AgentId, Doze, Link
+from kproc.broker.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
+from kproc.common.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_MS: Final = 1_000_000
+# A check of a partition costs a few stat calls; one pass must not delay a stop.
+_PARTITIONS_PER_PASS: Final = 64
+
+
+class Cleaner(LinkedAgent):
+    """One per broker."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        config: Config,
+        table: PartitionTable,
+        fs: Fs,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._config = config
+        self._table = table
+        self._fs = fs
+        self._directory = Path(config.log_dirs)
+        self._image = ClusterImage()
+        self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
+        self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
+        self._next_checkpoint_ns = self._checkpoint_due()
+        self._checkpoints = CheckpointWriter(fs, self._directory, table)
+        # At once: earlier runs may have left directories to be removed.
+        self._next_removal_ns: int | None = clock.now_ns()
+        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
+        # (version of the metadata that the caller knows, whom to answer when the checkpoints are written)
+        self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
+        self._served = ServedCalls(self.containment)
+        self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
+        self._served.add(
+            DESCRIBE_LOG_DIR, lambda body, on_reply: on_reply(log_dir_usage(self._directory, body))
+        )
+        self._strays = StrayDirectories(
+            fs,
+            self._directory,
+            delay_ms=config.log_segment_delete_delay_ms,
+            interval_ms=config.log_retention_check_interval_ms,
+            when_let_go=self._when_let_go,
+        )
+        self._reported = make_report({})
+        self._compactor = Compactor(
+            config=config,
+            clock=clock,
+            fs=fs,
+            table=table,
+            image=lambda: self._image,
+            ask=self.ask_handler,
+            metrics=metrics,
+        )
+
+    def attach(self, link: Link) -> None:
+        super().attach(link)
+        if link.peer == CONTROLLER:  # A new controller has heard of no uncleanable partition.
+            self._reported = make_report({})
+
+    def _due_ms(self, now_ns: int) -> int:
+        due_ms = super()._due_ms(now_ns)
+        return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
+
+    def _work(self) -> int:
+        work = self._take_records(self._take_record)
+        if self._wait_for_checkpoint:
+            self._answer_checkpoint()
+        if not self._is_stopping:
+            work += self._look_at_retention()
+            work += self._compactor.work()
+        return work
+
+    def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
+        if kind == SNAPSHOT:
+            self._adopt(ClusterImage.from_snapshot(view))
+        elif kind == DELTA:
+            self._note_deleted(self._image.apply(view).deleted)
+        elif kind == CALL:
+            serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
+        else:
+            assert kind == REPLY, kind
+            self._calls.take_reply(view)
+
+    def ask_handler(
+        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
+    ) -> None:
+        """Ask a Handler."""
+        owner = handler_id(index)
+        self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
+
+    def _await_checkpoint(self, body: FromImage, on_reply: OnResult[Done]) -> None:
+        self._wait_for_checkpoint.append((body.image, on_reply))
+
+    def _answer_checkpoint(self) -> None:
+        """Write the checkpoints once for all calls of this pass: a log start that a client moved must be on the disk
+        before the answer.
+
+        A checkpoint names the partitions that the metadata here name: a caller who knows newer ones waits for them.
+        """
+        version = self._image.version
+        waiting = [on_reply for known, on_reply in self._wait_for_checkpoint if known <= version]
+        if not version or not waiting:
+            return
+        self._wait_for_checkpoint = [each for each in self._wait_for_checkpoint if each[0] > version]
+        try:
+            self._checkpoints.write_log_starts(self._image)
+        except StorageFailure as error:
+            logger.error("checkpoints were not written, the old ones stay: %s", error)
+            reply = Done(str(error))
+        else:
+            reply = Done(None)
+        for on_reply in waiting:
+            on_reply(reply)
+
+    def _report_uncleanable(self) -> None:
+        report = make_report(self._compactor.uncleanable())
+        outbox = self._outbox(CONTROLLER)
+        if report != self._reported and outbox is not None:
+            self._reported = report
+            self._calls.ask(outbox, CONTROLLER, REPORT_UNCLEANABLE, report, lambda _reply: None)
+
+    def _on_tick(self, now_ns: int) -> None:
+        run = self.containment.run
+        run("reporting uncleanable partitions", None, self._report_uncleanable)
+        if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
+            self._next_removal_ns = self._removal_due()
+            run("removing deleted directories", None, self._remove_due)
+        run("looking for directories of no topic", None, self._look_for_strays, now_ns)
+        if now_ns >= self._next_round_ns:
+            self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
+            if self._next_removal_ns is None:
+                self._next_removal_ns = now_ns
+            self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
+        if now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = self._checkpoint_due()
+            run("writing checkpoints", None, self._write_checkpoints_due)
+
+    def _remove_due(self) -> None:
+        if not self._remove_deleted():
+            self._next_removal_ns = None
+
+    def _look_for_strays(self, now_ns: int) -> None:
+        try:
+            self._strays.look(self._image, now_ns)
+        except StorageFailure as error:
+            logger.warning("looking for directories of no topic: %s", error)
+
+    def _write_checkpoints_due(self) -> None:
+        try:
+            self._checkpoints.write(self._image)
+        except StorageFailure as error:
+            logger.error("checkpoints were not written, the old ones stay: %s", error)
+
+    def _adopt(self, image: ClusterImage) -> None:
+        before, self._image = self._image, image
+        gone = [
+            topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
+        ]
+        self._note_deleted(gone)
+
+    def finish(self, *, is_clean: bool) -> None:
+        """Write the last checkpoints, after the Handlers have closed their logs, and the marker if the stop
+        is clean. Nothing of that where the data go with the broker.
+        """
+        self._take_records(self._take_record)  # What the controller sent before it closed.
+        self._compactor.close()
+        if not self._config.keeps_data:
+            return
+        # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
+        self._checkpoints.write(self._image)
+        unclosed = self._table.unclosed(self._image)
+        if unclosed is not None:
+            logger.info("%s was not closed in order by its last owner; the next start recovers", unclosed)
+        elif is_clean:
+            checkpoints.write_clean_shutdown(self._fs, self._directory, self._image.broker_epoch)
+        self._remove_deleted(at_once=True)
+
+    def _checkpoint_due(self) -> int:
+        interval_ms = min(
+            self._config.log_flush_offset_checkpoint_interval_ms,
+            self._config.log_flush_start_offset_checkpoint_interval_ms,
+        )
+        return self._clock.now_ns() + max(1000, interval_ms) * 1_000_000
+
+    def _look_at_retention(self) -> int:
+        try:
+            return self._check_retention()
+        except Exception as error:  # noqa: BLE001 - contained: the next partition's turn
+            self.containment.caught("a look at a partition's retention", error)
+            return 1
+
+    def _check_retention(self) -> int:
+        """Check a few partitions of the current round; ask the owners of those where retention may be due."""
+        looked_at = 0
+        for topic, partition in self._round:
+            looked_at += 1
+            if self._may_be_due(topic, partition):
+                # Version 0: served at once, whatever the owner has heard; a topic it does not know has nothing old.
+                body = PartitionAsked(0, topic.name, partition.index)
+                self.ask_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
+            if looked_at >= _PARTITIONS_PER_PASS:
+                break
+        return looked_at
+
+    def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """Whether to ask a partition's owner. The owner of an open log knows its segments. A log that is not open is
+        opened only if the sizes and modification times of its files show that something may be due.
+        """
+        if self._table.read(partition) is not None:
+            return True
+        config = LogConfig.of(self._config, log_overrides(self._image, topic, self._config.node_id))
+        directory = self._directory / f"{topic.name}-{partition.index}"
+        total, oldest_ms = 0, self._clock.wall_ms()
+        try:
+            for name in self._fs.list_directory(directory):
+                facts = self._fs.facts_at(directory / name) if name.endswith(LOG_SUFFIX) else None
+                if facts is not None:
+                    total += facts.st_size
+                    oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
+        except StorageFailure:
+            return False  # The log was never written to.
+        is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
+        return total > 0 and (is_old or 0 <= config.retention_bytes < total)
+
+    def _note_deleted(self, topics: Iterable[TopicImage]) -> None:
+        due_ns = self._removal_due()
+        for topic in topics:
+            self._deleted.append((due_ns, topic))
+            if self._next_removal_ns is None:
+                self._next_removal_ns = due_ns
+
+    def _removal_due(self) -> int:
+        # At most once a second, because it lists the whole data directory.
+        return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
+
+    def _remove_deleted(self, *, at_once: bool = False) -> bool:
+        """Remove the directories of deleted topics, file.delete.delay.ms after they were renamed: until then
+        Processors may open and send what is in them. Returns whether some still wait.
+
+        Their owner does not do it: it may have died, and unlinking large files stalls the process that does it.
+        """
+        while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
+            self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
+        waits = bool(self._deleted)
+        try:
+            paths = list_deleted(self._fs, self._directory)
+        except StorageFailure as error:
+            logger.warning("directories of deleted topics cannot be found: %s", error)
+            return True
+        for path in paths:
+            # One that cannot be removed must not keep the others.
+            waits |= not self._remove_renamed(path, at_once=at_once)
+        return waits
+
+    def _remove_renamed(self, path: Path, *, at_once: bool) -> bool:
+        """Remove a directory that was renamed for its deletion, if it is time; return whether it is gone."""
+        renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
+        try:
+            facts = self._fs.facts_at(path)
+            # The rename of a directory sets its ctime, on ext4 and XFS: it tells since when it is deleted.
+            if facts is not None and not at_once and facts.st_ctime_ns // _NS_PER_MS > renamed_before_ms:
+                return False
+            if read_topic_id(self._fs, path) in self._image.topics_by_id:
+                # The metadata were restored from a copy that is older than the deletion, or we have not heard of it.
+                return False
+            self._fs.remove_tree(path)
+        except StorageFailure as error:
+            logger.warning("%s of a deleted topic could not be removed: %s", path, error)
+            return False
+        return True
+
+    def _remove_forgotten(self, topic: TopicImage, *, at_once: bool) -> None:
+        """Remove directories of deleted topics that no owner has renamed.
+
+        The owner died before it heard of the deletion, and its successor never heard of the topic. If the owner is
+        alive and only late, it has closed them by the time they are removed.
+        """
+
+        def remove() -> None:
+            for path in self._left_of(topic):
+                logger.info("removing %s: its topic was deleted while its owner was away", path)
+                try:
+                    self._fs.remove_tree(path)
+                except StorageFailure as error:
+                    logger.warning("%s of a deleted topic could not be removed: %s", path, error)
+                    self._note_deleted([topic])
+
+        if at_once:  # At a stop: the Handlers have closed everything already.
+            remove()
+        elif self._left_of(topic):
+            self._when_let_go(remove)
+
+    def _left_of(self, topic: TopicImage) -> list[Path]:
+        paths = [self._directory / f"{topic.name}-{partition.index}" for partition in topic.partitions]
+        return [path for path in paths if self._is_left_of(topic, path)]
+
+    def _is_left_of(self, topic: TopicImage, path: Path) -> bool:
+        try:
+            return read_topic_id(self._fs, path) == topic.topic_id
+        except StorageFailure as error:
+            # Nobody knows whose it is: it stays, and is shown as a directory of no topic.
+            logger.warning("%s has the name of a deleted topic's partition and stays: %s", path, error)
+            return False
+
+    def _when_let_go(self, then: Callable[[], None]) -> None:
+        """Call back when every running Handler knows our version of the metadata: it then has no directory open that
+        is not in there.
+
+        Each Handler has its own link to the controller and may be late by any time, because it is busy or stopped.
+        """
+        handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
+        left = len(handlers)
+
+        def on_reply(_reply: Deleted | Lost) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                then()
+
+        if not handlers:
+            then()
+        for index in handlers:
+            # Any call would do: a Handler serves it only when it knows the metadata version of the caller.
+            self.ask_handler(index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply)

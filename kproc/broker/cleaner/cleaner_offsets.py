@@ -1,0 +1,39 @@
+"""CleanerOffsets: up to which offset each log is compacted, in memory and in cleaner-offset-checkpoint.
+
+Offsets are kept by topic id (storage/offset_checkpoints.py). An entry without one, from an older kproc or from Kafka,
+is ignored: that log is compacted from its beginning once more.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
+
+
+class CleanerOffsets:
+    """Read once, written after each pass. Owned by the cleaner."""
+
+    def __init__(self, fs: Fs, directory: Path) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._offsets = read_offset_checkpoint(fs, directory, checkpoints.CLEANER_OFFSET_FILE).by_id
+
+    def get(self, topic: TopicImage, index: int) -> int | None:
+        """Return where the last compaction of a log ended, or None."""
+        return self._offsets.get((topic.topic_id, index))
+
+    def put(self, image: ClusterImage, topic: TopicImage, index: int, offset: int) -> None:
+        """Record durably that a pass over a log ended at `offset`. `image` is the metadata of this moment.
+
+        Entries of topics that it does not have are dropped: the topic may be deleted while the pass runs.
+        """
+        self._offsets[topic.topic_id, index] = offset
+        self._offsets = {key: at for key, at in self._offsets.items() if key[0] in image.topics_by_id}
+        names = {topic_id: image.topics_by_id[topic_id].name for topic_id, _ in self._offsets}
+        write_offset_checkpoint(
+            self._fs, self._directory, checkpoints.CLEANER_OFFSET_FILE, self._offsets, names
+        )

@@ -1,0 +1,461 @@
+"""Compactor: the part of the cleaner that compacts logs, in slices of a few milliseconds.
+
+It is one generator, so that the order of the steps can be read from top to bottom. It yields how many bytes it has
+just read or written, or None when it waits for an owner's answer or for a time. The cleaner resumes it for a few
+milliseconds per duty cycle, and handles its links in between.
+
+No other role writes `.cleaned` files in partitions' directories, or cleaner-offset-checkpoint. A log is compacted in
+passes (storage/compaction.py). A pass begins by asking the owner for the log's state and, for each group of segments,
+ends by asking the owner to swap them. If the owner refuses, the pass ends: nothing is lost, and the log is compacted
+later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from kproc.broker.calls.call_links import AskHandler
+from kproc.broker.calls.calls import Call, Lost, R
+from kproc.broker.calls.cleaner_calls import (
+    PREPARE_COMPACTION,
+    SWAP_SEGMENTS,
+    LogAsked,
+    LogFacts,
+    Prepared,
+    SwapAsked,
+    Swapped,
+)
+from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
+from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.cluster.values_in_force import current_value, log_overrides
+from kproc.broker.config import Config
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.log_dir_usage import log_bytes
+from kproc.broker.observe.uncleanable_partitions import Uncleanable
+from kproc.broker.role.partition_table import PartitionTable
+from kproc.broker.storage.compaction import CompactionPass, PassFacts, SegmentChanged
+from kproc.broker.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
+from kproc.broker.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
+from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.segment_files import (
+    aborted_transactions,
+    facts_from_files,
+    first_timestamp,
+    sealed_segments,
+    segment_bases,
+)
+from kproc.common.clock import Clock
+from kproc.common.errors import Corrupt
+
+logger = logging.getLogger(__name__)
+
+# Time of one slice; one step is a chunk of log.cleaner.io.buffer.size.
+_SLICE_NS: Final = 5_000_000
+_PARTITIONS_PER_STEP: Final = 16
+_MS: Final = 1_000_000
+_IDLE_MS: Final = 500
+_PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
+# Stands for "for ever": with a rate near 0 the wait would not fit into an integer.
+_WAIT_NS_MAX: Final = 1 << 62
+
+Steps = Generator[int | None, None, Any]
+L = TypeVar("L", bound=LogAsked)
+
+
+class _Candidate(NamedTuple):
+    topic: TopicImage
+    partition: PartitionImage
+    ratio: float
+
+
+class Compactor:
+    """One per broker, in the cleaner."""
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        clock: Clock,
+        fs: Fs,
+        table: PartitionTable,
+        image: Callable[[], ClusterImage],
+        ask: AskHandler,
+        metrics: MetricsRow,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._fs = fs
+        self._table = table
+        self._image = image
+        self._ask_handler = ask
+        self._values = metrics.values
+        self._directory = Path(config.log_dirs)
+        self._offsets = CleanerOffsets(fs, self._directory)
+        # Damaged logs, by topic id and index. They are not compacted before the next start, as in Kafka.
+        self._uncleanable: dict[tuple[bytes, int], Uncleanable] = {}
+        self._postponed_ns: dict[tuple[bytes, int], int] = {}
+        self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
+        self._steps = self._run()
+        self._is_waiting = False
+        self._is_pausing = False
+        self._stepped_ns = 0
+        self._moved_bytes = 0
+        self._is_closed = not config.log_cleaner_enable
+
+    # -- driven by the cleaner ---------------------------------------------------------------------------------
+
+    def work(self) -> int:
+        """Run one slice; return how many steps were done."""
+        if self._is_closed:
+            return 0
+        now_ns = self._clock.now_ns()
+        steps, until_ns = self._unlink_due(now_ns), now_ns + _SLICE_NS
+        while self._resume_ns() <= now_ns <= until_ns:
+            moved = next(self._steps)
+            now_ns = self._stepped_ns = self._clock.now_ns()
+            self._moved_bytes = moved or 0
+            self._is_waiting = moved is None
+            if moved is None:
+                break
+            steps += 1
+        return steps
+
+    def _resume_ns(self) -> int:
+        """When the next step is due by the present settings, so that a raised rate shortens a wait that has begun."""
+        wait_ns = 0.0
+        if self._is_pausing:
+            wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * _MS
+        elif self._moved_bytes:
+            rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
+            wait_ns = self._moved_bytes * 1e9 / rate if rate > 0 else 0.0
+        return self._stepped_ns + int(min(wait_ns, _WAIT_NS_MAX))
+
+    def next_deadline_ms(self) -> int:
+        """How long the cleaner may sleep before the compactor has something to do."""
+        if self._is_closed:
+            return _IDLE_MS
+        left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // _MS)
+        if left_ms > 0:
+            return min(left_ms, _IDLE_MS)
+        return _IDLE_MS if self._is_waiting else 0
+
+    def close(self) -> None:
+        """End the pass in work: remove the file that it was writing, and the files that were replaced."""
+        self._is_closed = True
+        self._steps.close()
+        for _, path in self._replaced:
+            self._fs.unlink(path)
+
+    # -- the steps ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> Steps:
+        while True:
+            while not self._image().version:
+                yield None
+            best = yield from self._survey()
+            if best is None:
+                self._is_pausing = True
+                yield None  # work() resumes here when the pause is over.
+                self._is_pausing = False
+                continue
+            topic, partition, _ = best
+            try:
+                yield from self._compact(topic, partition.index)
+            except (StorageFailure, SegmentChanged) as problem:
+                # Otherwise the topic was deleted, and its directory renamed.
+                if self._image().topic_by_id(topic.topic_id) is not None:
+                    logger.warning(
+                        "compaction of %s-%d was given up: %s", topic.name, partition.index, problem
+                    )
+                self._postpone(topic, partition.index)
+            except Exception as problem:
+                # As in Kafka: an error in one log must not end the compaction of all others.
+                logger.error(
+                    "%s-%d is not compacted until the next start: %s",
+                    topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
+                )  # fmt: skip
+                self._mark_uncleanable(topic, partition.index, problem)
+
+    def _mark_uncleanable(self, topic: TopicImage, index: int, problem: Exception) -> None:
+        try:
+            size_bytes = log_bytes(self._directory / f"{topic.name}-{index}")
+        except OSError:
+            size_bytes = 0
+        reason = str(problem) or type(problem).__name__
+        self._uncleanable[topic.topic_id, index] = Uncleanable(reason, size_bytes)
+        self._count_uncleanable()
+
+    def _count_uncleanable(self) -> None:
+        found = self._uncleanable.values()
+        self._values[SLOT["compaction_uncleanable_partitions"]] = len(found)
+        self._values[SLOT["compaction_uncleanable_bytes"]] = sum(each.size_bytes for each in found)
+
+    def uncleanable(self) -> dict[tuple[str, int], Uncleanable]:
+        """Return the logs that are not compacted because they are damaged, by topic and index."""
+        found = {}
+        topics = self._image().topics_by_id
+        for (topic_id, index), each in self._uncleanable.items():
+            if topic_id in topics:
+                found[topics[topic_id].name, index] = each
+        return found
+
+    def _ask(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
+        """Ask the owner; returns its answer, None if the topic is gone."""
+        partition = self._image().partition(body.topic, body.partition)
+        if partition is None:
+            return None
+        replies: list[R | Lost] = []
+        self._ask_handler(partition.owner, call, body, replies.append)
+        while not replies:
+            yield None
+        return replies[0]
+
+    # -- what to compact ---------------------------------------------------------------------------------------
+
+    def _survey(self) -> Steps:
+        """The dirtiest log that is due, from rows and files, or None."""
+        self._remove_deleted_topics()
+        best: _Candidate | None = None
+        largest = 0.0
+        looked_at = 0
+        for topic in list(self._image().topics_by_name.values()):
+            config = self._config_of(topic)
+            if not config.is_compacting:
+                continue
+            for partition in topic.partitions:
+                looked_at += 1
+                if looked_at % _PARTITIONS_PER_STEP == 0:
+                    yield 0
+                section = self._look_at(topic, partition, config)
+                if section is None:
+                    continue
+                largest = max(largest, section.ratio)
+                if section.is_due(config) and (best is None or section.ratio > best.ratio):
+                    best = _Candidate(topic, partition, section.ratio)
+        self._values[SLOT["compaction_dirty_percent_max"]] = int(100 * largest)
+        return best
+
+    def _remove_deleted_topics(self) -> None:
+        """Remove what is stored of topics that do not exist any more."""
+        topics = self._image().topics_by_id
+        for known in (self._uncleanable, self._postponed_ns):
+            for key in [key for key in known if key[0] not in topics]:
+                del known[key]
+        self._count_uncleanable()
+
+    def _look_at(
+        self, topic: TopicImage, partition: PartitionImage, config: LogConfig
+    ) -> DirtySection | None:
+        """What can be compacted of a log, as far as its files and row show it; None if nothing can."""
+        key = (topic.topic_id, partition.index)
+        if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
+            return None
+        self._postponed_ns.pop(key, None)
+        directory = self._directory / f"{topic.name}-{partition.index}"
+        row = self._table.read(partition)
+        checkpoint = self._offsets.get(topic, partition.index)
+        if row is not None and checkpoint is not None and checkpoint >= row.segment_base:
+            return None
+        try:
+            bases = segment_bases(self._fs, directory)
+            if row is not None:
+                bases = [base for base in bases if base <= row.segment_base]
+            if len(bases) < 2:
+                return None
+            end_offset = bases[-1] if row is None else row.end_offset
+            start_offset = bases[0] if row is None else max(row.start_offset, bases[0])
+            return assess(
+                facts_from_files(self._fs, directory, bases, end_offset),
+                config,
+                checkpoint=checkpoint,
+                start_offset=start_offset,
+                stable_offset=end_offset,
+                synced_offset=end_offset if row is None else row.recovery_point,
+                now_ms=self._clock.wall_ms(),
+                first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
+            )
+        except StorageFailure:
+            return None  # Never written to, or deleted just now.
+
+    # -- one log -----------------------------------------------------------------------------------------------
+
+    def _compact(self, topic: TopicImage, index: int) -> Steps:
+        """Passes over one log until all that can be compacted is."""
+        has_begun = False
+        while True:
+            answer = yield from self._ask(PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index))
+            known = answer.facts if isinstance(answer, Prepared) else None
+            config = self._config_of(topic)
+            if known is None or not config.is_compacting:
+                self._postpone(topic, index)
+                return
+            directory = self._directory / f"{topic.name}-{index}"
+            remove_cleaned(self._fs, directory)
+            section, facts = self._facts(topic, index, directory, config, known)
+            if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
+                # Only the owner knows about open transactions.
+                self._postpone(topic, index)
+                return
+            has_begun = True
+            end_offset = yield from self._pass(topic, index, directory, config, facts)
+            if end_offset is None:
+                self._postpone(topic, index)
+                return
+            # Sync the renames before recording the offset: until then the log is not clean on the disk.
+            sync_directory(self._fs, directory)
+            self._offsets.put(self._image(), topic, index, end_offset)
+            if end_offset >= section.first_uncleanable:
+                self._values[SLOT["compactions"]] += 1
+                self._values[SLOT["compaction_last_run_ms"]] = self._clock.wall_ms()
+                return
+
+    def _facts(
+        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, known: LogFacts
+    ) -> tuple[DirtySection, PassFacts]:
+        """The log's state: the owner's answer, together with the sizes of the files."""
+        bases = [each.base_offset for each in known.segments]
+        section = assess(
+            facts_from_files(self._fs, directory, bases, known.end_offset),
+            config,
+            checkpoint=self._offsets.get(topic, index),
+            start_offset=known.start_offset,
+            stable_offset=known.stable_offset,
+            synced_offset=known.synced_offset,
+            now_ms=self._clock.wall_ms(),
+            first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
+        )
+        taken = [each for each in known.segments if each.base_offset < section.first_uncleanable]
+        facts = PassFacts(
+            section.first_dirty,
+            section.first_uncleanable,
+            sealed_segments(self._fs, directory, taken, section.first_uncleanable),
+            known.producers,
+            aborted_transactions(self._fs, directory, bases),
+        )
+        return section, facts
+
+    def _pass(
+        self, topic: TopicImage, index: int, directory: Path, config: LogConfig, facts: PassFacts
+    ) -> Steps:
+        """One pass; returns where it ended, or None if the owner refused something."""
+        run = CompactionPass(
+            self._fs,
+            directory,
+            facts,
+            interval_bytes=config.index_interval_bytes,
+            delete_retention_ms=config.delete_retention_ms,
+            now_ms=self._clock.wall_ms(),
+            memory_bytes=self._memory_bytes(),
+            chunk_bytes=int(self._setting("log.cleaner.io.buffer.size")),
+        )
+        before, started_ns = sum(each.size for each in facts.segments), self._clock.now_ns()
+        try:
+            yield from self._counted(run.map_keys())
+            taken = [each for each in facts.segments if each.base_offset < run.end_offset]
+            after = before - sum(each.size for each in taken)
+            for group in group_segments(taken, config):
+                yield from self._counted(run.rewrite(group))
+                new = run.finish(group)
+                after += sum(each.size for each in group) if new is None else new.size
+                if new is None:
+                    continue
+                delay_ms = config.file_delete_delay_ms
+                if not (yield from self._swap(topic, index, directory, group, new, delay_ms)):
+                    return None
+        finally:
+            run.abandon()
+            self._values[SLOT["compaction_records_read"]] += run.records_read
+        logger.info(
+            "log=compacted partition=%s-%d from=%d to=%d keys=%d bytes=%d before=%d ms=%d",
+            topic.name, index, facts.first_dirty, run.end_offset, run.key_count, after, before,
+            (self._clock.now_ns() - started_ns) // _MS,
+        )  # fmt: skip
+        return run.end_offset
+
+    def _counted(self, steps: Iterator[int]) -> Steps:
+        slot = SLOT["compaction_io_bytes"]
+        for moved in steps:
+            self._values[slot] += moved
+            yield moved
+
+    def _swap(
+        self,
+        topic: TopicImage,
+        index: int,
+        directory: Path,
+        group: list[SealedSegment],
+        new: SegmentIdentity,
+        delay_ms: int,
+    ) -> Steps:
+        """Have the owner take a new segment; whether it did."""
+        doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
+        for path in doomed:
+            # Unlink a replaced file that still waits: otherwise the owner's rename would replace it, and the owner's
+            # loop would have to free its blocks.
+            self._fs.unlink(path)
+        # The new segment is whole on the disk, with its names, before its owner makes it part of the log.
+        sync_directory(self._fs, directory)
+        yield 0
+        old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]
+        body = SwapAsked(topic.name, topic.topic_id, index, old, new)
+        answer = yield from self._ask(SWAP_SEGMENTS, body)
+        took_us = answer.took_us if isinstance(answer, Swapped) else None
+        if took_us is None:
+            logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)
+            self._values[SLOT["compaction_swaps_refused"]] += 1
+            remove_cleaned(self._fs, directory)
+            return False
+        self._count_swap(sum(each.size for each in group) - new.size, took_us)
+        due_ns = self._clock.now_ns() + delay_ms * _MS
+        # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
+        # power loss could undo the new names after the old files are gone.
+        sync_directory(self._fs, directory)
+        names = set(doomed)
+        self._replaced = deque(each for each in self._replaced if each[1] not in names)
+        self._replaced.extend((due_ns, path) for path in doomed)
+        return True
+
+    def _count_swap(self, freed_bytes: int, took_us: int) -> None:
+        values, slowest = self._values, SLOT["compaction_swap_us_max"]
+        values[SLOT["compaction_bytes_freed"]] += max(0, freed_bytes)
+        values[slowest] = max(values[slowest], took_us)
+
+    def _unlink_due(self, now_ns: int) -> int:
+        """Unlink one replaced file that has waited file.delete.delay.ms; one at a time, because a large one
+        takes long.
+        """
+        if not self._replaced or self._replaced[0][0] > now_ns:
+            return 0
+        path = self._replaced.popleft()[1]
+        try:
+            self._fs.unlink(path)
+        except StorageFailure as failure:
+            logger.warning("%s stays: %s", path, failure)
+        return 1
+
+    # -- settings ----------------------------------------------------------------------------------------------
+
+    def _postpone(self, topic: TopicImage, index: int) -> None:
+        """Do not compact this log again before a pause: the reason for the failure may last."""
+        backoff_ms = max(1000, int(self._setting("log.cleaner.backoff.ms")))
+        self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * _MS
+
+    def _memory_bytes(self) -> int:
+        share = float(self._setting("log.cleaner.io.buffer.load.factor"))
+        return int(int(self._setting("log.cleaner.dedupe.buffer.size")) * share)
+
+    def _setting(self, name: str) -> str:
+        """The present value of a setting of the broker."""
+        value = current_value(self._image(), self._config, name)
+        assert value is not None, name
+        return value
+
+    def _config_of(self, topic: TopicImage) -> LogConfig:
+        live = self._image().topic_by_id(topic.topic_id) or topic
+        return LogConfig.of(self._config, log_overrides(self._image(), live, self._config.node_id))

@@ -1,0 +1,104 @@
+"""StrayDirectories: sets aside the directories of partitions that the metadata does not know, as Kafka does.
+
+They come from another broker, or an older copy of the metadata was put back. They are renamed to
+`<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories leaves
+some behind, too: if the metadata record the deletion of their topic id, they are deleted.
+
+A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that creates
+them. So a directory is set aside only if two looks found it, file.delete.delay.ms and at least a minute apart: a delta
+arrives within milliseconds, or its link ends and a snapshot comes. And it is set aside only when every Handler knows
+the metadata that do not name it: a Handler that is late may have it open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.storage.catalog import PartitionDirectory, describe_topic_id, list_partitions
+from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.set_aside import record_reason, rename_aside, rename_for_deletion
+
+logger = logging.getLogger(__name__)
+
+_MS: Final = 1_000_000
+_WAIT_MS_MIN: Final = 60_000
+
+
+class StrayDirectories:
+    """Looks for strays now and then. Owned by the cleaner."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        directory: Path,
+        *,
+        delay_ms: int,
+        interval_ms: int,
+        when_let_go: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._fs = fs
+        self._when_let_go = when_let_go
+        self._directory = directory
+        self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
+        self._interval_ns = interval_ms * _MS
+        self._suspects: dict[PartitionDirectory, int] = {}  # To the time of the first look.
+        self._unreadable: set[Path] = set()
+        self._next_ns = 0
+
+    def look(self, image: ClusterImage, now_ns: int) -> None:
+        """Set aside directories that have been strays for long enough. Raises StorageFailure."""
+        if not image.version or now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + self._interval_ns
+        # No partition of the name exists, so the directory's topic id does not matter: it may be that of a topic with
+        # another name, or with fewer partitions.
+        found = list_partitions(
+            self._fs, self._directory, skip=lambda name, index: image.partition(name, index) is not None
+        )
+        self._log_unreadable(found)
+        self._suspects = {each: self._suspects.get(each, now_ns) for each in found if each.problem is None}
+        for suspect, since_ns in list(self._suspects.items()):
+            if now_ns - since_ns >= self._wait_ns:
+                del self._suspects[suspect]
+                self._when_let_go(partial(self._move, suspect, suspect.topic_id in image.deleted_topics))
+        if self._suspects:
+            self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
+
+    def _log_unreadable(self, found: list[PartitionDirectory]) -> None:
+        """Log each directory that cannot be read once. It stays where it is."""
+        unreadable = {each.path: each.problem for each in found if each.problem is not None}
+        for path in unreadable.keys() - self._unreadable:
+            logger.warning("%s belongs to no topic and cannot be read: %s", path, unreadable[path])
+        self._unreadable = set(unreadable)
+
+    def _move(self, suspect: PartitionDirectory, is_deleted: bool) -> None:
+        try:
+            if not self._is_at(suspect, suspect.path):
+                return
+            rename = rename_for_deletion if is_deleted else rename_aside
+            aside = rename(self._fs, suspect.path)
+            if aside is None:
+                return
+            if not self._is_at(suspect, aside):
+                # A topic of this name was just created; the controller has moved the stray and the topic's owner made
+                # its own directory.
+                logger.warning("%s is a new topic's: it is given back", suspect.path)
+                self._fs.rename(aside, suspect.path)
+                return
+            if is_deleted:
+                logger.info("%s is left over from a deleted topic and will be removed", aside)
+                return
+            record_reason(
+                self._fs, aside, f"no topic has this partition; it has {describe_topic_id(suspect.topic_id)}"
+            )
+        except StorageFailure as error:  # The next look will find it again.
+            logger.warning("%s belongs to no topic, and cannot be set aside: %s", suspect.path, error)
+
+    def _is_at(self, suspect: PartitionDirectory, path: Path) -> bool:
+        facts = self._fs.facts_at(path)
+        return facts is not None and facts.st_ino == suspect.inode

@@ -1,0 +1,226 @@
+"""Access control lists as metadata: their records, and the rules of CreateAcls, DeleteAcls and DescribeAcls.
+
+The errors are Kafka's, code and words. Differs from Kafka: the code 0 in a request closes the connection there, and the
+code ANY in CreateAcls fails all of its rules with UNKNOWN_SERVER_ERROR; here each such rule is INVALID_REQUEST. Rules
+are listed in order, not as a hash table has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from kproc.broker.cluster import records as r
+from kproc.broker.security.acl import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from kproc.broker.security.acl_table import AclTable
+from kproc.common.errors import ErrorCode, KafkaError
+
+# Kafka's bound on what one request may remove. Here a rule counts for each filter that means it.
+REMOVED_MAX: Final = 10_000
+# How often one request may compare a rule with a filter that may mean several: all of them take half a second.
+LOOKS_MAX: Final = 1_000_000
+
+Reply = dict[str, Any]
+Row = dict[str, Any]
+
+
+def acl_in(record: r.AclAdded) -> Acl:
+    """The rule in a record."""
+    return Acl(
+        ResourceType(record.resource_type),
+        record.resource_name,
+        PatternType(record.pattern_type),
+        record.principal,
+        record.host,
+        Operation(record.operation),
+        Permission(record.permission),
+    )
+
+
+def acl_records(acls: AclTable) -> Iterator[r.AclAdded]:
+    """The records that rebuild the rules."""
+    return (_record(acl_id, acl) for acl_id, acl in acls.items())
+
+
+def _record(acl_id: bytes, acl: Acl) -> r.AclAdded:
+    return r.AclAdded(
+        acl_id,
+        int(acl.resource_type),
+        acl.resource_name,
+        int(acl.pattern_type),
+        acl.principal,
+        acl.host,
+        int(acl.operation),
+        int(acl.permission),
+    )
+
+
+def filter_in(row: Row) -> AclFilter:
+    """The filter in a DescribeAcls request, or in one entry of DeleteAcls."""
+    return AclFilter(
+        ResourceType(row["resource_type_filter"]),
+        row["resource_name_filter"],
+        PatternType(row["pattern_type_filter"]),
+        row["principal_filter"],
+        row["host_filter"],
+        Operation(row["operation"]),
+        Permission(row["permission_type"]),
+    )
+
+
+def describe(acls: AclTable, request: Row) -> list[Row]:
+    """The resources of the answer to DescribeAcls: the rules that the filter means, by resource pattern."""
+    resources: list[Row] = []
+    last: tuple[ResourceType, str, PatternType] | None = None
+    for acl in acls.matching(filter_in(request)):
+        pattern = acl.resource_type, acl.resource_name, acl.pattern_type
+        if pattern != last:
+            last = pattern
+            kind, name, how = pattern
+            resources.append(
+                {"resource_type": int(kind), "resource_name": name, "pattern_type": int(how), "acls": []}
+            )
+        resources[-1]["acls"].append(_entry(acl))
+    return resources
+
+
+def _entry(acl: Acl) -> Row:
+    return {
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": int(acl.operation),
+        "permission_type": int(acl.permission),
+    }
+
+
+class AclChanges:
+    """Validates CreateAcls and DeleteAcls against an image's rules. Holds no state of its own."""
+
+    __slots__ = ("_acls", "_new_id")
+
+    def __init__(self, acls: Callable[[], AclTable], new_id: Callable[[], bytes]) -> None:
+        self._acls = acls
+        self._new_id = new_id
+
+    def create(self, body: Row) -> tuple[Reply, list[r.Record]]:
+        """Each rule succeeds or fails by itself. One that is there already succeeds and stays as it is."""
+        acls = self._acls()
+        results: list[Row] = []
+        added: dict[Acl, None] = {}
+        for row in body["creations"]:
+            code, message = ErrorCode.NONE, ""
+            try:
+                acl = _checked(row)
+            except KafkaError as error:
+                code, message = error.code, error.message or ""
+            else:
+                if acl not in acls:
+                    added[acl] = None
+            results.append({"error_code": int(code), "error_message": message})
+        return {"results": results}, [_record(self._unused_id(acls), acl) for acl in added]
+
+    def delete(self, body: Row) -> tuple[Reply, list[r.Record]]:
+        """All filters together: what any of them means is gone at once. A rule that two mean is in both answers."""
+        acls = self._acls()
+        results: list[Row] = []
+        removed: dict[Acl, None] = {}
+        found_count = looks = 0
+        for row in body["filters"]:
+            code, message, found = ErrorCode.NONE, None, []
+            try:
+                wanted = _checked_filter(row)
+                looks += len(acls) if wanted.as_acl() is None else 1
+                if looks <= LOOKS_MAX:
+                    found = acls.matching(wanted)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            removed.update(dict.fromkeys(found))
+            found_count += len(found)
+            if looks > LOOKS_MAX:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{len(body['filters'])} filters are too many at once while there are {len(acls)} acls.",
+                )
+            if found_count > REMOVED_MAX:
+                raise _invalid(f"Cannot remove more than {REMOVED_MAX} acls in a single delete operation.")
+            results.append(
+                {
+                    "error_code": int(code),
+                    "error_message": message,
+                    "matching_acls": [_matching(acl) for acl in found],
+                }
+            )
+        return {"filter_results": results}, [r.AclRemoved(acls.id_of(acl)) for acl in removed]
+
+    def _unused_id(self, acls: AclTable) -> bytes:
+        while acls.has_id(acl_id := self._new_id()):
+            pass
+        return acl_id
+
+
+def acl_of(row: Row, pattern_type: str = "pattern_type") -> Acl:
+    """The rule in a row of an answer; requests have another name for the type of its pattern."""
+    return Acl(
+        ResourceType(row["resource_type"]),
+        row["resource_name"],
+        PatternType(row[pattern_type]),
+        row["principal"],
+        row["host"],
+        Operation(row["operation"]),
+        Permission(row["permission_type"]),
+    )
+
+
+def _checked(row: Row) -> Acl:
+    """The rule in a row of CreateAcls; KafkaError(INVALID_REQUEST) says why there cannot be one."""
+    acl = acl_of(row, "resource_pattern_type")
+    if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
+        raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+    if not acl.resource_name:
+        raise _invalid("Invalid empty resource name")
+    if acl.resource_type in (ResourceType.UNKNOWN, ResourceType.ANY):
+        raise _invalid(f"Invalid resourceType {acl.resource_type.name}")
+    if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        raise _invalid(f"Invalid patternType {acl.pattern_type.name}")
+    if acl.operation in (Operation.UNKNOWN, Operation.ANY):
+        raise _invalid(f"Invalid operation {acl.operation.name}")
+    if acl.permission not in (Permission.DENY, Permission.ALLOW):
+        raise _invalid(f"Invalid permissionType {acl.permission.name}")
+    if ":" not in acl.principal:
+        raise _invalid(
+            f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type "
+            f"from the principal name)"
+        )
+    return acl
+
+
+def _checked_filter(row: Row) -> AclFilter:
+    wanted = filter_in(row)
+    if wanted.resource_type == ResourceType.UNKNOWN or wanted.pattern_type == PatternType.UNKNOWN:
+        raise _invalid("Unknown patternFilter.")
+    if wanted.operation == Operation.UNKNOWN or wanted.permission == Permission.UNKNOWN:
+        raise _invalid("Unknown entryFilter.")
+    return wanted
+
+
+def _matching(acl: Acl) -> Row:
+    return {
+        "error_code": int(ErrorCode.NONE),
+        "error_message": None,
+        "resource_type": int(acl.resource_type),
+        "resource_name": acl.resource_name,
+        "pattern_type": int(acl.pattern_type),
+        **_entry(acl),
+    }
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,215 @@
+"""Dynamic broker configs (KIP-226): which settings may change while the broker runs, and which do so at once.
+
+Precedence, highest first: this node's dynamic value, the cluster-wide dynamic value, what the broker was
+started with, the default.
+
+Kafka's dynamic settings that mean nothing here are taken and stored, and shown as without effect: clients set them
+(config/dynamic_unhonoured.py). A setting that has an effect at the start, and would have none on the running broker,
+is refused: most of these say who may come in, and an operator who sees one accepted would believe it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from typing import Final
+
+from kproc.broker.cluster.connection_limits import CONNECTION_LIMITS, LIMITS_OF_LISTENERS
+from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.broker.cluster.role_counts import ROLE_COUNTS
+from kproc.broker.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
+from kproc.broker.config import (
+    DYNAMIC_UNHONOURED,
+    KNOWN_UNHONOURED,
+    SETTINGS,
+    Config,
+    ConfigError,
+    Dynamic,
+    Setting,
+)
+from kproc.broker.config.dynamic import split_listener_key
+from kproc.broker.config.exposure import exposure_complaint
+from kproc.broker.config.listeners import is_address, parse_listeners
+from kproc.broker.config.values import HIDDEN, Secret, parse_value, wire_text, without_url_secrets
+from kproc.common.errors import ErrorCode, KafkaError
+
+# Settings that every Handler reads from its image: handler/request_log.py.
+REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
+# Settings that the controller reads from its image, too: controller/telemetry.py.
+TELEMETRY: Final = frozenset(
+    ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
+)
+# Settings that the cleaner reads from its image whenever it needs them: cleaner/compactor.py.
+CLEANER_SETTINGS: Final = frozenset(
+    (
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+    )
+)
+# Settings that take effect when a delta brings them: the defaults of topic configs, which every log reads again, and
+# what Acceptors, Processors and the supervisor are told (config/dynamic.py). Add a setting here when a role follows
+# it.
+_TOPIC_ROWS: Final = {
+    row.settings[0]: row for row in ROWS if row.settings and SETTINGS[row.settings[0]].is_dynamic
+}
+APPLIED_LIVE: Final = (
+    frozenset(_TOPIC_ROWS)
+    | LOG_SETTINGS
+    | ROLE_COUNTS
+    | CONNECTION_LIMITS
+    | REQUEST_LOG
+    | TELEMETRY
+    | CLEANER_SETTINGS
+    | {"listeners"}
+)
+# Stored and shown only.
+_WITHOUT_EFFECT: Final = DYNAMIC_UNHONOURED.keys() | {
+    name for name, row in SETTINGS.items() if row.unhonoured is not None and row.is_dynamic
+}
+# What new TLS connections of a listener begin with (processor/tls_connections.py), only with the listener's prefix.
+TLS_SETTINGS: Final = frozenset(
+    name for name, row in SETTINGS.items() if name.startswith("ssl.") and row.is_dynamic
+)
+# Files: to set one of these to what it is has the file read again, as in Kafka.
+_STORES: Final = frozenset(("ssl.keystore.location", "ssl.truststore.location"))
+# Java's syntax of an integer; int() would also accept "1_0" and blanks.
+_NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
+# Kafka: on an existing listener nothing else may be changed by a key with its prefix.
+LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
+
+
+def is_live(name: str) -> bool:
+    """Whether a client may change this setting, or its value for one listener, on the running broker."""
+    listener, plain = split_listener_key(name)
+    if plain in TLS_SETTINGS:
+        return bool(listener)
+    if plain in _WITHOUT_EFFECT:
+        return not listener
+    return plain in APPLIED_LIVE and (not listener or plain in LISTENER_KEYS)
+
+
+def find_setting(name: str) -> Setting | None:
+    """The row of a broker setting, or of a listener's, that a client may name; None if Kafka has no such setting."""
+    plain = split_listener_key(name)[1]
+    return SETTINGS.get(plain) or DYNAMIC_UNHONOURED.get(plain)
+
+
+def is_tls(name: str) -> bool:
+    """Whether new TLS connections of a listener depend on this setting of its own."""
+    listener, plain = split_listener_key(name)
+    return bool(listener) and plain in TLS_SETTINGS
+
+
+def is_store(name: str) -> bool:
+    """Whether this names a file of one listener's keys or certificates."""
+    return is_tls(name) and split_listener_key(name)[1] in _STORES
+
+
+def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
+    """The key in `broker_configs` that a BROKER resource's name stands for; raises for another broker's."""
+    if or_all and resource_name == CLUSTER_DEFAULT_NODE:
+        return CLUSTER_DEFAULT_NODE
+    if not _NODE_ID.fullmatch(resource_name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {resource_name}")
+    number = int(resource_name)
+    if number != node_id:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {number}"
+        )
+    return str(node_id)
+
+
+def check_settable(name: str, node: str) -> Setting:
+    """The row of a setting that may be changed now for `node`; KafkaError says why not."""
+    row = find_setting(name)
+    if row is None and split_listener_key(name)[1] in KNOWN_UNHONOURED:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: [{name}]: a setting of Kafka's that has no effect here",
+        )
+    if row is None or row.is_internal:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
+    if name in TLS_SETTINGS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "These security configs can be dynamically updated only per-listener using the listener prefix: "
+            f"[{name}]",
+        )
+    if not is_live(name):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
+    if row.dynamic is Dynamic.PER_BROKER and node == CLUSTER_DEFAULT_NODE:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]",
+        )
+    return row
+
+
+def normalize(row: Setting, text: str) -> str:
+    """`text` as it is stored and shown; KafkaError(INVALID_REQUEST), as in Kafka, for what cannot be used."""
+    value, complaint = None, None
+    try:
+        value = parse_value(row.kind, text, row.name)
+    except ConfigError:
+        complaint = not_a(row.kind)
+    else:
+        # A value that a topic may not have must not become the default of all topics either.
+        own = told(row.check(value)) if row.check is not None else None
+        topic_row = _TOPIC_ROWS.get(row.name)
+        complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
+    if complaint:
+        shown = HIDDEN if row.is_secret else without_url_secrets(text)
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Invalid value {shown} for configuration {row.name}: {complaint}"
+        )
+    return value.reveal() if isinstance(value, Secret) else wire_text(value) or ""
+
+
+def complaint_about(name: str, node: str, text: str) -> str | None:
+    """Why a stored value cannot be in force; None: it can. What was checked when it was stored may have become wrong:
+    another version knows other settings and other bounds."""
+    try:
+        value = normalize(check_settable(name, node), text)
+    except KafkaError as error:
+        return error.message
+    if split_listener_key(name)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
+        return f"{value} would let nobody in"
+    return None
+
+
+def listeners_complaint(config: Config, text: str | None) -> str | None:
+    """What this broker's other settings say against listeners that were stored under former ones."""
+    try:
+        if text is not None:
+            parse_listeners(text, config.listener_security_protocol_map)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def check_listeners_change(
+    config: Config, before: str | None, after: str | None, resolvable: Set[str]
+) -> None:
+    """Refuse `listeners` that could not be opened on the running broker; None: no dynamic value.
+
+    `resolvable` are the host names that mean something: the supervisor, which binds them, must not wait for one.
+    """
+    if after is None or after == before:
+        return
+    if config.kproc_transport != "process":
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "Cannot update these configs dynamically: [listeners]: the roles share one process",
+        )
+    try:
+        end_points = parse_listeners(after, config.listener_security_protocol_map)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    for each in end_points:
+        if complaint := exposure_complaint(config, each, each.host):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: {complaint}")
+        if each.host and not is_address(each.host) and each.host not in resolvable:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: cannot resolve the host of {each}")

@@ -1,0 +1,82 @@
+"""The configs of a client-metrics subscription (KIP-714, resource type 16).
+
+Subscriptions are stored and shown; clients are told an empty one (api/get_telemetry_subscriptions.py), because
+nothing here takes their metrics. The checks are Kafka's, code and words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from kproc.broker.cluster.topic_config import TopicConfig
+from kproc.broker.config import Kind
+from kproc.common.errors import ErrorCode, KafkaError
+
+INTERVAL_MS, MATCH, METRICS = "interval.ms", "match", "metrics"
+PUSH_INTERVAL_MS: Final = 300_000
+_INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
+_SELECTORS: Final = frozenset(
+    {
+        "client_id",
+        "client_instance_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+
+ROWS: Final = (
+    TopicConfig(
+        INTERVAL_MS,
+        Kind.INT,
+        "How often clients push, in ms. Stored only: no client is asked for metrics.",
+        (),
+        None,
+        str(PUSH_INTERVAL_MS),
+    ),
+    TopicConfig(
+        MATCH, Kind.LIST, "Which clients, as selector=regular expression. Stored only.", (), None, ""
+    ),
+    TopicConfig(
+        METRICS, Kind.LIST, "Prefixes of the metrics' names, or * for all. Stored only.", (), None, ""
+    ),
+)
+CLIENT_METRICS_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in ROWS}
+
+
+def check_all(configs: Mapping[str, str]) -> dict[str, str]:
+    """A subscription's configs, normalized; KafkaError names the first that cannot be used."""
+    if unknown := [name for name in configs if name not in CLIENT_METRICS_CONFIGS]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {unknown[0]}")
+    if INTERVAL_MS in configs:
+        _check_interval(configs[INTERVAL_MS])
+    if MATCH in configs:
+        _check_match(configs[MATCH])
+    return {name: CLIENT_METRICS_CONFIGS[name].normalize(text) for name, text in configs.items()}
+
+
+def _check_interval(text: str) -> None:
+    interval_ms = CLIENT_METRICS_CONFIGS[INTERVAL_MS].parse(text)
+    if not _INTERVAL_MS_MIN <= interval_ms <= _INTERVAL_MS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid value {text} for interval.ms, interval must be between {_INTERVAL_MS_MIN} and "
+            f"{_INTERVAL_MS_MAX} (1 hour)",
+        )
+
+
+def _check_match(text: str) -> None:
+    """Each entry is selector=pattern. Patterns are Java's; what Python cannot read is refused with them."""
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        selector, equals, pattern = (part.strip() for part in entry.partition("="))
+        is_fine = bool(equals) and bool(pattern) and selector in _SELECTORS
+        if is_fine:
+            try:
+                re.compile(pattern)
+            except re.error:
+                is_fine = False
+        if not is_fine:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {entry}")

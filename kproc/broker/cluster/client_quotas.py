@@ -1,0 +1,267 @@
+"""Client quotas (KIP-546, KIP-599, KIP-612): limits by user, client id or address.
+
+An entity is a user, a client id, both, or an address; a name of None stands for all that have no quota of their own.
+`ClientQuotas` is the part of the image that holds them, `QuotaChanges` turns AlterClientQuotas into records as Kafka's
+controller does, in its words. Differs from Kafka: not-a-number is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, Final
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.host_names import RESOLVABLE
+from kproc.broker.config.listeners import is_address
+from kproc.broker.config.values import INT_MAX, LONG_MAX
+from kproc.common.errors import ErrorCode, KafkaError
+
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
+CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
+REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+# The largest value of each key; None where any number is allowed, fractions included.
+_CLIENT_KEYS: Final[Mapping[str, int | None]] = {
+    PRODUCER_BYTE_RATE: LONG_MAX,
+    CONSUMER_BYTE_RATE: LONG_MAX,
+    REQUEST_PERCENTAGE: None,
+    CONTROLLER_MUTATION_RATE: None,
+}
+_IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: INT_MAX}
+# The most that is counted of a use, 31 years at its quota: a quota may be as small as 1e-300.
+LASTING_NS: Final = 1e18
+_EPSILON: Final = 1e-6  # Kafka's: a double is a whole number if it is this close to one.
+
+Entity = tuple[tuple[str, str | None], ...]
+"""(type, name) pairs sorted by type, each type once."""
+Reply = dict[str, Any]
+Row = dict[str, Any]
+
+
+class ClientQuotas:
+    """The quotas at one version of the image. Only the image writes it."""
+
+    __slots__ = ("_entities", "version")
+
+    def __init__(self) -> None:
+        self._entities: dict[Entity, dict[str, float]] = {}
+        # Grows with each change, so that a cached look-up can be checked.
+        self.version = 0
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the quotas are equal; the number of changes that led to them does not matter."""
+        return isinstance(other, ClientQuotas) and self._entities == other._entities
+
+    __hash__ = None  # type: ignore[assignment]  # It changes.
+
+    def set(self, entity: Entity, key: str, value: float | None) -> None:
+        """Set a quota; None removes it."""
+        quotas = self._entities.setdefault(entity, {})
+        if value is None:
+            quotas.pop(key, None)
+        else:
+            quotas[key] = value
+        if not quotas:
+            del self._entities[entity]
+        self.version += 1
+
+    def of(self, entity: Entity) -> Mapping[str, float]:
+        """The quotas of exactly this entity."""
+        return self._entities.get(entity, {})
+
+    def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
+        return iter(self._entities.items())
+
+    def in_force(self, user: str, client_id: str, key: str) -> tuple[Entity, float] | None:
+        """The entity whose quota holds for a client, and its value, by Kafka's precedence (DefaultQuotaCallback);
+        None: no limit.
+        """
+        for entity in (
+            ((CLIENT_ID, client_id), (USER, user)),
+            ((CLIENT_ID, None), (USER, user)),
+            ((USER, user),),
+            ((CLIENT_ID, client_id), (USER, None)),
+            ((CLIENT_ID, None), (USER, None)),
+            ((USER, None),),
+            ((CLIENT_ID, client_id),),
+            ((CLIENT_ID, None),),
+        ):
+            value = self.of(entity).get(key)
+            if value is not None:
+                return entity, value
+        return None
+
+    def account_of(self, user: str, client_id: str, key: str) -> tuple[tuple[str, str], float] | None:
+        """Whose use is summed for a client's quota, as (user, client id), and the quota; None: no limit.
+
+        "" stands for all users, or all client ids, that share it.
+        """
+        found = self.in_force(user, client_id, key)
+        if found is None:
+            return None
+        entity, limit = found
+        kinds = [kind for kind, _ in entity]
+        return (user if USER in kinds else "", client_id if CLIENT_ID in kinds else ""), limit
+
+    def ip_rates(self) -> dict[str, float]:
+        """connection_creation_rate by address or host name; "" is the default of all."""
+        return {
+            entity[0][1] or "": quotas[CONNECTION_CREATION_RATE]
+            for entity, quotas in self._entities.items()
+            if CONNECTION_CREATION_RATE in quotas
+        }
+
+    def records(self) -> Iterator[r.ClientQuotaSet]:
+        """The records that rebuild these quotas."""
+        for entity, quotas in self._entities.items():
+            for key, value in quotas.items():
+                yield r.ClientQuotaSet(entity, key, value)
+
+    def describe(self, components: list[Row], *, strict: bool) -> list[tuple[Entity, Mapping[str, float]]]:
+        """The answer to DescribeClientQuotas; KafkaError for an invalid filter."""
+        exact, specified = _parse_filter(components)
+        found: list[tuple[Entity, Mapping[str, float]]] = []
+        for entity, quotas in self._entities.items():
+            names = dict(entity)
+            if strict and len(names) != len(exact) + len(specified):
+                continue
+            if all(kind in names and names[kind] == name for kind, name in exact.items()) and all(
+                kind in names for kind in specified
+            ):
+                found.append((entity, quotas))
+        return found
+
+
+class QuotaChanges:
+    """Validates AlterClientQuotas against an image's quotas. Holds no state of its own."""
+
+    __slots__ = ("_quotas",)
+
+    def __init__(self, quotas: Callable[[], ClientQuotas]) -> None:
+        self._quotas = quotas
+
+    def alter(self, body: Row) -> tuple[Reply, list[r.Record]]:
+        """Each entry succeeds or fails as a whole and by itself. RESOLVABLE names the hosts that mean something."""
+        resolvable = frozenset(body.get(RESOLVABLE, ()))
+        entries: list[Row] = []
+        records: list[r.Record] = []
+        seen: set[Entity] = set()
+        for entry in body["entries"]:
+            code, message = ErrorCode.NONE, None
+            # As in Kafka: if a type is named twice, the last one counts, and the answer shows that one.
+            names = {row["entity_type"]: row["entity_name"] for row in entry["entity"]}
+            try:
+                records += self._alter_one(names, entry["ops"], seen, resolvable)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            entity = [{"entity_type": kind, "entity_name": name} for kind, name in names.items()]
+            entries.append({"error_code": int(code), "error_message": message, "entity": entity})
+        return {"entries": entries}, [] if body["validate_only"] else records
+
+    def _alter_one(
+        self, names: Mapping[str, str | None], ops: list[Row], seen: set[Entity], resolvable: Set[str]
+    ) -> list[r.Record]:
+        entity = _parse_entity(names)
+        if entity in seen:
+            raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
+        seen.add(entity)
+        host = names.get(IP)
+        if host is not None and host not in resolvable and not is_address(host):
+            raise _invalid(f"{host} is not a valid IP or resolvable host.")
+        keys = _IP_KEYS if IP in names else _CLIENT_KEYS
+        before, given = self._quotas().of(entity), set()
+        records: list[r.Record] = []
+        for op in ops:
+            key, value = op["key"], None if op["remove"] else op["value"]
+            if key in given:
+                raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
+            given.add(key)
+            if value is not None:
+                _check_value(keys, key, value)
+            if before.get(key) != value:
+                records.append(r.ClientQuotaSet(entity, key, value))
+        return records
+
+
+def _parse_entity(names: Mapping[str, str | None]) -> Entity:
+    for kind, name in names.items():
+        if kind not in (USER, CLIENT_ID, IP):
+            raise _invalid(f"Unhandled client quota entity type: {kind}")
+        if name == "":
+            raise _invalid(f"Empty {kind} not supported")
+    if not names:
+        raise _invalid("Invalid empty client quota entity")
+    if IP in names and len(names) > 1:
+        raise _invalid(
+            "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"
+        )
+    return tuple(sorted(names.items(), key=lambda pair: pair[0]))
+
+
+def _shown(entity: Entity) -> str:
+    names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
+    return f"ClientQuotaEntity(entries={{{names}}})"
+
+
+def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
+    if key not in keys:
+        raise _invalid(f"Invalid configuration key {key}")
+    if math.isnan(value) or value <= 0:
+        raise _invalid(f"Quota {key} must be greater than 0")
+    largest = keys[key]
+    if largest is None:
+        return
+    if value > largest:
+        raise _invalid(
+            f"Proposed value for {key} is too large for {'an INT' if largest == INT_MAX else 'a LONG'}."
+        )
+    whole = int(value + _EPSILON)
+    if abs(whole - value) > _EPSILON:
+        raise _invalid(f"{key} cannot be a fractional value.")
+    if not whole:
+        # Kafka accepts values this close to 0. Nobody means them, and at 1e-300 no wait could be computed.
+        raise _invalid(f"Quota {key} must be greater than 0")
+
+
+def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:
+    """(type -> name that must match, types that must be there)."""
+    exact: dict[str, str | None] = {}
+    specified: set[str] = set()
+    for row in components:
+        kind, match_type, match = row["entity_type"], row["match_type"], row["match"]
+        if not kind:
+            raise _invalid("Invalid empty entity type.")
+        if kind in exact or kind in specified:
+            raise _invalid(f"Entity type {kind} cannot appear more than once in the filter.")
+        if kind not in (USER, CLIENT_ID, IP):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        if match_type == 0:
+            if match is None:
+                raise _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
+            exact[kind] = match
+        elif match_type in (1, 2):
+            name = "MATCH_TYPE_DEFAULT" if match_type == 1 else "MATCH_TYPE_SPECIFIED"
+            if match is not None:
+                raise _invalid(f"Request specified {name}, but also specified a match string.")
+            if match_type == 1:
+                exact[kind] = None
+            else:
+                specified.add(kind)
+        else:
+            raise _invalid(f"Unknown match type {match_type}")
+    kinds = exact.keys() | specified
+    if IP in kinds and len(kinds) > 1:
+        raise _invalid(
+            "Invalid entity filter component combination. IP filter component should not be used with "
+            "user or clientId filter component."
+        )
+    return exact, specified
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,338 @@
+"""ConfigChanges: turns AlterConfigs and IncrementalAlterConfigs into records. Sans-IO; only the controller calls it.
+
+Each resource succeeds or fails as a whole and by itself. The errors are Kafka's, code and words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Set
+from contextlib import suppress
+from typing import Any, Final
+
+from kproc.broker.cluster import (
+    broker_config,
+    client_metrics_config,
+    connection_limits,
+    dynamic_settings,
+    group_config,
+    role_counts,
+    topic_config,
+    values_in_force,
+)
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.host_names import RESOLVABLE
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.topic_names import check_name
+from kproc.broker.config import Config, ConfigError, EndPoint, Kind
+from kproc.broker.config.dynamic import DynamicSettings, canonical_key, listener_key, split_listener_key
+from kproc.broker.config.exposure import CLIENT_AUTH, exposure_complaint
+from kproc.broker.config.values import list_problem
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.primitives import STRING_BYTES_MAX
+
+RESOURCE_TOPIC: Final = 2
+RESOURCE_BROKER: Final = 4
+RESOURCE_BROKER_LOGGER: Final = 8
+RESOURCE_CLIENT_METRICS: Final = 16
+RESOURCE_GROUP: Final = 32
+OP_SET, OP_DELETE, OP_APPEND, OP_SUBTRACT = range(4)
+# For resource types that are only stored: the error for an empty name, and the check of all configs of a resource.
+_STORED: Final = {
+    RESOURCE_CLIENT_METRICS: ("Subscription name can't be empty", client_metrics_config.check_all),
+    RESOURCE_GROUP: ("Default group resources are not allowed.", group_config.check_all),
+}
+OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
+
+Reply = dict[str, Any]
+# One requested change: (name, operation, value).
+Change = tuple[str, int, str | None]
+# What is wrong with the keys and certificates of a listener by settings after a change, or None: it has to read files.
+CheckTls = Callable[[str, DynamicSettings, DynamicSettings], str | None]
+
+
+class ConfigChanges:
+    """Validates config changes against an image and turns them into records. Holds no state of its own."""
+
+    __slots__ = ("_check_tls", "_config", "_image")
+
+    def __init__(self, config: Config, image: ClusterImage, check_tls: CheckTls | None = None) -> None:
+        self._config = config
+        self._image = image
+        self._check_tls = check_tls
+
+    def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
+        """Serve both APIs: `incremental` changes the named configs, the old API replaces all configs of a resource."""
+        resources: list[dict[str, Any]] = body["resources"]
+        keys = [self._key(resource) for resource in resources]
+        times = Counter(keys)
+        resolvable = frozenset(body.get(RESOLVABLE, ()))
+        changed: dict[int, list[r.Record]] = {}
+        errors: dict[int, KafkaError] = {}
+        # By node: the resource's place in the request, the configs to store, and what is recorded besides: unusable
+        # ones that are removed, files that are to be read again.
+        brokers: dict[str, tuple[int, dict[str, str], list[tuple[str, str | None]]]] = {}
+        for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
+            try:
+                if times[key] > 1:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                changes = wanted_changes(resource["configs"], incremental=incremental)
+                if key[0] == RESOURCE_BROKER:
+                    node, after, besides = self._alter_broker(key[1], changes, incremental, resolvable)
+                    brokers[node] = at, after, besides
+                else:
+                    changed[at] = self._alter_one(*key, changes, incremental)
+            except KafkaError as error:
+                errors[at] = error
+        refused = self._refuse_together({node: after for node, (_, after, _) in brokers.items()})
+        for node, refusal in refused.items():
+            errors[brokers.pop(node)[0]] = refusal
+        for node, (at, after, besides) in brokers.items():
+            before = self._image.broker_configs.get(node, {})
+            difference = [*besides, *_difference(before, after)]
+            changed[at] = [r.BrokerConfigSet(node, key, value) for key, value in difference]
+        responses = [
+            {
+                "error_code": int(errors[at].code if at in errors else ErrorCode.NONE),
+                "error_message": errors[at].message if at in errors else None,
+                "resource_type": resource["resource_type"],
+                "resource_name": resource["resource_name"],
+            }
+            for at, resource in enumerate(resources)
+        ]
+        records = [record for at in sorted(changed) for record in changed[at]]
+        return {"responses": responses}, [] if body["validate_only"] else records
+
+    def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
+        """A key for a resource's type and name; a broker's number can be written in several ways."""
+        kind, name = resource["resource_type"], resource["resource_name"]
+        if kind == RESOURCE_BROKER:
+            with suppress(KafkaError):  # The error is reported when the resource itself is handled.
+                name = broker_config.check_node(name, self._config.node_id)
+        return kind, name
+
+    def _alter_one(
+        self,
+        resource_type: int,
+        name: str,
+        changes: list[Change],
+        incremental: bool,
+    ) -> list[r.Record]:
+        if resource_type == RESOURCE_TOPIC:
+            return self._alter_topic(name, changes, incremental)
+        if resource_type in _STORED:
+            return self._alter_stored(resource_type, name, changes, incremental)
+        if (
+            resource_type == RESOURCE_BROKER_LOGGER
+        ):  # As in Kafka. Requests of IncrementalAlterConfigs never get here.
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "AlterConfigs changes no log levels: use IncrementalAlterConfigs"
+            )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+
+    def _alter_topic(self, name: str, changes: list[Change], incremental: bool) -> list[r.Record]:
+        topic = self._image.topic(name)
+        before = {} if topic is None else topic.configs
+        wanted: dict[str, str | None] = dict(before) if incremental else {}
+        defaults = values_in_force.dynamic_defaults(self._image, self._config.node_id)
+        for key, operation, value in changes:
+            if operation == OP_DELETE:
+                wanted.pop(key, None)
+            elif operation in OP_NAMES:
+                row = _list_row(key, operation)
+                _check_list(key, operation, value or "")
+                start = wanted.get(key)
+                if start is None:
+                    start = defaults.get(key, row.default(self._config))
+                wanted[key] = _edit_list(start, operation, value or "")
+            else:
+                wanted[key] = value
+        # Kafka's order of checks: operations, the name, values, and then whether the topic exists.
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if topic is None:
+            check_name(name)
+        after = topic_config.check_all(wanted)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        return [r.TopicConfigSet(topic.topic_id, key, value) for key, value in _difference(before, after)]
+
+    def _alter_broker(
+        self, resource: str, changes: list[Change], incremental: bool, resolvable: Set[str]
+    ) -> tuple[str, dict[str, str], list[tuple[str, str | None]]]:
+        """The node, its configs as they would be stored, each checked by itself, and what is recorded besides."""
+        node = broker_config.check_node(resource, self._config.node_id)
+        before = self._image.broker_configs.get(node, {})
+        after = dict(before) if incremental else {}
+        for name, operation, value in changes:
+            key = canonical_key(name)
+            if operation == OP_DELETE:
+                after.pop(name, None)
+                after.pop(key, None)
+                continue
+            row = broker_config.check_settable(key, node)
+            assert value is not None
+            if operation in OP_NAMES and row.kind is not Kind.LIST:
+                raise _not_a_list(key, operation)
+            if row.kind is Kind.LIST:
+                _check_list(key, operation, value)
+            if operation in OP_NAMES:
+                start = after.get(key) or values_in_force.current_value(self._image, self._config, key) or ""
+                value = _edit_list(start, operation, value)
+            after[key] = broker_config.normalize(row, value)
+        broker_config.check_listeners_change(
+            self._config, before.get("listeners"), after.get("listeners"), resolvable
+        )
+        self._refuse_unusable_keys(before, after, changes)
+        self._refuse_to_ask_nobody(after)
+        besides: list[tuple[str, str | None]] = [
+            (key, None) for key in self._unusable(node, changes, incremental) if key not in after
+        ]
+        named = {canonical_key(name) for name, _, _ in changes}
+        again = [key for key in named & after.keys() if broker_config.is_store(key)]
+        besides += [(key, after[key]) for key in again if before.get(key) == after[key]]
+        return node, after, besides
+
+    def _refuse_unusable_keys(
+        self, before: dict[str, str], after: dict[str, str], changes: list[Change]
+    ) -> None:
+        """Refuse keys and certificates that listeners with TLS could not use; what they have goes on then."""
+        if self._check_tls is None:
+            return
+        old, new = DynamicSettings(before), DynamicSettings(after)
+        named = {canonical_key(name) for name, _, _ in changes} | {key for key in before if key not in after}
+        concerned = {split_listener_key(key)[0] for key in named if broker_config.is_tls(key)}
+        known = {each.name for each in self._listeners(old)}
+        for each in self._listeners(new):
+            is_concerned = each.name not in known or each.name.lower() in concerned
+            if not each.protocol.endswith("SSL") or not is_concerned:
+                continue
+            complaint = self._check_tls(each.name, old, new)
+            if complaint is not None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+
+    def _listeners(self, settings: DynamicSettings) -> tuple[EndPoint, ...]:
+        """Those in force by these settings: stored ones that this configuration does not know are left out."""
+        try:
+            return dynamic_settings.wanted_listeners(self._config, settings)
+        except ConfigError:
+            return self._config.listeners
+
+    def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
+        """Refuse that a listener which other hosts reach asks no longer for certificates."""
+        for each in self._listeners(DynamicSettings(after)):
+            changed = after.get(listener_key(each.name, CLIENT_AUTH))
+            if changed is not None and (
+                complaint := exposure_complaint(self._config, each, each.host, changed)
+            ):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {complaint}")
+
+    def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
+        """Which of the changes for this node and for all nodes must not come into force together, by node, and why.
+
+        A node's values override those for all nodes, so only both together show what would be in force.
+        """
+        refused: dict[str, KafkaError] = {}
+        in_force = dynamic_settings.settings_in_force(self._image, self._config).overrides
+        while True:
+            stored = {**self._image.broker_configs, **{n: wanted[n] for n in wanted if n not in refused}}
+            for node in wanted:
+                if node in refused:
+                    continue
+                try:
+                    role_counts.check_change(
+                        self._image.broker_configs.get(node, {}), in_force, self._config, node, stored
+                    )
+                    dynamic_settings.check_processors(self._config, self._image, stored)
+                    connection_limits.check_change(self._config, node, stored)
+                except KafkaError as error:
+                    refused[node] = error
+                    break
+            else:
+                return refused
+
+    def _unusable(self, node: str, changes: list[Change], incremental: bool) -> list[str]:
+        """Stored configs that cannot be used and that this request removes, the only change they allow."""
+        deleted = {key for key, operation, _ in changes if operation == OP_DELETE}
+        return [
+            key for key in self._image.unusable_configs.get(node, {}) if not incremental or key in deleted
+        ]
+
+    def _alter_stored(
+        self, resource_type: int, name: str, changes: list[Change], incremental: bool
+    ) -> list[r.Record]:
+        """A group or a client-metrics subscription, which need not exist: configs may come first."""
+        complaint, check_all = _STORED[resource_type]
+        before = self._image.resource_configs.get((resource_type, name), {})
+        after = dict(before) if incremental else {}
+        for key, operation, value in changes:
+            if operation in OP_NAMES:
+                raise _not_a_list(key, operation)
+            if operation == OP_DELETE:
+                after.pop(key, None)
+            else:
+                after[key] = value or ""
+        if not name:  # As in Kafka, operations are checked first.
+            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+        return [
+            r.ResourceConfigSet(resource_type, name, key, value)
+            for key, value in _difference(before, check_all(after))
+        ]
+
+
+def wanted_changes(configs: list[dict[str, Any]], *, incremental: bool) -> list[Change]:
+    """The requested changes of one resource; KafkaError for what no resource type allows."""
+    changes = [
+        (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
+    ]
+    if len({canonical_key(name) for name, _, _ in changes}) < len(changes):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if unknown := [operation for _, operation, _ in changes if not OP_SET <= operation <= OP_SUBTRACT]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {unknown[0]}")
+    if nulls := [name for name, operation, value in changes if value is None and operation != OP_DELETE]:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+    return changes
+
+
+def _list_row(name: str, operation: int) -> topic_config.TopicConfig:
+    row = topic_config.TOPIC_CONFIGS.get(name)
+    if row is None or row.kind is not Kind.LIST:
+        raise _not_a_list(name, operation)
+    return row
+
+
+def _not_a_list(name: str, operation: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_CONFIG, f"Can't {OP_NAMES[operation]} to key {name} because its type is not LIST."
+    )
+
+
+def _check_list(name: str, operation: int, value: str) -> None:
+    """Reject a list with an empty element, or with one twice; to append or remove one twice means once."""
+    if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+
+
+def _edit_list(before: str, operation: int, value: str) -> str:
+    """A comma-separated list with the entries of `value` appended, each once, or removed."""
+    entries = [entry for entry in before.split(",") if entry]
+    named = [entry.strip() for entry in value.split(",") if entry.strip()]
+    if operation == OP_APPEND:
+        return ",".join([*entries, *(entry for entry in dict.fromkeys(named) if entry not in entries)])
+    return ",".join(entry for entry in entries if entry not in named)
+
+
+def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:
+    """The configs to set and to remove; a config that keeps its value needs no record.
+
+    KafkaError for a value that APPEND has made too long for an answer.
+    """
+    gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
+    changed = [(name, value) for name, value in after.items() if before.get(name) != value]
+    if any(len(value.encode()) > STRING_BYTES_MAX for _, value in changed):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "The configuration value cannot be added because it exceeds the maximum value size of "
+            f"{STRING_BYTES_MAX} bytes.",
+        )
+    return gone + changed

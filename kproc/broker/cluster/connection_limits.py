@@ -1,0 +1,38 @@
+"""Checks changes of the limits on connections at run time: what Kafka refuses beyond each setting's own check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kproc.broker.cluster.records import node_over_cluster
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import split_listener_key
+from kproc.common.errors import ErrorCode, KafkaError
+
+PER_IP: Final = "max.connections.per.ip"
+PER_IP_OVERRIDES: Final = "max.connections.per.ip.overrides"
+# Each of them applies to the broker and, with or without a prefix, to every listener: 0 would admit no client.
+LIMITS_OF_LISTENERS: Final = ("max.connections", "max.connection.creation.rate")
+CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTENERS))
+
+
+def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse the change for `node` if with `stored`, all nodes' configs, no client could connect."""
+    for key, value in stored.get(node, {}).items():
+        if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
+            raise _refused(f"Invalid {key} {value}")
+    if lets_nobody_in(node_over_cluster(stored, config.node_id), config):
+        raise _refused(
+            f"requirement failed: {PER_IP} can be set to zero only if {PER_IP_OVERRIDES} property is set."
+        )
+
+
+def lets_nobody_in(overrides: Mapping[str, str], config: Config) -> bool:
+    """Whether, with these dynamic configs over the static ones, no address may have a connection."""
+    limit, exceptions = (overrides.get(key, config.wire_value(key)) for key in (PER_IP, PER_IP_OVERRIDES))
+    return int(limit or 0) == 0 and not exceptions
+
+
+def _refused(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,230 @@
+"""ControllerState: the single writer of cluster metadata, without its disk and its rings.
+
+The controller process asks `handle` what to do, writes the records to the MetadataLog, applies them to the
+image, sends the delta to every Handler, and answers once all of them have acknowledged it. So a client that
+was told "created" finds its topic on every connection.
+
+Deterministic: the answer depends on the image, the Config, the injected clock and source of topic ids alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.broker.cluster import features
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.acls import AclChanges
+from kproc.broker.cluster.client_quotas import QuotaChanges
+from kproc.broker.cluster.config_changes import CheckTls, ConfigChanges
+from kproc.broker.cluster.delegation_tokens import REMOVE_EXPIRED, TokenChanges
+from kproc.broker.cluster.image import LEADER_EPOCH_MAX, ClusterImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.cluster.scram_users import UserChanges
+from kproc.broker.cluster.topic_changes import NO_TOPIC_ID, TopicChanges
+from kproc.broker.config import Config
+from kproc.common.clock import Clock
+from kproc.common.errors import ErrorCode, FatalError, KafkaError
+
+# Kafka's block size: small enough that a crash wastes few of the 2^63 ids, large enough that a Handler seldom asks.
+PRODUCER_ID_BLOCK_COUNT: Final = 1000
+# Ids from here on cannot be those of another broker whose files are put here.
+PRODUCER_ID_MIN: Final = 2**40
+# Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
+_RESERVED_IDS_BELOW: Final = 100
+FAILURE: Final = "failure"
+
+Reply = dict[str, Any]
+Handled = tuple[Reply, list[r.Record]]
+
+
+def failure_reply(code: ErrorCode, message: str | None) -> Reply:
+    """The reply to an operation that failed as a whole, for instance because the metadata log is full."""
+    return {FAILURE: [int(code), message]}
+
+
+def failure_of(reply: Reply) -> KafkaError | None:
+    """The error in a reply of the controller, or None. A request that was lost with the controller can be retried."""
+    if FAILURE in reply:
+        code, message = reply[FAILURE]
+        return KafkaError(ErrorCode(code), message)
+    if reply.get("lost"):
+        return lost_with_controller()
+    return None
+
+
+def lost_with_controller() -> KafkaError:
+    """The error of a request that was lost with the controller."""
+    # Retriable in every client. NOT_CONTROLLER would send them looking for another broker.
+    return KafkaError(
+        ErrorCode.REQUEST_TIMED_OUT, "The controller restarted while it worked on this request."
+    )
+
+
+def random_producer_id() -> int:
+    """Return where the producer ids of a cluster begin: at random above PRODUCER_ID_MIN."""
+    return PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
+
+
+def random_topic_id() -> bytes:
+    """A random id as Kafka makes them: UUID version 4, none of the reserved, no leading '-' in base64.
+
+    The last is for command lines, where an id that begins with '-' looks like an option.
+    """
+    while True:
+        topic_id = uuid.uuid4().bytes
+        if int.from_bytes(topic_id, "big") >= _RESERVED_IDS_BELOW and _first_character(topic_id) != "-":
+            return topic_id
+
+
+def _first_character(topic_id: bytes) -> str:
+    return base64.urlsafe_b64encode(topic_id[:3])[:1].decode("ascii")
+
+
+def do_at_once(
+    state: ControllerState, log: MetadataLog, image: ClusterImage, op: str, body: dict[str, Any]
+) -> Reply:
+    """Decide on an operation and commit it, before or without a controller that serves. FatalError if it is refused."""
+    reply, records = state.handle(op, body)
+    failure = failure_of(reply)
+    if failure is not None:
+        raise FatalError(f"{op}: {failure}")
+    if records:
+        log.commit(image, records)
+    return reply
+
+
+class ControllerState:
+    """Decides on metadata operations. One instance, in the controller; `image` is the controller's own."""
+
+    __slots__ = ("_config", "_config_changes", "_image", "_operations", "_random_id", "_topic_changes")
+
+    def __init__(
+        self,
+        config: Config,
+        image: ClusterImage,
+        clock: Clock,
+        *,
+        random_id: Callable[[], bytes] = random_topic_id,
+        check_tls: CheckTls | None = None,
+    ) -> None:
+        self._config = config
+        self._image = image
+        self._random_id = random_id
+        self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
+        self._config_changes = ConfigChanges(config, image, check_tls)
+        acl_changes = AclChanges(lambda: image.acls, random_id)
+        tokens = TokenChanges(config, image, clock, random_id)
+        self._operations: dict[str, Callable[[dict[str, Any]], Handled]] = {
+            "create_topics": self._topic_changes.create,
+            "auto_create_topics": self._topic_changes.create_automatically,
+            "delete_topics": self._delete_topics,
+            "create_partitions": self._topic_changes.add_partitions,
+            "alter_configs": lambda body: self._config_changes.alter(body, incremental=False),
+            "incremental_alter_configs": lambda body: self._config_changes.alter(body, incremental=True),
+            "create_acls": acl_changes.create,
+            "delete_acls": acl_changes.delete,
+            "alter_client_quotas": QuotaChanges(lambda: image.client_quotas).alter,
+            "create_delegation_token": tokens.create,
+            "renew_delegation_token": tokens.renew,
+            "expire_delegation_token": tokens.expire,
+            REMOVE_EXPIRED: tokens.remove_expired,
+            "alter_user_scram_credentials": UserChanges(
+                lambda: image.scram_users, lambda: random_id() + random_id()
+            ).alter,
+            "override_broker_configs": self._override_broker_configs,
+            "update_features": lambda body: features.update(image, config.node_id, body),
+            "allocate_producer_ids": self._allocate_producer_ids,
+            "raise_leader_epochs": self._raise_leader_epochs,
+            "set_handler_count": self._set_handler_count,
+            "register_cluster": self._register_cluster,
+            "start_broker": self._start_broker,
+        }
+
+    def handle(self, op: str, body: dict[str, Any]) -> Handled:
+        """The reply to an operation and the records that make it true; without any there is nothing to write.
+
+        The caller must append and apply the records before it handles the next operation. An operation that
+        cannot be done answers with errors in its reply; only our own mistakes raise.
+        """
+        operation = self._operations.get(op)
+        if operation is None:
+            raise FatalError(f"no metadata operation is called {op!r}")
+        try:
+            return operation(body)
+        except KafkaError as error:
+            return failure_reply(error.code, error.message), []
+
+    def _new_topic_id(self) -> bytes:
+        while (topic_id := self._random_id()) in self._image.topics_by_id or topic_id == NO_TOPIC_ID:
+            pass
+        return topic_id
+
+    def _delete_topics(self, body: dict[str, Any]) -> Handled:
+        if not self._config.delete_topic_enable:
+            raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+        return self._topic_changes.delete(body)
+
+    def _allocate_producer_ids(self, _body: dict[str, Any]) -> Handled:
+        """A block of unused ids. It is recorded before it is used, so a crash only wastes ids.
+
+        A cluster's first block begins at random. Kafka begins at 0, and partitions remember the producers that wrote
+        into them: in files that come from another broker, a producer with an id of one of those would be taken for it,
+        and its first batches for repetitions, which are answered and not stored.
+        """
+        first = self._image.next_producer_id
+        if first < PRODUCER_ID_MIN:
+            # Below 2**53, so that JSON tools which read numbers as doubles show every id exactly.
+            first = random_producer_id()
+        if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
+        reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}
+        return reply, [r.ProducerIdsTaken(first + PRODUCER_ID_BLOCK_COUNT)]
+
+    def _raise_leader_epochs(self, body: dict[str, Any]) -> Handled:
+        """Raise leader epochs: {"topic_id", "partitions", "at_least"}; replies "leader_epochs" in that order."""
+        topic = self._image.topic_by_id(body["topic_id"])
+        if topic is None or not all(0 <= index < len(topic.partitions) for index in body["partitions"]):
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        at_least = body.get("at_least") or [0] * len(body["partitions"])
+        epochs = [
+            min(LEADER_EPOCH_MAX, max(topic.partitions[index].leader_epoch + 1, least))
+            for index, least in zip(body["partitions"], at_least, strict=True)
+        ]
+        records = [
+            r.LeaderEpochRaised(topic.topic_id, index, epoch)
+            for index, epoch in zip(body["partitions"], epochs, strict=True)
+        ]
+        return {"leader_epochs": epochs}, list(records)
+
+    def _set_handler_count(self, body: dict[str, Any]) -> Handled:
+        """Set the count of Handlers that partitions are placed on: {"count"}. Writes nothing if it is the same."""
+        count = body["count"]
+        if count < 1:
+            raise FatalError(f"{count} Handlers cannot own anything")
+        changed = count != self._image.handler_count
+        return {"count": count}, [r.HandlersCounted(count)] if changed else []
+
+    def _override_broker_configs(self, body: dict[str, Any]) -> Handled:
+        """Set dynamic configs of a node for kproc's own operations: {"node", "configs"}, which are checked already."""
+        before = self._image.broker_configs.get(body["node"], {})
+        changes = [(name, value) for name, value in body["configs"].items() if before.get(name) != value]
+        return {}, [r.BrokerConfigSet(body["node"], name, value) for name, value in changes]
+
+    def _register_cluster(self, body: dict[str, Any]) -> Handled:
+        """Record the cluster id at the first start: {"cluster_id"}. Later starts compare it with meta.properties."""
+        cluster_id = body["cluster_id"]
+        if not self._image.cluster_id:
+            return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id), *features.OF_NEW_CLUSTERS]
+        if self._image.cluster_id != cluster_id:
+            raise FatalError(
+                f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"
+            )
+        return {"cluster_id": cluster_id}, []
+
+    def _start_broker(self, _body: dict[str, Any]) -> Handled:
+        """Record a start of the broker: a new broker epoch, and a higher leader epoch of every partition."""
+        epoch = self._image.broker_epoch + 1
+        return {"broker_epoch": epoch}, [r.BrokerStarted(epoch)]

@@ -1,0 +1,169 @@
+"""TokenChanges: turns CreateDelegationToken, RenewDelegationToken and ExpireDelegationToken into records (KIP-48).
+
+A token is stored without its secret, which follows from its id and delegation.token.secret.key: neither the metadata
+log nor a snapshot holds what somebody could log in with. Sans-IO, for the controller only. The checks, their order and
+the answers' fields are those of Kafka's DelegationTokenControlManager.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.config import Config
+from kproc.broker.config.values import LONG_MAX
+from kproc.broker.security.principal import USER
+from kproc.broker.security.tokens import token_hmac, token_key
+from kproc.common.clock import Clock
+from kproc.common.errors import ErrorCode
+
+REMOVE_EXPIRED: Final = "remove_expired_tokens"
+_REMOVED_AT_ONCE: Final = 1000  # Records of one batch; what is left goes next time.
+# Every user who has logged in may create tokens, and every role stores them until they expire. Kafka has no limit.
+TOKENS_MAX: Final = 10_000
+RENEWER_BYTES_MAX: Final = 16 << 10
+
+Reply = dict[str, Any]
+Handled = tuple[Reply, list[r.Record]]
+
+
+def has_expired(token: r.DelegationTokenSet, now_ms: int) -> bool:
+    """Whether nobody may log in with it any more, nor renew it."""
+    return min(token.expires_ms, token.max_ms) < now_ms
+
+
+def creation_fields(owner: r.Name, requester: r.Name, code: ErrorCode, times: int) -> Reply:
+    """The answer to CreateDelegationToken without a token; Kafka's broker has -1 for all times, its controller 0."""
+    return {
+        "error_code": int(code),
+        "principal_type": owner[0],
+        "principal_name": owner[1],
+        "token_requester_principal_type": requester[0],
+        "token_requester_principal_name": requester[1],
+        "issue_timestamp": times,
+        "expiry_timestamp": times,
+        "max_timestamp": times,
+        "token_id": "",
+        "hmac": b"",
+    }
+
+
+class TokenChanges:
+    """Decides on delegation tokens. It keeps the tokens' secrets in memory, to find a token by its own."""
+
+    __slots__ = ("_clock", "_config", "_ids_by_hmac", "_image", "_key", "_random_id")
+
+    def __init__(
+        self, config: Config, image: ClusterImage, clock: Clock, random_id: Callable[[], bytes]
+    ) -> None:
+        self._config = config
+        self._image = image
+        self._clock = clock
+        self._random_id = random_id
+        self._key = token_key(config)
+        self._ids_by_hmac: dict[bytes, str] = {}
+
+    def create(self, body: dict[str, Any]) -> Handled:
+        """{"requester", "owner", "renewers", "max_lifetime"}; principals are (type, name)."""
+        requester, owner = _name(body["requester"]), _name(body["owner"])
+        if self._key is None:
+            return creation_fields(owner, requester, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, 0), []
+        renewers = tuple(_name(each) for each in body["renewers"])
+        if any(kind != USER for kind, _ in renewers):
+            return creation_fields(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE, 0), []
+        renewer_bytes = sum(len(name) for _, name in renewers)
+        if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
+            return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
+        now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
+        if body["max_lifetime"] > 0:
+            longest_ms = min(longest_ms, body["max_lifetime"])
+        max_ms = min(now_ms + longest_ms, LONG_MAX)  # Whatever the settings say: it must fit into answers.
+        expires_ms = min(max_ms, now_ms + self._config.delegation_token_expiry_time_ms)
+        token_id = base64.urlsafe_b64encode(self._random_id()).decode().rstrip("=")
+        token = r.DelegationTokenSet(token_id, owner, requester, renewers, now_ms, expires_ms, max_ms)
+        reply = {
+            **creation_fields(owner, requester, ErrorCode.NONE, 0),
+            "issue_timestamp": now_ms,
+            "expiry_timestamp": expires_ms,
+            "max_timestamp": max_ms,
+            "token_id": token_id,
+            "hmac": token_hmac(self._key, token_id),
+        }
+        return reply, [token]
+
+    def renew(self, body: dict[str, Any]) -> Handled:
+        """{"requester", "hmac", "period"}: the token is good for that many ms from now, at most for as long as set."""
+        token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
+        if token is None:
+            return self._refused()
+        if has_expired(token, now_ms):
+            return _failed(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+        if not _may_renew(token, body):
+            return _failed(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+        period_ms = self._config.delegation_token_expiry_time_ms
+        if body["period"] > 0:
+            period_ms = min(period_ms, body["period"])
+        return _expires(token, now_ms + period_ms)
+
+    def expire(self, body: dict[str, Any]) -> Handled:
+        """{"requester", "hmac", "period"}: it expires in that many ms; negative: it is removed now."""
+        token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
+        if token is None:
+            return self._refused()
+        if not _may_renew(token, body):
+            return _failed(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+        if body["period"] < 0:
+            removed = r.DelegationTokenRemoved(token.token_id)
+            return {"error_code": int(ErrorCode.NONE), "expiry_timestamp": now_ms}, [removed]
+        if has_expired(token, now_ms):
+            return _failed(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+        return _expires(token, now_ms + body["period"])
+
+    def remove_expired(self, _body: dict[str, Any]) -> Handled:
+        """The tokens that have expired, or the first of them."""
+        now_ms, tokens = self._clock.wall_ms(), self._image.delegation_tokens.values()
+        expired = [token.token_id for token in tokens if has_expired(token, now_ms)][:_REMOVED_AT_ONCE]
+        return {"removed": expired}, [r.DelegationTokenRemoved(token_id) for token_id in expired]
+
+    def _find(self, hmac: bytes) -> r.DelegationTokenSet | None:
+        """The token with that secret."""
+        if self._key is None:
+            return None
+        tokens = self._image.delegation_tokens
+        known = set(self._ids_by_hmac.values())
+        for token_id in tokens.keys() - known:
+            self._ids_by_hmac[token_hmac(self._key, token_id)] = token_id
+        for token_id in known - tokens.keys():
+            self._ids_by_hmac.pop(token_hmac(self._key, token_id), None)
+        return tokens.get(self._ids_by_hmac.get(hmac, ""))
+
+    def _refused(self) -> Handled:
+        """The answer about a token that is not there."""
+        disabled = self._key is None
+        return _failed(
+            ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED if disabled else ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+        )
+
+
+def _failed(code: ErrorCode) -> Handled:
+    return {"error_code": int(code), "expiry_timestamp": 0}, []
+
+
+def _expires(token: r.DelegationTokenSet, at_ms: int) -> Handled:
+    expires_ms = min(token.max_ms, at_ms)
+    changed = msgspec.structs.replace(token, expires_ms=expires_ms)
+    return {"error_code": int(ErrorCode.NONE), "expiry_timestamp": expires_ms}, [changed]
+
+
+def _may_renew(token: r.DelegationTokenSet, body: dict[str, Any]) -> bool:
+    return _name(body["requester"]) in (token.owner, *token.renewers)
+
+
+def _name(principal: Sequence[str]) -> r.Name:
+    kind, name = principal
+    return kind, name

@@ -1,0 +1,244 @@
+"""Rows of DescribeConfigs and of CreateTopics' answer: a config's value, and where it comes from.
+
+Sources and types are Kafka's numbers (DescribeConfigsResponse). A row is a dict of the response's field
+names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from itertools import dropwhile
+from typing import Any, Final
+
+from kproc.broker.cluster import client_metrics_config, group_config
+from kproc.broker.cluster.broker_config import find_setting, is_live
+from kproc.broker.cluster.config_changes import RESOURCE_CLIENT_METRICS, RESOURCE_GROUP
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
+from kproc.broker.cluster.topic_config import ROWS, TopicConfig
+from kproc.broker.config import SETTINGS, Config, Kind, Setting
+from kproc.broker.config.dynamic import split_listener_key
+from kproc.broker.config.values import wire_text, without_url_user
+
+SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_DEFAULT: Final = 3
+SOURCE_STATIC: Final = 4
+SOURCE_DEFAULT: Final = 5
+SOURCE_BROKER_LOGGER: Final = 6
+SOURCE_CLIENT_METRICS: Final = 7
+SOURCE_GROUP: Final = 8
+_TYPES: Final = {
+    "BOOLEAN": 1,
+    "STRING": 2,
+    "INT": 3,
+    "SHORT": 4,
+    "LONG": 5,
+    "DOUBLE": 6,
+    "LIST": 7,
+    "PASSWORD": 9,
+}
+
+Synonyms = list[dict[str, Any]]
+
+
+def describe_topic(
+    overrides: Mapping[str, str], image: ClusterImage, config: Config, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per topic config, or per known one of `names`, for a topic with these overrides."""
+    wanted = None if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for row in ROWS:
+        if wanted is not None and row.name not in wanted:
+            continue
+        synonyms = _broker_synonyms(row.settings, image, config)
+        value, source = _first(synonyms, row.default(config))
+        if row.synonym:
+            synonyms.append({"name": row.synonym, "value": row.fixed_default, "source": SOURCE_DEFAULT})
+        if row.name in overrides:
+            value, source = overrides[row.name], SOURCE_TOPIC
+            synonyms.insert(0, {"name": row.name, "value": value, "source": SOURCE_TOPIC})
+        rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
+    return rows
+
+
+def describe_broker(
+    image: ClusterImage, config: Config, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per broker setting, or per known one of `names`."""
+    wanted = SETTINGS.keys() if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for name, setting in SETTINGS.items():
+        if name not in wanted or setting.is_internal:
+            continue
+        synonyms = _broker_synonyms(_same_as(name), image, config)
+        value, source = _first(synonyms, config.wire_value(name))
+        rows.append(
+            _row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=not is_live(name))
+        )
+    return rows + _stored_broker_rows(image, config, None if names is None else wanted)
+
+
+def _stored_broker_rows(
+    image: ClusterImage, config: Config, wanted: Container[str] | None
+) -> list[dict[str, Any]]:
+    """Stored settings that are not in the table: those of single listeners, and Kafka's that have no effect here."""
+    nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
+    keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
+    rows: list[dict[str, Any]] = []
+    for key in keys:
+        setting = find_setting(key)
+        if setting is None or key in SETTINGS or (wanted is not None and key not in wanted):
+            continue
+        synonyms = _broker_synonyms(tuple(dict.fromkeys((key, split_listener_key(key)[1]))), image, config)
+        value, source = _first(synonyms, None)
+        rows.append(_row(key, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
+    return rows
+
+
+def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """The cluster-wide dynamic values: the broker resource "" has nothing else."""
+    wanted = None if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
+        setting = find_setting(name)
+        if setting is not None and (wanted is None or name in wanted):
+            synonyms = [{"name": name, "value": value, "source": SOURCE_DYNAMIC_DEFAULT}]
+            source = SOURCE_DYNAMIC_DEFAULT
+            rows.append(_row(name, value, source, synonyms, setting.kind, _doc(setting), read_only=False))
+    return rows
+
+
+def describe_group(
+    name: str, image: ClusterImage, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per group config; a group need not exist to have them."""
+    overrides = image.resource_configs.get((RESOURCE_GROUP, name), {})
+    rows = [(row.config, row.synonym) for row in group_config.ROWS]
+    return _stored_rows(rows, overrides, SOURCE_GROUP, names)
+
+
+def describe_client_metrics(
+    name: str, image: ClusterImage, names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
+    """One row per config of a client-metrics subscription."""
+    overrides = image.resource_configs.get((RESOURCE_CLIENT_METRICS, name), {})
+    rows = [(row, "") for row in client_metrics_config.ROWS]
+    return _stored_rows(rows, overrides, SOURCE_CLIENT_METRICS, names)
+
+
+def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """One row per logger. As in Kafka they have no type, no synonyms and no documentation."""
+    wanted = levels.keys() if names is None else levels.keys() & set(names)
+    return [
+        {
+            "name": name,
+            "value": levels[name],
+            "read_only": False,
+            "config_source": SOURCE_BROKER_LOGGER,
+            "is_sensitive": False,
+            "synonyms": [],
+            "config_type": 0,
+            "documentation": None,
+        }
+        for name in wanted
+    ]
+
+
+def _stored_rows(
+    table: Iterable[tuple[TopicConfig, str]],
+    overrides: Mapping[str, str],
+    override_source: int,
+    names: Iterable[str] | None,
+) -> list[dict[str, Any]]:
+    """Rows of a resource whose configs are stored. The table names the broker setting that Kafka shows as the
+    default's synonym, or nothing."""
+    wanted = None if names is None else set(names)
+    rows: list[dict[str, Any]] = []
+    for row, synonym in table:
+        if wanted is not None and row.name not in wanted:
+            continue
+        value, source = row.fixed_default, SOURCE_DEFAULT
+        synonyms = [{"name": synonym, "value": value, "source": SOURCE_DEFAULT}] if synonym else []
+        if row.name in overrides:
+            value, source = overrides[row.name], override_source
+            synonyms.insert(0, {"name": row.name, "value": value, "source": source})
+        rows.append(_row(row.name, value, source, synonyms, row.kind, row.doc, read_only=False))
+    return rows
+
+
+def _row(
+    name: str,
+    value: str | None,
+    source: int,
+    synonyms: Synonyms,
+    kind: Kind,
+    doc: str,
+    *,
+    read_only: bool,
+) -> dict[str, Any]:
+    is_secret = kind is Kind.PASSWORD
+    if name.endswith(".url"):
+        value = without_url_user(value) if value is not None else None
+        synonyms = [{**each, "value": without_url_user(each["value"])} for each in synonyms]
+    if is_secret:
+        value, synonyms = None, [{**each, "value": None} for each in synonyms]
+    return {
+        "name": name,
+        "value": value,
+        "read_only": read_only,
+        "config_source": source,
+        "is_sensitive": is_secret,
+        "synonyms": synonyms,
+        "config_type": _TYPES.get(kind.kafka_name, 0),
+        "documentation": doc,
+    }
+
+
+def _doc(setting: Setting) -> str:
+    return setting.doc if setting.unhonoured is None else f"{setting.doc} Not honoured: {setting.unhonoured}."
+
+
+# The groups of settings that are one value in several units, by each member.
+_GROUPS: Final = {name: row.settings for row in ROWS if len(row.settings) > 1 for name in row.settings[:1]}
+
+
+def _same_as(name: str) -> tuple[str, ...]:
+    """The settings that a setting's value may come from, itself first."""
+    return _GROUPS.get(name, (name,))
+
+
+def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config) -> Synonyms:
+    """The sources of a setting's value, in the order of precedence."""
+    found: list[tuple[str, str | None, int]] = []
+    for node, source in (
+        (str(config.node_id), SOURCE_DYNAMIC_BROKER),
+        (CLUSTER_DEFAULT_NODE, SOURCE_DYNAMIC_DEFAULT),
+    ):
+        dynamic = image.broker_configs.get(node, {})
+        found += [(name, dynamic[name], source) for name in names if name in dynamic]
+    explicit = config.explicit_settings
+    found += [(name, config.wire_value(name), SOURCE_STATIC) for name in names if name in explicit]
+    # The default of a setting in several units is declared for the coarsest one: Kafka has 168 hours, not 604,800,000
+    # ms.
+    for name in names[-1:]:
+        setting = find_setting(name)
+        if setting is not None:
+            found.append((name, _default(setting), SOURCE_DEFAULT))
+    rows = [
+        {"name": name, "value": value, "source": source} for name, value, source in found if value is not None
+    ]
+    # As in Kafka, a setting in another unit is a synonym only if one before it is set by its own name.
+    return list(dropwhile(lambda row: row["name"] != names[0], rows))
+
+
+def _default(setting: Setting) -> str | None:
+    return wire_text(setting.default() if callable(setting.default) else setting.default)
+
+
+def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
+    """The value in force and its source. A static value comes from the Config, converted to this setting's unit."""
+    source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
+    if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):
+        return synonyms[0]["value"], source
+    return value, source

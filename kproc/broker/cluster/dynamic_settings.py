@@ -1,0 +1,96 @@
+"""Extracts from the metadata the settings that Acceptors, Processors and the supervisor get: config/dynamic.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kproc.broker.cluster.broker_config import complaint_about, listeners_complaint
+from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.records import node_over_cluster
+from kproc.broker.cluster.role_counts import NETWORK_THREADS
+from kproc.broker.config import Config, EndPoint
+from kproc.broker.config.cpus import PROCESSORS_MAX
+from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_listener_key
+from kproc.broker.config.listeners import parse_listeners
+from kproc.common.errors import ErrorCode, KafkaError
+
+
+def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
+    """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses.
+
+    Unusable ones are left out: a stored config never keeps a broker from starting or from serving.
+    """
+    overrides = node_over_cluster(image.broker_configs, config.node_id)
+    for name in _clashes(overrides, config):
+        del overrides[name]
+    return DynamicSettings(overrides, image.client_quotas.ip_rates())
+
+
+def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
+    """Stored settings that are not in force, with the reasons, for the log and the status."""
+    found: dict[str, str] = {}
+    for node, configs in image.unusable_configs.items():
+        for name, text in configs.items():
+            found[name] = complaint_about(name, node, text) or "it cannot be used"
+    found |= _clashes(node_over_cluster(image.broker_configs, config.node_id), config)
+    return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
+
+
+def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
+    """Stored settings that contradict the broker's static settings, which may have changed since they were stored."""
+    found: dict[str, str] = {}
+    usable = dict(overrides)
+    complaint = listeners_complaint(config, usable.get("listeners"))
+    if complaint is not None:
+        found["listeners"] = complaint
+        del usable["listeners"]
+    count = sum(wanted_processors(config, DynamicSettings(usable)).values())
+    if count > PROCESSORS_MAX:
+        why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
+        found |= {name: why for name in usable if split_listener_key(name)[1] == NETWORK_THREADS}
+    if lets_nobody_in(usable, config):
+        why = f"{PER_IP}=0 without {PER_IP_OVERRIDES} would let nobody in"
+        found |= {name: why for name in (PER_IP, PER_IP_OVERRIDES) if name in usable}
+    return found
+
+
+def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
+    """The listeners in force: the dynamic value, or else the static one."""
+    changed = settings.text("listeners")
+    if changed is None:
+        return config.listeners
+    return parse_listeners(changed, config.listener_security_protocol_map)
+
+
+def wanted_processors(config: Config, settings: DynamicSettings) -> dict[str, int]:
+    """The sizes of the sets of Processors: "" is the common set, others are keyed by the listener in lower case.
+
+    Values for listeners that do not exist are ignored.
+    """
+    sets = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
+    for name in sorted(each.name.lower() for each in wanted_listeners(config, settings)):
+        own = settings.overrides.get(listener_key(name, NETWORK_THREADS))
+        count = int(own) if own is not None else config.listener_value(name, NETWORK_THREADS)
+        if count is not None:
+            sets[name] = count
+    return sets
+
+
+def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse a change if with `stored`, all nodes' configs, all sets together had more Processors than
+    the slab has rows.
+    """
+    before, after = (_all_processors(config, each) for each in (image.broker_configs, stored))
+    if after > max(before, PROCESSORS_MAX):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{after} network threads of all listeners together are more than {PROCESSORS_MAX}",
+        )
+
+
+def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
+    overrides = node_over_cluster(stored, config.node_id)
+    if listeners_complaint(config, overrides.get("listeners")) is not None:
+        del overrides["listeners"]  # Not in force.
+    return sum(wanted_processors(config, DynamicSettings(overrides)).values())

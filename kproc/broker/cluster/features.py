@@ -1,0 +1,141 @@
+"""Features (KIP-584): what this broker supports, what is finalised, and the rules of UpdateFeatures.
+
+The rows are Kafka 4.3's. A feature that is not implemented here is supported at level 0 only, which means "off" in
+Kafka; raise its `highest` when it is implemented. Errors are Kafka's, code and words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.common.errors import ErrorCode, KafkaError
+
+METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
+TRANSACTION_VERSION: Final = "transaction.version"
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+
+class Feature(NamedTuple):
+    """One feature: the levels that can be set, and the level of a cluster where none was set."""
+
+    name: str
+    lowest: int
+    highest: int
+    initial: int
+
+
+# metadata.version: 30 is 4.3-IV0, what the tools of Kafka 4.3 know as newest; 7 is 3.3-IV3, the oldest that Kafka 4
+# still reads. Our own metadata log has a version of its own, see records.py.
+FEATURES: Final = (
+    Feature("eligible.leader.replicas.version", 0, 0, 0),
+    Feature("group.version", 0, 0, 0),
+    Feature(KRAFT_VERSION, 0, 0, 0),
+    Feature(METADATA_VERSION, 7, 30, 30),
+    Feature("share.version", 0, 0, 0),
+    Feature("streams.version", 0, 0, 0),
+    # 1: flexible records; 2: an epoch for each transaction, and Produce adds its partitions (KIP-890). A cluster from
+    # before keeps its level until somebody raises it.
+    Feature(TRANSACTION_VERSION, 0, 2, 0),
+)
+_BY_NAME: Final = {feature.name: feature for feature in FEATURES}
+# ApiVersions before v4 cannot say that a minimum is 0: such features are left out there (KIP-1022).
+_ZERO_MINIMUM_SINCE: Final = 4
+
+# What is recorded when a cluster is made.
+OF_NEW_CLUSTERS: Final = (r.FeatureLevelSet(TRANSACTION_VERSION, 2),)
+
+Reply = dict[str, Any]
+
+
+def transaction_version(image: ClusterImage) -> int:
+    """The level of transaction.version."""
+    return level_of(image, _BY_NAME[TRANSACTION_VERSION])
+
+
+def level_of(image: ClusterImage, feature: Feature) -> int:
+    """The finalised level."""
+    return image.feature_levels.get(feature.name, feature.initial)
+
+
+def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
+    """The tagged fields of an ApiVersions answer (v3 and later). The epoch is the metadata's version, as in Kafka."""
+    shown = [
+        {"name": feature.name, "min_version": feature.lowest, "max_version": feature.highest}
+        for feature in FEATURES
+        if feature.lowest > 0 or api_version >= _ZERO_MINIMUM_SINCE
+    ]
+    levels = [(feature.name, level_of(image, feature)) for feature in FEATURES]
+    return {
+        "supported_features": shown,
+        "finalized_features_epoch": image.version,
+        "finalized_features": [
+            # With one node the finalised range is a single level.
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in levels
+            if level > 0
+        ],
+    }
+
+
+def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
+    """Serve UpdateFeatures: all entries or none. The reply has the rows of v1 in `results` besides v2's fields."""
+    levels: dict[str, int] = {}
+    for wish in body["feature_updates"]:
+        try:
+            levels[wish["feature"]] = _new_level(image, node_id, wish)
+        except KafkaError as error:
+            why = f"The update failed for all features since the following feature had an error: {error.message}"
+            raise KafkaError(error.code, why) from error
+    results = [
+        {"feature": wish["feature"], "error_code": int(ErrorCode.NONE), "error_message": "NONE"}
+        for wish in body["feature_updates"]
+    ]
+    reply: Reply = {"error_code": int(ErrorCode.NONE), "error_message": None, "results": results}
+    if body["validate_only"]:
+        return reply, []
+    return reply, [
+        r.FeatureLevelSet(name, level)
+        for name, level in levels.items()
+        if level != level_of(image, _BY_NAME[name])
+    ]
+
+
+def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
+    """The level that one entry asks for; KafkaError(INVALID_UPDATE_VERSION) says why it cannot be had."""
+    name, level, kind = wish["feature"], int(wish["max_version_level"]), wish["upgrade_type"]
+    feature = _BY_NAME.get(name)
+    complaint = None
+    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        complaint = "The controller does not support the given upgrade type."
+    elif feature is None:
+        complaint = f"Local controller {node_id} does not support this feature."
+    elif level < 0:
+        complaint = "A feature version cannot be less than 0."
+    elif not feature.lowest <= level <= feature.highest:
+        complaint = f"Local controller {node_id} only supports versions {feature.lowest}-{feature.highest}"
+    elif level < level_of(image, feature) and kind == UPGRADE:
+        complaint = (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
+            "unsafe downgrade."
+        )
+    elif level > level_of(image, feature) and kind != UPGRADE:
+        complaint = "Can't downgrade to a newer version."
+    if complaint is not None or feature is None:
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {level} for feature {name}. {complaint}",
+        )
+    if name == METADATA_VERSION and level < level_of(image, feature):
+        why = (
+            "Unsafe metadata downgrade is not supported in this version."
+            if kind == UNSAFE_DOWNGRADE
+            else "Refusing to perform the requested downgrade because it might delete metadata information."
+        )
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Unsupported metadata.version downgrade from {level_of(image, feature)} to {level}. {why}",
+        )
+    return level

@@ -1,0 +1,44 @@
+"""Finds the host names in changes of the metadata: they are resolved before the change is decided.
+
+The controller must not wait for a name server, nor may the roles that use the name afterwards: a name that was just
+resolved can be resolved again. The decision stays deterministic, because the change carries the names that resolved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from kproc.broker.config import Config, ConfigError
+from kproc.broker.config.listeners import is_address, parse_listeners
+
+RESOLVABLE: Final = "resolvable"
+"""The field of a change's body with the names that could be resolved."""
+
+
+def host_names(op: str, body: dict[str, Any], config: Config) -> frozenset[str]:
+    """The host names that an operation depends on; literal addresses are left out."""
+    hosts: Iterator[str] = iter(())
+    if op == "alter_client_quotas":
+        hosts = _of_quotas(body)
+    elif op in ("alter_configs", "incremental_alter_configs"):
+        hosts = _of_listeners(body, config)
+    return frozenset(host for host in hosts if host and not is_address(host))
+
+
+def _of_quotas(body: dict[str, Any]) -> Iterator[str]:
+    for entry in body["entries"]:
+        for row in entry["entity"]:
+            if row["entity_type"] == "ip" and row["entity_name"] is not None:
+                yield row["entity_name"]
+
+
+def _of_listeners(body: dict[str, Any], config: Config) -> Iterator[str]:
+    for resource in body["resources"]:
+        for row in resource["configs"]:
+            if row["name"] == "listeners" and row["value"]:
+                try:
+                    end_points = parse_listeners(row["value"], config.listener_security_protocol_map)
+                except ConfigError:
+                    continue  # Malformed: the decision about the change reports it.
+                yield from (each.host for each in end_points)

@@ -1,0 +1,413 @@
+"""ClusterImage: one process's copy of the cluster's metadata.
+
+Every Handler, the controller and the cleaner hold one. It changes only by `apply`, with deltas in exactly the order in
+which the controller numbered them. A gap means that this process missed a change; answers from such an image would be
+wrong, so it is a FatalError. An image does no I/O and is never shared between processes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.acls import acl_in, acl_records
+from kproc.broker.cluster.broker_config import complaint_about
+from kproc.broker.cluster.client_quotas import ClientQuotas
+from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
+from kproc.broker.cluster.placement import owners_of_block
+from kproc.broker.cluster.scram_users import ScramUsers
+from kproc.broker.cluster.topic_names import collision_key
+from kproc.broker.security.acl_table import AclTable
+from kproc.broker.security.sasl.scram import ScramCredential
+from kproc.common.errors import FatalError
+
+# Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
+# sparse rows of 64 bytes), so that no single host needs more.
+SLOT_COUNT: Final = 131_072
+# Leader epochs are 32-bit numbers. Files of another broker can bring any of them.
+LEADER_EPOCH_MAX: Final = 2**31 - 1
+# Deleted topics that an image remembers. What belonged to an older one is kept as if its deletion were not recorded.
+DELETED_TOPICS_MAX: Final = 10_000
+
+
+class PartitionImage(msgspec.Struct, gc=False):
+    """One partition's place: its row in the shared table and the Handler that writes it."""
+
+    index: int
+    slot: int
+    slot_generation: int
+    owner: int
+    leader_epoch: int
+
+
+class TopicImage(msgspec.Struct):
+    """One topic. Partitions are dense: `partitions[n].index == n`."""
+
+    name: str
+    topic_id: bytes
+    partitions: list[PartitionImage]
+    configs: dict[str, str]
+    # Where each block begins (see placement): owners are computed per block, so a snapshot must keep them
+    # apart.
+    block_starts: list[int]
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Kafka itself writes this topic; clients may only read it."""
+        return self.name in INTERNAL_TOPICS
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """(first index, count) of each block."""
+        ends = [*self.block_starts[1:], len(self.partitions)]
+        return ((start, end - start) for start, end in zip(self.block_starts, ends, strict=True))
+
+
+class MovedPartition(msgspec.Struct, frozen=True):
+    """A partition whose owner changed with the routing table; `partition.owner` is the new one."""
+
+    topic: TopicImage
+    partition: PartitionImage
+    owner_before: int
+
+
+class ImageChange(msgspec.Struct):
+    """What an applied delta did, for the role that must act on it: open, rename, transfer, read configs."""
+
+    created: list[TopicImage] = []
+    deleted: list[TopicImage] = []
+    grown: list[TopicImage] = []
+    configured: list[TopicImage] = []
+    moved: list[MovedPartition] = []
+    epochs_raised: bool = False
+    broker_configs_changed: bool = False
+    client_quotas_changed: bool = False
+    acls_changed: bool = False
+
+
+class ClusterImage:
+    """The metadata at one version.
+
+    Lookups are plain dicts, open to read: `topics_by_name`, `topics_by_id`, `broker_configs`. Whoever holds
+    the image must not write them.
+    """
+
+    __slots__ = (
+        "acls",
+        "broker_configs",
+        "broker_epoch",
+        "client_quotas",
+        "cluster_id",
+        "delegation_tokens",
+        "deleted_topics",
+        "feature_levels",
+        "handler_count",
+        "names_by_collision_key",
+        "next_producer_id",
+        "resource_configs",
+        "retired_slots",
+        "scram_users",
+        "slots_used",
+        "topics_by_id",
+        "topics_by_name",
+        "unusable_configs",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.cluster_id = ""
+        self.broker_epoch = -1
+        self.handler_count = 1
+        self.next_producer_id = 0
+        self.topics_by_name: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
+        # Id to name of the topics that were deleted last, the oldest first: directories and committed offsets of these,
+        # and of no others, are left over from a deletion.
+        self.deleted_topics: dict[bytes, str] = {}
+        # By collision key (topic_names.py): a new topic's name must not collide with one of these.
+        self.names_by_collision_key: dict[str, str] = {}
+        # Node id as text, or CLUSTER_DEFAULT_NODE (records.py), to its overrides.
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        # Stored settings that this version cannot use (broker_config.complaint_about). No role acts on them, and they
+        # stay stored until they are changed or removed.
+        self.unusable_configs: dict[str, dict[str, str]] = {}
+        self.client_quotas = ClientQuotas()
+        self.acls = AclTable()
+        self.delegation_tokens: dict[str, r.DelegationTokenSet] = {}  # By id.
+        self.scram_users = ScramUsers()
+        # (resource type, name) of groups and client-metrics subscriptions to their configs.
+        self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
+        # Only what UpdateFeatures has set: see cluster/features.py.
+        self.feature_levels: dict[str, int] = {}
+        # Slots 0..slots_used-1 have been assigned at least once. Here are those that are free again, oldest first, as
+        # (slot, last generation).
+        self.slots_used = 0
+        self.retired_slots: deque[tuple[int, int]] = deque()
+
+    @classmethod
+    def from_snapshot(cls, data: bytes | memoryview) -> ClusterImage:
+        """The image that `snapshot()` described."""
+        image = cls()
+        image.apply(data)
+        return image
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic called `name`, or None."""
+        return self.topics_by_name.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        """The topic with that id, or None."""
+        return self.topics_by_id.get(topic_id)
+
+    def partition(self, name: str, index: int) -> PartitionImage | None:
+        """One partition by topic name, or None when the topic or the partition does not exist."""
+        topic = self.topics_by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of all topics."""
+        return self.slots_used - len(self.retired_slots)
+
+    @property
+    def free_slot_count(self) -> int:
+        """How many partitions may still be created."""
+        return SLOT_COUNT - self.partition_count
+
+    def apply(self, delta: bytes | memoryview) -> ImageChange:
+        """Apply the next delta. Raises FatalError if it is not the next one, or not a delta."""
+        try:
+            decoded = r.decode_delta(delta)
+        except msgspec.MsgspecError as error:
+            raise FatalError(
+                f"metadata delta of {len(delta)} bytes after version {self.version}: {error}"
+            ) from error
+        if decoded.base_version != self.version:
+            raise FatalError(
+                f"metadata delta follows version {decoded.base_version}, this image is at {self.version}"
+            )
+        return self.apply_records(decoded.records, decoded.version)
+
+    def apply_records(self, records: Sequence[r.Record], version: int) -> ImageChange:
+        """`apply` for records that are decoded already: replay, and the controller's own image."""
+        change = ImageChange()
+        for record in records:
+            self._apply_one(record, change)
+        self.version = version
+        return change
+
+    def snapshot(self) -> bytes:
+        """The whole image, for a process that starts; later deltas continue from `version`."""
+        return r.encode_snapshot(self.version, list(self.snapshot_records()))
+
+    def snapshot_records(self) -> Iterator[r.Record]:
+        """The fewest records that rebuild this image, in an order that applies: the Handler count first."""
+        if self.cluster_id:
+            yield r.ClusterRegistered(self.cluster_id)
+        if self.broker_epoch >= 0:
+            yield r.BrokerStarted(self.broker_epoch)
+        yield r.HandlersCounted(self.handler_count)
+        if self.next_producer_id:
+            yield r.ProducerIdsTaken(self.next_producer_id)
+        for stored in (self.broker_configs, self.unusable_configs):
+            for node, configs in stored.items():
+                for name, value in configs.items():
+                    yield r.BrokerConfigSet(node, name, value)
+        for (kind, resource), configs in self.resource_configs.items():
+            for name, value in configs.items():
+                yield r.ResourceConfigSet(kind, resource, name, value)
+        for feature, level in self.feature_levels.items():
+            yield r.FeatureLevelSet(feature, level)
+        yield from self.client_quotas.records()
+        yield from acl_records(self.acls)
+        yield from self.delegation_tokens.values()
+        yield from self.scram_users.records()
+        if self.retired_slots:
+            slots, generations = zip(*self.retired_slots, strict=True)
+            yield r.SlotsRetired(slots, generations)
+        if self.deleted_topics:
+            yield r.TopicsDeletedBefore(tuple(self.deleted_topics), tuple(self.deleted_topics.values()))
+        for topic in self.topics_by_name.values():
+            yield from _topic_records(topic)
+
+    def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
+        is_usable = value is None or complaint_about(name, node, value) is None
+        for stored, kept in ((self.broker_configs, is_usable), (self.unusable_configs, not is_usable)):
+            _set_or_remove(stored.setdefault(node, {}), name, value if kept else None)
+            if not stored[node]:
+                del stored[node]
+
+    def _apply_one(self, record: r.Record, change: ImageChange) -> None:
+        match record:
+            case r.TopicCreated():
+                self._create_topic(record, change)
+            case r.PartitionsAdded():
+                self._add_partitions(record, change)
+            case r.TopicDeleted():
+                self._delete_topic(record, change)
+            case r.TopicConfigSet():
+                topic = self.topics_by_id[record.topic_id]
+                _set_or_remove(topic.configs, record.name, record.value)
+                _note(change.configured, topic)
+            case r.BrokerConfigSet():
+                self._set_broker_config(record.node, record.name, record.value)
+                change.broker_configs_changed = True
+            case r.ResourceConfigSet():
+                key = (record.resource_type, record.resource_name)
+                _set_or_remove(self.resource_configs.setdefault(key, {}), record.name, record.value)
+                if not self.resource_configs[key]:
+                    del self.resource_configs[key]
+            case r.FeatureLevelSet():
+                self.feature_levels[record.name] = record.level
+            case r.ClientQuotaSet():
+                self.client_quotas.set(record.entity, record.key, record.value)
+                change.client_quotas_changed = True
+            case r.AclAdded():
+                self.acls.add(record.acl_id, acl_in(record))
+                change.acls_changed = True
+            case r.AclRemoved():
+                self.acls.remove(record.acl_id)
+                change.acls_changed = True
+            case r.DelegationTokenSet():
+                self.delegation_tokens[record.token_id] = record
+            case r.DelegationTokenRemoved():
+                self.delegation_tokens.pop(record.token_id, None)
+            case r.ScramSecretMade():
+                self.scram_users.secret = record.secret
+            case r.ScramCredentialSet():
+                credential = ScramCredential(
+                    record.salt, record.stored_key, record.server_key, record.iterations
+                )
+                self.scram_users.set(record.name, record.mechanism, credential)
+            case r.ScramCredentialRemoved():
+                self.scram_users.set(record.name, record.mechanism, None)
+            case r.ProducerIdsTaken():
+                self.next_producer_id = record.next_producer_id
+            case r.LeaderEpochRaised():
+                self.topics_by_id[record.topic_id].partitions[
+                    record.partition
+                ].leader_epoch = record.leader_epoch
+                change.epochs_raised = True
+            case r.BrokerStarted():
+                self._start_broker(record, change)
+            case r.HandlersCounted():
+                self._count_handlers(record, change)
+            case r.TopicsDeletedBefore():
+                self.deleted_topics.update(zip(record.topic_ids, record.names, strict=True))
+            case r.SlotsRetired():
+                self._retire(zip(record.slots, record.slot_generations, strict=True))
+            case r.ClusterRegistered():
+                self.cluster_id = record.cluster_id
+
+    def _create_topic(self, record: r.TopicCreated, change: ImageChange) -> None:
+        topic = TopicImage(record.name, record.topic_id, [], {}, [])
+        self.topics_by_name[record.name] = topic
+        self.topics_by_id[record.topic_id] = topic
+        self.names_by_collision_key[collision_key(record.name)] = record.name
+        change.created.append(topic)
+
+    def _add_partitions(self, record: r.PartitionsAdded, change: ImageChange) -> None:
+        topic = self.topics_by_id[record.topic_id]
+        owners = owners_of_block(
+            record.topic_id,
+            first_index=record.first_index,
+            count=len(record.slots),
+            handler_count=self.handler_count,
+        )
+        places = zip(record.slots, record.slot_generations, owners, record.leader_epochs, strict=True)
+        topic.block_starts.append(record.first_index)
+        topic.partitions += [PartitionImage(n, *place) for n, place in enumerate(places, record.first_index)]
+        self._take_slots(record.slots)
+        if record.first_index:
+            _note(change.grown, topic)
+
+    def _take_slots(self, slots: tuple[int, ...]) -> None:
+        """Mark slots as used: retired ones from the front, then new ones, as `next_slots` gave them out."""
+        taken = set(slots)
+        while self.retired_slots and self.retired_slots[0][0] in taken:
+            taken.remove(self.retired_slots.popleft()[0])
+        if taken:
+            self.slots_used = max(self.slots_used, max(taken) + 1)
+
+    def _delete_topic(self, record: r.TopicDeleted, change: ImageChange) -> None:
+        topic = self.topics_by_id.pop(record.topic_id)
+        del self.topics_by_name[topic.name]
+        del self.names_by_collision_key[collision_key(topic.name)]
+        self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
+        self.deleted_topics[topic.topic_id] = topic.name
+        if len(self.deleted_topics) > DELETED_TOPICS_MAX:
+            del self.deleted_topics[next(iter(self.deleted_topics))]
+        change.deleted.append(topic)
+
+    def _retire(self, places: Iterator[tuple[int, int]]) -> None:
+        for slot, generation in places:
+            self.retired_slots.append((slot, generation))
+            self.slots_used = max(self.slots_used, slot + 1)
+
+    def _start_broker(self, record: r.BrokerStarted, change: ImageChange) -> None:
+        self.broker_epoch = record.broker_epoch
+        for topic in self.topics_by_name.values():
+            for partition in topic.partitions:
+                partition.leader_epoch = min(partition.leader_epoch + 1, LEADER_EPOCH_MAX)
+        change.epochs_raised = True
+
+    def _count_handlers(self, record: r.HandlersCounted, change: ImageChange) -> None:
+        self.handler_count = record.count
+        for topic in self.topics_by_name.values():
+            for start, count in topic.blocks():
+                owners = owners_of_block(
+                    topic.topic_id, first_index=start, count=count, handler_count=record.count
+                )
+                for partition, owner in zip(topic.partitions[start : start + count], owners, strict=True):
+                    if partition.owner != owner:
+                        change.moved.append(MovedPartition(topic, partition, partition.owner))
+                        partition.owner = owner
+
+    def next_slots(self, count: int, *, skip: int = 0) -> list[tuple[int, int]]:
+        """(slot, generation) of the next `count` partitions, after `skip` that the same request has used already.
+
+        Retired slots come first, the oldest first: the longer a slot is unused, the surer every process has dropped
+        what it knew about it. Only the controller calls this.
+        """
+        places: list[tuple[int, int]] = []
+        for n in range(skip, skip + count):
+            if n < len(self.retired_slots):
+                slot, generation = self.retired_slots[n]
+                places.append((slot, generation + 1))
+            else:
+                places.append((self.slots_used + n - len(self.retired_slots), 1))
+        return places
+
+
+def _topic_records(topic: TopicImage) -> Iterator[r.Record]:
+    yield r.TopicCreated(topic.name, topic.topic_id)
+    for start, count in topic.blocks():
+        block = topic.partitions[start : start + count]
+        yield r.PartitionsAdded(
+            topic.topic_id,
+            start,
+            tuple(partition.slot for partition in block),
+            tuple(partition.slot_generation for partition in block),
+            tuple(partition.leader_epoch for partition in block),
+        )
+    for name, value in topic.configs.items():
+        yield r.TopicConfigSet(topic.topic_id, name, value)
+
+
+def _set_or_remove(configs: dict[str, str], name: str, value: str | None) -> None:
+    if value is None:
+        configs.pop(name, None)
+    else:
+        configs[name] = value
+
+
+def _note(topics: list[TopicImage], topic: TopicImage) -> None:
+    """Add `topic` once. Records of one topic follow each other, so looking at the last entry is enough."""
+    if not topics or topics[-1] is not topic:
+        topics.append(topic)

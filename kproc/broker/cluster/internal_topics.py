@@ -1,0 +1,87 @@
+"""The topics that the broker makes for itself, with Kafka's partition counts and configs: one row for each.
+
+A row with `found_by` has coordinators: each of its partitions is the log of one (handler/coordinators.py). What else
+knows of such a topic reads it here: FindCoordinator, Metadata, who creates it, who opens its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.config import Config
+from kproc.broker.security.acl import ResourceType
+
+GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
+TELEMETRY_TOPIC: Final = "__kproc_telemetry"
+BROKERS_DEFAULT: Final = -1  # In place of a number of partitions or replicas.
+
+
+class FoundBy(NamedTuple):
+    """How FindCoordinator asks for a topic's coordinators: the keys' type, and the resource that each key names."""
+
+    key_type: int
+    resource: ResourceType
+
+
+class InternalTopic(NamedTuple):
+    """One row. Partitions and configs are those that the topic is made with."""
+
+    name: str
+    partitions: Callable[[Config], int] = lambda _config: BROKERS_DEFAULT
+    configs: Callable[[Config], dict[str, str]] = lambda _config: {}
+    found_by: FoundBy | None = None  # None: it has no coordinators.
+
+
+_ROWS: Final = (
+    InternalTopic(
+        GROUP_METADATA_TOPIC,
+        lambda config: config.offsets_topic_num_partitions,
+        lambda config: {
+            "cleanup.policy": "compact",
+            # Its batches are compressed by the coordinator, see offsets.topic.compression.codec.
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        },
+        FoundBy(0, ResourceType.GROUP),
+    ),
+    InternalTopic(
+        TRANSACTION_STATE_TOPIC,
+        lambda config: config.transaction_state_log_num_partitions,
+        lambda config: {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": "1",
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        },
+        FoundBy(1, ResourceType.TRANSACTIONAL_ID),
+    ),
+    InternalTopic("__share_group_state"),  # Kafka's: nobody else may have its name.
+    InternalTopic(
+        TELEMETRY_TOPIC,
+        lambda _config: 1,
+        lambda _config: {
+            "cleanup.policy": "delete",
+            "compression.type": "producer",
+            "retention.bytes": str(256 << 20),
+            "retention.ms": str(24 * 3600 * 1000),
+            "segment.bytes": str(16 << 20),  # Retention deletes whole segments.
+        },
+    ),
+)
+INTERNAL_TOPICS: Final = {row.name: row for row in _ROWS}
+COORDINATOR_TOPICS: Final = frozenset(row.name for row in _ROWS if row.found_by is not None)
+
+
+def automatic_wish(name: str, config: Config) -> dict[str, Any]:
+    """The CreateTopics entry of a topic that is created automatically: an internal one, or one that a client named."""
+    row = INTERNAL_TOPICS.get(name) or InternalTopic(name)
+    return {
+        "name": name,
+        "num_partitions": row.partitions(config),
+        "replication_factor": BROKERS_DEFAULT,  # One host keeps one replica, whatever the settings say.
+        "assignments": [],
+        "configs": [{"name": key, "value": value} for key, value in row.configs(config).items()],
+    }

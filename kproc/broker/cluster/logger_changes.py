@@ -1,0 +1,62 @@
+"""Turns IncrementalAlterConfigs of broker loggers into log levels. Sans-IO; the errors are Kafka's, code and words.
+
+Log levels are not part of the metadata: they hold until the broker ends, so they are not recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kproc.broker.cluster.broker_config import check_node
+from kproc.broker.cluster.config_changes import OP_APPEND, OP_DELETE, OP_NAMES, OP_SET, wanted_changes
+from kproc.common import log_levels
+from kproc.common.errors import ErrorCode, KafkaError
+
+
+def wanted_levels(
+    resources: Sequence[dict[str, Any]], node_id: int, known: Mapping[str, str]
+) -> tuple[dict[str, str | None], dict[int, KafkaError]]:
+    """The levels to set, and the errors by place in `resources`: each resource succeeds or fails as a whole.
+
+    `known` are the existing loggers. A resource is all loggers of one node.
+    """
+    times = Counter(resource["resource_name"] for resource in resources)
+    levels: dict[str, str | None] = {}
+    errors: dict[int, KafkaError] = {}
+    for at, resource in enumerate(resources):
+        try:
+            if times[resource["resource_name"]] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            changes = wanted_changes(resource["configs"], incremental=True)
+            check_node(resource["resource_name"], node_id, or_all=False)
+            levels |= {name: _level(name, operation, value, known) for name, operation, value in changes}
+        except KafkaError as error:
+            errors[at] = error
+    return levels, errors
+
+
+def _level(name: str, operation: int, value: str | None, known: Mapping[str, str]) -> str | None:
+    """One logger's new level; None: it inherits the level of its parent."""
+    if operation >= OP_APPEND:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{OP_NAMES[operation]} operation is not allowed for the BROKER_LOGGER resource",
+        )
+    if name not in known:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+    if operation == OP_DELETE:
+        if name == log_levels.ROOT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
+            )
+        return None
+    assert operation == OP_SET
+    if value not in log_levels.NAMES:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Cannot set the log level of {name} to {value} as it is not a supported log level. "
+            f"Valid log levels are {', '.join(sorted(log_levels.NAMES))}",
+        )
+    return value

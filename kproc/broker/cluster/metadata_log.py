@@ -1,0 +1,392 @@
+"""MetadataLog: the controller's records on disk, synced before any other role gets them.
+
+    <data>/__cluster_metadata-0/
+        00000000000000000000.log                     record batches, one per delta
+        00000000000000004711-0000000000.checkpoint   a snapshot of version 4711: record batches, too
+
+A version is a count of records, so a batch's base offset is the version that its delta follows, and Kafka's
+DumpLogSegments can walk the file. A record's value is one metadata record (`records.py`, which has the
+procedure for changing it); its key is null.
+
+Opening loads the newest snapshot and replays what follows it. A torn tail, which a crash in the middle of a
+write leaves, was never acknowledged and is cut off; a damaged batch with good ones behind it is Corrupt.
+When a log has grown far beyond what a snapshot of it takes, `compact_if_large` writes one and starts a new
+log; each step leaves a directory that opens to the same image, whichever file the crash spares.
+
+This is the only file of the package that sees OSError. Owned by the controller, which holds the data
+directory's lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage, ImageChange
+from kproc.broker.storage.format import METADATA_DIRECTORY
+from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
+from kproc.common.clock import Clock
+from kproc.common.errors import Corrupt, ErrorCode, FatalError, KafkaError
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import MAGIC, check_batch, decode_records, encode_batch, parse_header
+from kproc.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_NAME: Final = METADATA_DIRECTORY
+START_WITHOUT: Final = "kproc.start.without.metadata"
+# Replaying a megabyte takes about 0.4 s, the most that history may cost a start.
+COMPACT_BYTES: Final = 1 << 20
+# A log of this many times its snapshot's size is mostly history.
+COMPACT_FACTOR: Final = 4
+# Records per batch of a snapshot: bounds what is encoded at once, far below the 2 GiB of a batch.
+SNAPSHOT_BATCH_RECORDS: Final = 1000
+_LOG_NAME: Final = re.compile(r"\d{20}\.log")
+_SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
+_TEMPORARY: Final = ".tmp"
+
+
+class MetadataLog:
+    """The open log. Made by `open`, one per controller, closed when that ends."""
+
+    __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "version")
+
+    def __init__(self, directory: Path, clock: Clock, fs: Fs) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._fs = fs
+        self._descriptor = -1
+        self._path = directory
+        self._size = 0
+        self._compact_at = COMPACT_BYTES
+        self.version = 0
+
+    @classmethod
+    def open(cls, data_directory: Path, clock: Clock, fs: Fs) -> tuple[MetadataLog, ClusterImage]:
+        """The log in `data_directory`, made if it is not there, and the image that it adds up to."""
+        log = cls(data_directory / DIRECTORY_NAME, clock, fs)
+        try:
+            if fs.make_directory(log._directory):
+                sync_directory(fs, data_directory)
+            return log, log._load()
+        except OSError as error:
+            log.close()
+            raise FatalError(f"metadata log in {log._directory}: {error}") from error
+        except Corrupt as error:
+            log.close()
+            raise Corrupt(
+                f"{error}; put back a copy of {DIRECTORY_NAME}, or move it away and start with {START_WITHOUT}=true: "
+                "every topic is then unknown, and its files are set aside"
+            ) from error
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the current log file."""
+        return self._size
+
+    def commit(self, image: ClusterImage, records: Sequence[r.Record]) -> tuple[bytes, ImageChange]:
+        """Write `records` to the disk, then apply them to the controller's image. Returns the delta for the other
+        roles.
+
+        KafkaError(KAFKA_STORAGE_ERROR) if the disk is full: nothing has changed, and a retry may succeed later.
+        """
+        delta = r.encode_delta(image.version, records)
+        self.append(records)
+        change = image.apply(delta)
+        self.compact_if_large(image)
+        return delta, change
+
+    def append(self, records: Sequence[r.Record]) -> None:
+        """Write one delta's records behind the others and wait until they are on the disk."""
+        batch = self._batch(records, self.version)
+        try:
+            self._fs.write(self._descriptor, [batch], position=self._size)
+        except OSError as error:
+            self._undo_write(error)
+        try:
+            self._fs.note_synced(self._descriptor, self._size)  # What earlier syncs have brought to the disk.
+            self._fs.sync(self._descriptor)
+        except OSError as error:
+            # The kernel counts the pages as clean now: a second sync would succeed without writing them. The next
+            # start writes what it reads there once more.
+            raise FatalError(f"sync of {self._path}: {error}") from error
+        self._size += len(batch)
+        self.version += len(records)
+
+    def compact_if_large(self, image: ClusterImage) -> None:
+        """Replace a long history with a snapshot. `image` must be at the log's version."""
+        assert image.version == self.version, f"image {image.version}, log {self.version}"
+        if self._size < self._compact_at:
+            return
+        try:
+            snapshot_bytes = self._write_snapshot(image)
+            self._start_log(self.version)
+            self._remove_older_than(self.version)
+        except OSError as error:
+            # The log is still good, only long. Most likely the disk is full; try again when the log has doubled.
+            logger.warning("metadata_log=kept reason=%s size_bytes=%d", error, self._size)
+            self._compact_at = 2 * self._size
+            return
+        self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * snapshot_bytes)
+
+    def close(self) -> None:
+        """Give the descriptor back. Everything acknowledged is on disk already."""
+        if self._descriptor >= 0:
+            try:
+                self._fs.note_synced(self._descriptor, self._size)
+            except StorageFailure as failure:  # Without the mark, less damage is told from a torn write.
+                logger.warning("metadata_log=not_marked reason=%s", failure)
+            self._fs.close(self._descriptor)
+            self._descriptor = -1
+
+    # -- opening
+
+    def _load(self) -> ClusterImage:
+        names = sorted(self._fs.list_directory(self._directory))
+        for name in names:
+            if name.endswith(_TEMPORARY):
+                self._fs.unlink(self._directory / name)
+        image = ClusterImage()
+        snapshots = [name for name in names if _SNAPSHOT_NAME.fullmatch(name)]
+        if snapshots:
+            self._read_snapshot(self._directory / snapshots[-1], image)
+        snapshot_version = image.version
+        logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
+        last_batch = (0, b"")
+        for path in logs:
+            last_batch = self._replay(path, image, snapshot_version, is_last=path is logs[-1])
+        self.version = image.version
+        if snapshots and not logs:
+            # A new log is on the disk before the one before the snapshot is removed.
+            raise Corrupt(
+                f"{self._directory / snapshots[-1]} is there, and the log that follows it is missing"
+            )
+        if logs:
+            self._continue_log(logs[-1], last_batch)
+        else:
+            self._start_log(image.version)
+        self._remove_older_than(snapshot_version)
+        return image
+
+    def _read_snapshot(self, path: Path, image: ClusterImage) -> None:
+        data = self._fs.read_file(path) or b""
+        records: list[r.Record] = []
+        end = 0
+        for position, end in _batches(data):
+            records += _records_of(data[position:end], path)
+        if end != len(data):
+            raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
+        image.apply_records(records, _version_in(path.name))
+
+    def _replay(
+        self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool
+    ) -> tuple[int, bytes]:
+        """Apply one file's batches; returns position and bytes of its last one."""
+        data = self._fs.read_file(path) or b""
+        position = end = 0
+        for position, end in _batches(data):
+            batch = data[position:end]
+            header = parse_header(batch)
+            after = header.base_offset + header.record_count
+            if after <= snapshot_version:
+                continue  # The snapshot contains this batch: a crash came before the old log was removed.
+            if header.base_offset != image.version:
+                raise Corrupt(
+                    f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
+                    f"follows version {image.version}"
+                )
+            image.apply_records(_records_of(batch, path), after)
+        self._check_synced(path, end)
+        if end < len(data):
+            self._cut_tail(path, data, end, is_last=is_last)
+        return position, data[position:end]
+
+    def _check_synced(self, path: Path, end: int) -> None:
+        """Refuse a file whose whole batches end below what a sync had confirmed: it is damaged, and no torn write."""
+        descriptor = self._fs.open(path)
+        try:
+            synced = self._fs.noted_synced(descriptor)
+        finally:
+            self._fs.close(descriptor)
+        if end < synced:
+            raise Corrupt(f"{path}: damaged or cut at byte {end}, and {synced} bytes had been synced")
+
+    def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
+        """Cut off what a crash left of an unfinished write; refuse a file that is damaged in any other way."""
+        if not is_last or _has_batch_after(data, end):
+            raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
+        logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
+        descriptor = self._fs.open(path)
+        try:
+            self._fs.truncate(descriptor, end)
+            self._fs.sync(descriptor)
+        finally:
+            self._fs.close(descriptor)
+
+    def _continue_log(self, path: Path, last_batch: tuple[int, bytes]) -> None:
+        """Continue a log file after making sure that everything that was read from it is on the disk.
+
+        The last controller may have died between the write of a batch and its sync, or because the sync failed. Then
+        the page cache has data that the disk lacks, in pages that count as clean. So the last batch is written again.
+        """
+        self._adopt(self._fs.open(path), path)
+        position, batch = last_batch
+        if batch:
+            self._fs.write(self._descriptor, [batch], position=position)
+            self._fs.sync(self._descriptor)
+            self._fs.note_synced(self._descriptor, self._size)
+        sync_directory(self._fs, self._directory)
+
+    def _start_log(self, version: int) -> None:
+        path = self._directory / f"{version:020d}.log"
+        # Not O_EXCL: a compaction that was killed may have left an empty file, which open() then continued.
+        descriptor = self._fs.open(path, create=not self._fs.exists(path))
+        try:
+            sync_directory(self._fs, self._directory)
+        except StorageFailure:
+            self._fs.close(descriptor)
+            raise
+        self._adopt(descriptor, path)
+
+    def _adopt(self, descriptor: int, path: Path) -> None:
+        """Append to another file from now on, after it was made durable."""
+        self.close()
+        self._descriptor = descriptor
+        self._path = path
+        self._size = self._fs.facts(descriptor).st_size
+
+    # -- writing
+
+    def _batch(self, records: Sequence[r.Record], base_offset: int) -> bytearray:
+        now_ms = self._clock.wall_ms()
+        encoded = [Record(None, r.encode_record(record), now_ms) for record in records]
+        return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
+
+    def _undo_write(self, error: OSError) -> None:
+        """After a failed write: cut off what got there. Always raises."""
+        if not isinstance(error, Shortage):
+            raise FatalError(f"write to {self._path}: {error}") from error
+        try:
+            self._fs.truncate(self._descriptor, self._size)
+        except OSError as second:
+            raise FatalError(f"cutting off half a write from {self._path}: {second}") from second
+        raise KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log cannot grow: {error.strerror}."
+        ) from error
+
+    def _write_snapshot(self, image: ClusterImage) -> int:
+        """Write the image's checkpoint file; returns its size."""
+        path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
+        temporary = path.with_name(path.name + _TEMPORARY)
+        records = image.snapshot_records()
+        base_offset = 0
+        size = 0
+        self._fs.unlink(temporary)
+        descriptor = self._fs.open(temporary, create=True)
+        try:
+            while chunk := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
+                batch = self._batch(chunk, base_offset)
+                self._fs.write(descriptor, [batch], position=size)
+                base_offset += len(chunk)
+                size += len(batch)
+            self._fs.sync(descriptor)
+        finally:
+            self._fs.close(descriptor)
+        self._fs.rename(temporary, path)
+        sync_directory(self._fs, self._directory)
+        return size
+
+    def _remove_older_than(self, version: int) -> None:
+        """Remove the files that the snapshot of `version` replaces, except the current log."""
+        for name in self._fs.list_directory(self._directory):
+            is_ours = _LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)
+            if is_ours and _version_in(name) < version and name != self._path.name:
+                self._fs.unlink(self._directory / name)
+
+
+def is_missing(fs: Fs, data_directory: Path) -> bool:
+    """Return True if a directory has neither a snapshot nor a log with a byte in it. Raises StorageFailure."""
+    directory = data_directory / DIRECTORY_NAME
+    if not fs.exists(directory):
+        return True
+    for name in fs.list_directory(directory):
+        if _SNAPSHOT_NAME.fullmatch(name):
+            return False
+        if (
+            _LOG_NAME.fullmatch(name)
+            and (facts := fs.facts_at(directory / name)) is not None
+            and facts.st_size
+        ):
+            return False
+    return True
+
+
+def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
+    """The cluster id that the metadata record, or None if it cannot be read. Changes nothing.
+
+    Raises StorageFailure, and Corrupt for a record that this version cannot read."""
+    directory = data_directory / DIRECTORY_NAME
+    if not fs.exists(directory):
+        return None
+    for name in sorted(fs.list_directory(directory)):
+        if not (_LOG_NAME.fullmatch(name) or _SNAPSHOT_NAME.fullmatch(name)):
+            continue
+        data = fs.read_file(directory / name) or b""
+        for start, end in _batches(data):
+            for record in _records_of(data[start:end], directory / name):
+                if isinstance(record, r.ClusterRegistered):
+                    return record.cluster_id
+    return None
+
+
+def _version_in(name: str) -> int:
+    """The version that a log follows, or that a snapshot has."""
+    return int(name[:20])
+
+
+def _records_of(batch: bytes, path: Path) -> list[r.Record]:
+    """The metadata records in a batch whose CRC was checked."""
+    try:
+        return [r.decode_record(record.value or b"") for record in decode_records(batch)]
+    except (msgspec.MsgspecError, KafkaError) as error:
+        raise Corrupt(f"{path}: a record that this version of kproc cannot read: {error}") from error
+
+
+def _batches(data: bytes) -> Iterator[tuple[int, int]]:
+    """(start, end) of each whole, undamaged batch from the beginning; stops at the first that is not."""
+    position = 0
+    while (end := _batch_end(data, position)) is not None:
+        yield position, end
+        position = end
+
+
+def _batch_end(data: bytes, position: int) -> int | None:
+    """Where the batch at `position` ends, or None when there is no whole and undamaged one."""
+    if position + HEADER_BYTES > len(data):
+        return None
+    total = parse_header(data, position).total_bytes
+    if total < HEADER_BYTES or position + total > len(data):
+        return None
+    try:
+        check_batch(memoryview(data)[position : position + total])
+    except KafkaError:
+        return None
+    return position + total
+
+
+def _has_batch_after(data: bytes, position: int) -> bool:
+    """Whether a whole batch begins anywhere behind `position`, found by its magic byte and its CRC."""
+    at = position + 1
+    while (magic_at := data.find(MAGIC, at + 16)) >= 0:
+        at = magic_at - 16
+        if _batch_end(data, at) is not None:
+            return True
+        at += 1
+    return False

@@ -1,0 +1,99 @@
+"""MutationQuotas: controller_mutation_rate, the partitions that a client may make and delete in a second (KIP-599).
+
+Each client has a bucket of tokens, which holds controller.quota.window.num x controller.quota.window.size.seconds
+seconds' worth of its rate; a partition costs one. As in Kafka a change is let through while the bucket is not below
+zero, whatever it costs, and what is missing must come back before the next one. Since CreateTopics v6, DeleteTopics v5
+and CreatePartitions v3 a client understands THROTTLING_QUOTA_EXCEEDED; older ones are served, and then not read for as
+long. The buckets are the controller's memory alone: one that was restarted begins with full ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.broker.cluster.client_quotas import CONTROLLER_MUTATION_RATE, LASTING_NS, ClientQuotas
+from kproc.common.bounded import short_name
+from kproc.common.clock import NS_PER_MS, NS_PER_S
+from kproc.common.errors import ErrorCode, KafkaError
+
+CLIENT: Final = "client"
+"""The field of an operation's body that says who wants it: [user, client id, whether it may be refused]. Without it,
+the broker itself does."""
+_SWEEP_LEAST: Final = 1024
+# A client that makes up client ids has a bucket for each. With more, the fullest ones are dropped.
+BUCKETS_MAX: Final = 20_000
+_THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
+
+Account = tuple[str, str]
+"""The user and the client id whose use is summed, as `ClientQuotas.account_of` names them."""
+
+
+class Mutations:
+    """The partitions that one request makes or deletes."""
+
+    __slots__ = ("_account", "_is_strict", "_now_ns", "_quotas", "_rate", "throttle_ms")
+
+    def __init__(
+        self, quotas: MutationQuotas, account: Account | None, rate: float, now_ns: int, *, is_strict: bool
+    ) -> None:
+        """Without an account there is no limit."""
+        self._quotas = quotas
+        self._account = account
+        self._rate = rate
+        self._now_ns = now_ns
+        self._is_strict = is_strict
+        self.throttle_ms = 0
+
+    def take(self, partitions: int) -> None:
+        """Count partitions, right before they are made or deleted. KafkaError if they must not be."""
+        if self._account is None:
+            return
+        if self._is_strict:
+            self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
+            if self.throttle_ms:
+                raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+        cost_ns = round(min(partitions * NS_PER_S / self._rate, LASTING_NS))
+        self._quotas.charge(self._account, cost_ns, self._now_ns)
+        if not self._is_strict:
+            self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
+
+
+class MutationQuotas:
+    """One per controller. A bucket is the time at which it will be full again; one that is full is not kept."""
+
+    __slots__ = ("_full_ns", "_now_ns", "_quotas", "_saved_ns", "_sweep_at")
+
+    def __init__(
+        self, quotas: Callable[[], ClientQuotas], now_ns: Callable[[], int], *, seconds: int
+    ) -> None:
+        """`seconds`: how much of its rate a client may have saved."""
+        self._quotas = quotas
+        self._now_ns = now_ns
+        self._saved_ns = seconds * NS_PER_S
+        self._full_ns: dict[Account, int] = {}
+        self._sweep_at = _SWEEP_LEAST
+
+    def of(self, body: dict[str, Any]) -> Mutations:
+        """What the client of an operation may do now."""
+        user, client_id, is_strict = body.get(CLIENT) or ("", "", False)
+        found = (
+            self._quotas().account_of(user, client_id, CONTROLLER_MUTATION_RATE) if CLIENT in body else None
+        )
+        account, rate = ((found[0][0], short_name(found[0][1])), found[1]) if found else (None, 0.0)
+        return Mutations(self, account, rate, self._now_ns(), is_strict=is_strict)
+
+    def charge(self, account: Account, cost_ns: int, now_ns: int) -> None:
+        """Take that many nanoseconds' worth of its rate out of a bucket."""
+        if account not in self._full_ns and len(self._full_ns) >= self._sweep_at:
+            self._full_ns = {each: full_ns for each, full_ns in self._full_ns.items() if full_ns > now_ns}
+            if len(self._full_ns) >= BUCKETS_MAX:
+                by_due = sorted(self._full_ns.items(), key=lambda each: each[1])
+                self._full_ns = dict(by_due[len(by_due) // 2 :])
+            self._sweep_at = min(max(_SWEEP_LEAST, 2 * len(self._full_ns)), BUCKETS_MAX)
+        self._full_ns[account] = max(self._full_ns.get(account, 0), now_ns) + cost_ns
+
+    def missing_ms(self, account: Account, now_ns: int) -> int:
+        """After how many milliseconds a bucket is back at zero; 0: it is not below."""
+        below_ns = self._full_ns.get(account, 0) - now_ns - self._saved_ns
+        return min(max(0, -(-below_ns // NS_PER_MS)), _THROTTLE_MS_MAX)

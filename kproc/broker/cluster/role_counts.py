@@ -1,0 +1,81 @@
+"""num.network.threads and num.io.threads on the running broker: which changes Kafka allows, and our own bounds.
+
+Kafka's rule (DynamicThreadPool and DataPlaneAcceptor, their words): from half of the current value, by integer
+division, to twice of it. `kproc scale` is not bound by it, only by `role_count_max`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kproc.broker.cluster.records import node_over_cluster
+from kproc.broker.config import Config, available_cpus
+from kproc.broker.config.cpus import PROCESSORS_MAX
+from kproc.broker.config.dynamic import split_listener_key
+from kproc.common.errors import ErrorCode, KafkaError
+
+NETWORK_THREADS: Final = "num.network.threads"
+IO_THREADS: Final = "num.io.threads"
+ROLE_COUNTS: Final = frozenset((NETWORK_THREADS, IO_THREADS))
+# More than a few processes per CPU gain nothing, and every pair of Processor and Handler costs two rings.
+_PER_CPU_MAX: Final = 4
+_COUNT_MAX_LEAST: Final = 16
+
+
+def role_count_max() -> int:
+    """The most Processors, or Handlers, that may be asked for while the broker runs."""
+    return min(max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus())), PROCESSORS_MAX)
+
+
+def check_change(
+    before: Mapping[str, str],
+    in_force: Mapping[str, str],
+    config: Config,
+    node: str,
+    stored: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Refuse, as Kafka does, a change of a count for `node`, given `stored`, all nodes' configs after the change.
+
+    `before`: what is stored for `node` now. `in_force`: the dynamic configs that this broker follows now, without the
+    stored counts that were left out.
+    """
+    wanted = node_over_cluster(stored, config.node_id)
+    for key in sorted({*before, *stored.get(node, {})}):
+        if split_listener_key(key)[1] not in ROLE_COUNTS:
+            continue
+        complaint = _complaint_about(key, _count(config, in_force, key), _count(config, wanted, key), config)
+        if complaint is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+
+
+def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
+    """The count of a key, which may be prefixed for one listener: then that beats the plain one."""
+    listener, name = split_listener_key(key)
+    if listener:
+        if key in overrides:
+            return int(overrides[key])
+        static = config.listener_value(listener, name)
+        if static is not None:
+            return int(static)
+    if name in overrides:
+        return int(overrides[name])
+    return int(config.num_io_threads if name == IO_THREADS else config.num_network_threads)
+
+
+def _complaint_about(key: str, current: int, count: int, config: Config) -> str | None:
+    if count == current:
+        return None
+    if config.kproc_transport != "process":
+        return f"Cannot update these configs dynamically: [{key}]: the roles share one process"
+    if count < 1:
+        reason = "value should be at least 1"
+    elif count < current // 2:
+        reason = f"value should be at least half the current value {current}"
+    elif count > 2 * current:
+        reason = f"value should not be greater than double the current value {current}"
+    elif count > role_count_max():
+        reason = f"value should not be greater than {role_count_max()} on this host"
+    else:
+        return None
+    return f"Dynamic thread count update validation failed for {key}={count}, {reason}"

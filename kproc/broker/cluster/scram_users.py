@@ -1,0 +1,162 @@
+"""Users that log in by SCRAM: their credentials in the metadata, and the requests that change them (KIP-554).
+
+`ScramUsers` is the part of the image that holds them, `UserChanges` turns AlterUserScramCredentials into records as
+Kafka's controller does, in its words. No password is here, nor anything from which one could log in.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from kproc.broker.cluster import records as r
+from kproc.broker.security.sasl.mechanism import Outcome
+from kproc.broker.security.sasl.scram import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    KINDS_BY_NUMBER,
+    USUAL_SHAPE,
+    CredentialShape,
+    Found,
+    ScramCredential,
+    ScramKind,
+    made_up,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+
+_SECRET_BYTES: Final = 32
+
+Row = dict[str, Any]
+
+
+class ScramUsers:
+    """The users at one version of the image. Only the image writes it."""
+
+    __slots__ = ("_by_kind", "_shapes", "_unstored_secret", "secret")
+
+    def __init__(self) -> None:
+        self._by_kind: dict[int, dict[str, ScramCredential]] = {number: {} for number in KINDS_BY_NUMBER}
+        self._shapes: dict[int, CredentialShape] = {}
+        self.secret = b""  # Made with the first user: see `find`.
+        self._unstored_secret = secrets.token_bytes(_SECRET_BYTES)  # While there is no user to be told apart.
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the users are equal."""
+        return (
+            isinstance(other, ScramUsers) and self._by_kind == other._by_kind and self.secret == other.secret
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # It changes.
+
+    def __bool__(self) -> bool:
+        return any(self._by_kind.values())
+
+    def set(self, name: str, mechanism: int, credential: ScramCredential | None) -> None:
+        """Set a user's credential for a mechanism; None takes it away."""
+        users = self._by_kind.setdefault(mechanism, {})
+        if credential is None:
+            users.pop(name, None)
+        else:
+            users[name] = credential
+        self._shapes.pop(mechanism, None)
+
+    def of(self, name: str) -> dict[int, ScramCredential]:
+        """A user's credentials by mechanism."""
+        return {number: users[name] for number, users in self._by_kind.items() if name in users}
+
+    def names(self) -> list[str]:
+        """All users, sorted."""
+        return sorted({name for users in self._by_kind.values() for name in users})
+
+    def find(self, kind: ScramKind, name: str) -> Found:
+        """What a login needs of a user. For one that does not exist it looks like what most users have."""
+        shape = self._shape(kind.number)
+        secret = self.secret or self._unstored_secret
+        # For a user that exists, too: the time that it takes must not tell either.
+        stand_in = made_up(kind, name, secret, shape)
+        found = self._by_kind[kind.number].get(name)
+        return Found(stand_in, None) if found is None else Found(found, Outcome(name))
+
+    def _shape(self, mechanism: int) -> CredentialShape:
+        """The shape that most users' credentials have; without any user 4096 iterations and what is usual."""
+        if mechanism not in self._shapes:
+            counts = Counter(map(CredentialShape.of, self._by_kind[mechanism].values()))
+            self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=USUAL_SHAPE)
+        return self._shapes[mechanism]
+
+    def records(self) -> Iterator[r.Record]:
+        """The records that rebuild these users."""
+        if self.secret:
+            yield r.ScramSecretMade(self.secret)
+        for mechanism, users in self._by_kind.items():
+            for name, credential in users.items():
+                yield r.ScramCredentialSet(name, mechanism, *credential)
+
+
+class UserChanges:
+    """Validates AlterUserScramCredentials against an image's users. Holds no state of its own."""
+
+    __slots__ = ("_make_secret", "_users")
+
+    def __init__(self, users: Callable[[], ScramUsers], make_secret: Callable[[], bytes]) -> None:
+        self._users = users
+        self._make_secret = make_secret
+
+    def alter(self, body: Row) -> tuple[Row, list[r.Record]]:
+        """Each user succeeds or fails alone. Upsertions bring the keys that api/ has derived of the password."""
+        rows = [(row, False) for row in body["deletions"]] + [(row, True) for row in body["upsertions"]]
+        times = Counter(row["name"] for row, _ in rows)
+        results: list[Row] = []
+        records: list[r.Record] = []
+        seen: set[str] = set()
+        for row, is_upsertion in rows:
+            name = row["name"]
+            if name in seen:
+                continue
+            seen.add(name)
+            code, message = ErrorCode.NONE, None
+            try:
+                if times[name] > 1:
+                    raise KafkaError(
+                        ErrorCode.DUPLICATE_RESOURCE,
+                        "A user credential cannot be altered twice in the same request",
+                    )
+                records.append(self._set(row) if is_upsertion else self._delete(row))
+            except KafkaError as error:
+                code, message = error.code, error.message
+            results.append({"user": name, "error_code": int(code), "error_message": message})
+        if not self._users().secret and any(isinstance(each, r.ScramCredentialSet) for each in records):
+            records.insert(0, r.ScramSecretMade(self._make_secret()))
+        return {"results": results}, records
+
+    def _delete(self, row: Row) -> r.Record:
+        _check_name_and_mechanism(row)
+        if row["mechanism"] not in self._users().of(row["name"]):
+            raise KafkaError(
+                ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
+            )
+        return r.ScramCredentialRemoved(row["name"], row["mechanism"])
+
+    def _set(self, row: Row) -> r.Record:
+        _check_name_and_mechanism(row)
+        if row["iterations"] < ITERATIONS_MIN:
+            raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        if row["iterations"] > ITERATIONS_MAX:
+            raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
+        return r.ScramCredentialSet(
+            row["name"],
+            row["mechanism"],
+            row["salt"],
+            row["stored_key"],
+            row["server_key"],
+            row["iterations"],
+        )
+
+
+def _check_name_and_mechanism(row: Row) -> None:
+    if not row["name"]:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    if row["mechanism"] not in KINDS_BY_NUMBER:
+        raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")

@@ -1,0 +1,73 @@
+"""TokenCredentials: what a login by delegation token is checked with (KIP-48): SCRAM, with the token's id as the name.
+
+The password is the token's secret in base64. The credential follows from it by PBKDF2, 4096 rounds as in Kafka, which
+take a few milliseconds: at the first login with a token here, and then it is kept.
+
+A salt is shown before the login, to anybody and for any name. Salts therefore come from a secret of this Handler's own,
+never from delegation.token.secret.key, which could be guessed by them offline. The salt of a token is the one that its
+id had before the token existed, so that it does not show which tokens exist.
+
+Differs from Kafka: a token that has expired, but is not removed yet, is refused; there its session ends at once.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kproc.broker.cluster.delegation_tokens import has_expired
+from kproc.broker.cluster.records import DelegationTokenSet
+from kproc.broker.config import Config
+from kproc.broker.security.sasl.mechanism import Outcome
+from kproc.broker.security.sasl.scram import (
+    ITERATIONS_MIN,
+    Found,
+    ScramCredential,
+    ScramKind,
+    credential_of,
+    made_up,
+    salted_password,
+)
+from kproc.broker.security.tokens import token_hmac, token_key
+
+_SECRET_BYTES: Final = 32
+_KEPT_MAX: Final = 1000  # Most credentials; with more, all are made anew.
+
+
+class TokenCredentials:
+    """One per Handler."""
+
+    __slots__ = ("_key", "_made", "_now_ms", "_salt_secret", "_tokens")
+
+    def __init__(
+        self,
+        config: Config,
+        tokens: Callable[[], Mapping[str, DelegationTokenSet]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._key = token_key(config)
+        self._salt_secret = secrets.token_bytes(_SECRET_BYTES)
+        self._tokens = tokens
+        self._now_ms = now_ms
+        self._made: dict[tuple[str, str], ScramCredential] = {}
+
+    def find(self, kind: ScramKind, token_id: str) -> Found:
+        """The credential of a token, its owner, and when it expires; one that nobody may log in with looks like it."""
+        token = self._tokens().get(token_id)
+        if self._key is None or token is None or has_expired(token, self._now_ms()):
+            return Found(made_up(kind, token_id, self._salt_secret), None)
+        credential = self._made.get((kind.name, token_id))
+        if credential is None:
+            if len(self._made) >= _KEPT_MAX:
+                self._made.clear()
+            credential = self._made[kind.name, token_id] = self._make(self._key, kind, token_id)
+        outcome = Outcome(token.owner[1], min(token.expires_ms, token.max_ms), is_token=True)
+        return Found(credential, outcome)
+
+    def _make(self, key: bytes, kind: ScramKind, token_id: str) -> ScramCredential:
+        password = base64.b64encode(token_hmac(key, token_id)).decode()
+        salt = made_up(kind, token_id, self._salt_secret).salt
+        salted = salted_password(kind, password, salt, ITERATIONS_MIN)
+        return credential_of(kind, salted, salt, ITERATIONS_MIN)

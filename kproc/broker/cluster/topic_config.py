@@ -1,0 +1,332 @@
+"""The table of topic configs: every name that Kafka 4.3 knows, one row each.
+
+A row ties a topic's config to the broker setting that is its default. Validation, DescribeConfigs and what a
+log is opened with (`effective`) are all derived from it. A config that Kafka knows and kproc does not act on
+is stored and shown all the same, because clients (Connect, Schema Registry) check that it was taken; its
+text says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kproc.broker.config import SETTINGS, Config, ConfigError, Kind
+from kproc.broker.config.values import (
+    LONG_MAX,
+    Check,
+    at_least,
+    between,
+    list_problem,
+    one_of,
+    parse_value,
+    wire_text,
+)
+from kproc.common.errors import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """One row. `settings` are the broker settings behind it, the one that wins first; `synonym` is what Kafka shows
+    as one where kproc has no such setting."""
+
+    name: str
+    kind: Kind
+    doc: str
+    settings: tuple[str, ...] = ()
+    check: Check | None = None
+    fixed_default: str = ""
+    synonym: str = ""
+
+    def parse(self, text: str) -> Any:
+        """The value in `text`; KafkaError(INVALID_CONFIG) says what is wrong with it."""
+        try:
+            value = parse_value(self.kind, text, self.name)
+        except ConfigError:
+            raise self._invalid(text, not_a(self.kind)) from None
+        if complaint := self.complaint_about(value):
+            raise self._invalid(text, complaint)
+        return value
+
+    def complaint_about(self, value: Any) -> str | None:
+        """What is wrong with a parsed value, or None."""
+        return told(self.check(value)) if self.check is not None else None
+
+    def normalize(self, text: str) -> str:
+        """`text` as it is stored and shown: checked, without blanks."""
+        if self.kind is Kind.LIST and (problem := list_problem(self.name, text)):
+            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
+        return wire_text(self.parse(text)) or ""
+
+    def default(self, config: Config) -> str:
+        """The value of a topic without an override, before dynamic broker configs."""
+        return (config.wire_value(self.settings[0]) or "") if self.settings else self.fixed_default
+
+    def _invalid(self, text: str, why: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {self.name}: {why}"
+        )
+
+
+def not_a(kind: Kind) -> str:
+    """Kafka's error message for text that cannot be parsed as `kind`."""
+    if kind is Kind.BOOLEAN:
+        return "Expected value to be either true or false"
+    return f"Not a number of type {kind.kafka_name}"
+
+
+def told(complaint: str | None) -> str | None:
+    """A check's complaint in Kafka's wording: "Value must be at least 1"."""
+    return f"Value {complaint}" if complaint and complaint.startswith("must") else complaint
+
+
+_THROTTLED: Final = re.compile(r"\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")
+_REPLICAS_UNUSED: Final = "Kept for clients; one host has no replication to throttle."
+_TIERED_UNUSED: Final = "Kept for clients; there is no tiered storage."
+
+
+def _only(*words: str) -> Check:
+    """A check: the list holds only some of `words`. It may be empty: such a topic keeps everything (KIP-1161)."""
+    return lambda value: None if set(value) <= set(words) else f"String must be one of: {', '.join(words)}"
+
+
+def _check_throttled(value: tuple[str, ...]) -> str | None:
+    if _THROTTLED.fullmatch(",".join(value)):
+        return None
+    return "must be the literal '*' or a list [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+
+
+def _check_tiered(value: bool) -> str | None:
+    return "Tiered Storage functionality is disabled in the broker." if value else None
+
+
+def _check_gzip_level(value: int) -> str | None:
+    return None if value == -1 or 1 <= value <= 9 else "Value must be between 1 and 9 or equal to -1"
+
+
+ROWS: Final = (
+    TopicConfig(
+        "cleanup.policy",
+        Kind.LIST,
+        "delete: old segments go by time and size. compact: only the newest record of each key stays.",
+        ("log.cleanup.policy",),
+        _only("compact", "delete"),
+    ),
+    TopicConfig(
+        "compression.gzip.level",
+        Kind.INT,
+        "Level of gzip, where the broker compresses; -1: zlib's own.",
+        ("compression.gzip.level",),
+        _check_gzip_level,
+    ),
+    TopicConfig(
+        "compression.lz4.level",
+        Kind.INT,
+        "Level of lz4, where the broker compresses.",
+        ("compression.lz4.level",),
+        between(1, 17),
+    ),
+    TopicConfig(
+        "compression.type",
+        Kind.STRING,
+        "Codec on disk. producer: as it was sent; any other has the broker decode and compress every batch.",
+        ("compression.type",),
+        one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    TopicConfig(
+        "compression.zstd.level",
+        Kind.INT,
+        "Level of zstd, where the broker compresses.",
+        ("compression.zstd.level",),
+        between(-131072, 22),
+    ),
+    TopicConfig(
+        "delete.retention.ms",
+        Kind.LONG,
+        "How long a compacted topic keeps delete markers.",
+        ("log.cleaner.delete.retention.ms",),
+        at_least(0),
+    ),
+    TopicConfig(
+        "file.delete.delay.ms",
+        Kind.LONG,
+        "From renaming a file to .deleted until it is removed.",
+        ("log.segment.delete.delay.ms",),
+        at_least(0),
+    ),
+    TopicConfig(
+        "flush.messages",
+        Kind.LONG,
+        "After this many records the log is synced, and the last of them answered when that is done.",
+        ("log.flush.interval.messages",),
+        at_least(1),
+    ),
+    TopicConfig(
+        "flush.ms",
+        Kind.LONG,
+        "The log is synced after this time, to about a second.",
+        ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+        at_least(0),
+    ),
+    TopicConfig("follower.replication.throttled.replicas", Kind.LIST, _REPLICAS_UNUSED, (), _check_throttled),
+    TopicConfig(
+        "index.interval.bytes",
+        Kind.INT,
+        "Bytes of log between two entries of its offset index.",
+        ("log.index.interval.bytes",),
+        at_least(0),
+    ),
+    TopicConfig("leader.replication.throttled.replicas", Kind.LIST, _REPLICAS_UNUSED, (), _check_throttled),
+    TopicConfig(
+        "local.retention.bytes",
+        Kind.LONG,
+        _TIERED_UNUSED,
+        (),
+        at_least(-2),
+        "-2",
+        "log.local.retention.bytes",
+    ),
+    TopicConfig(
+        "local.retention.ms", Kind.LONG, _TIERED_UNUSED, (), at_least(-2), "-2", "log.local.retention.ms"
+    ),
+    TopicConfig(
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        "Longest time until a record may be compacted.",
+        ("log.cleaner.max.compaction.lag.ms",),
+        at_least(1),
+    ),
+    TopicConfig(
+        "max.message.bytes",
+        Kind.INT,
+        "Largest record batch that a producer may send.",
+        ("message.max.bytes",),
+        at_least(0),
+    ),
+    TopicConfig(
+        "message.timestamp.after.max.ms",
+        Kind.LONG,
+        "Records dated further in the future than this are refused.",
+        ("log.message.timestamp.after.max.ms",),
+        at_least(0),
+    ),
+    TopicConfig(
+        "message.timestamp.before.max.ms",
+        Kind.LONG,
+        "Records dated longer ago than this are refused.",
+        ("log.message.timestamp.before.max.ms",),
+        at_least(0),
+    ),
+    TopicConfig(
+        "message.timestamp.type",
+        Kind.STRING,
+        "Who dates the records: CreateTime, the producer; LogAppendTime, the broker.",
+        ("log.message.timestamp.type",),
+        one_of("CreateTime", "LogAppendTime"),
+    ),
+    TopicConfig(
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        "Share of a log that must be uncompacted before it is compacted.",
+        ("log.cleaner.min.cleanable.ratio",),
+        between(0, 1),
+    ),
+    TopicConfig(
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        "Shortest time for which a record stays uncompacted.",
+        ("log.cleaner.min.compaction.lag.ms",),
+        at_least(0),
+    ),
+    TopicConfig(
+        "min.insync.replicas",
+        Kind.INT,
+        "Stored. acks=all asks for no more replicas than there are, as in Kafka: for the one that there is.",
+        ("min.insync.replicas",),
+        at_least(1),
+    ),
+    TopicConfig(
+        "preallocate",
+        Kind.BOOLEAN,
+        "Stored, without effect: files grow as they are written.",
+        ("log.preallocate",),
+    ),
+    TopicConfig("remote.log.copy.disable", Kind.BOOLEAN, _TIERED_UNUSED, (), None, "false"),
+    TopicConfig("remote.log.delete.on.disable", Kind.BOOLEAN, _TIERED_UNUSED, (), None, "false"),
+    TopicConfig("remote.storage.enable", Kind.BOOLEAN, _TIERED_UNUSED, (), _check_tiered, "false"),
+    TopicConfig(
+        "retention.bytes",
+        Kind.LONG,
+        "A partition's oldest segments above this size are deleted; -1: no limit.",
+        ("log.retention.bytes",),
+    ),
+    TopicConfig(
+        "retention.ms",
+        Kind.LONG,
+        "Segments older than this are deleted; -1: never.",
+        ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+        at_least(-1),
+    ),
+    TopicConfig(
+        "segment.bytes",
+        Kind.INT,
+        "A segment is rolled at this size.",
+        ("log.segment.bytes",),
+        at_least(1 << 20),
+    ),
+    TopicConfig(
+        "segment.index.bytes",
+        Kind.INT,
+        "Largest index file; a full index rolls the segment.",
+        ("log.index.size.max.bytes",),
+        at_least(4),
+    ),
+    TopicConfig(
+        "segment.jitter.ms",
+        Kind.LONG,
+        "At most this much earlier than segment.ms, by chance.",
+        ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+        at_least(0),
+    ),
+    TopicConfig(
+        "segment.ms",
+        Kind.LONG,
+        "A segment is rolled at this age.",
+        ("log.roll.ms", "log.roll.hours"),
+        at_least(1),
+    ),
+    TopicConfig(
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        "Kept for clients; a partition has one replica.",
+        ("unclean.leader.election.enable",),
+    ),
+)
+# Broker settings that apply to logs and that topics cannot override.
+LOG_SETTINGS: Final = frozenset({"producer.id.expiration.ms", "transaction.partition.verification.enable"})
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for row in ROWS}
+assert all(name in SETTINGS for row in ROWS for name in row.settings), "a row names a setting that is none"
+
+
+def check_all(configs: Mapping[str, str | None]) -> dict[str, str]:
+    """A topic's configs, normalized; KafkaError(INVALID_CONFIG) names the first that cannot be used."""
+    if nulls := [name for name, value in configs.items() if value is None]:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"
+        )
+    if unknown := [name for name in configs if name not in TOPIC_CONFIGS]:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {unknown[0]}")
+    normalized = {
+        name: TOPIC_CONFIGS[name].normalize(value) for name, value in configs.items() if value is not None
+    }
+    shortest = int(normalized.get("min.compaction.lag.ms", 0))
+    longest = int(normalized.get("max.compaction.lag.ms", LONG_MAX))
+    if shortest > longest:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > "
+            f"max.compaction.lag.ms ({longest})",
+        )
+    return normalized

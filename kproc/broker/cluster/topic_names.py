@@ -1,0 +1,62 @@
+"""Checks topic names by Kafka's rules, in Kafka's words: scripts and tests match on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from kproc.common.errors import ErrorCode, KafkaError
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+# A file name holds 255 bytes; `-` and the partition number need the rest.
+NAME_LENGTH_MAX: Final = 249
+_ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def complaint_about(name: str) -> str | None:
+    """What is wrong with `name`, in Kafka's words, or None."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > NAME_LENGTH_MAX:
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length "
+            f"{NAME_LENGTH_MAX}"
+        )
+    if not _ALLOWED.fullmatch(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII "
+            "alphanumerics, '.', '_' and '-'"
+        )
+    return None
+
+
+def check_name(name: str) -> None:
+    """Raise KafkaError(INVALID_TOPIC_EXCEPTION) for a name that no topic can have."""
+    if complaint := complaint_about(name):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
+
+
+def check_new_name(name: str, names_by_collision_key: Mapping[str, str]) -> None:
+    """`check_name`, and whether a new topic may have that name beside the existing ones.
+
+    '.' and '_' may not be the only difference between two names: metric names turn one into the other. The
+    metadata log's own directory is `__cluster_metadata-0`.
+    """
+    check_name(name)
+    if name == CLUSTER_METADATA_TOPIC:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+        )
+    other = names_by_collision_key.get(collision_key(name))
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
+
+
+def collision_key(name: str) -> str:
+    """Equal for two names that may not exist side by side."""
+    return name.replace(".", "_")

@@ -1,0 +1,362 @@
+"""From sources to one Config: names, precedence, conflicts, and the rules that span several settings.
+
+Precedence, highest first: flags and `--set` (which must agree), the file, the default. The functions here
+work on plain values by setting name; Config.build() is the only caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.config.cpus import HANDLERS_MAX, PROCESSORS_MAX
+from kproc.broker.config.listeners import (
+    DEFAULT_PROTOCOL_MAP,
+    check_advertised,
+    check_listeners,
+    parse_end_points,
+    parse_protocol_map,
+)
+from kproc.broker.config.sasl_settings import check_sasl
+from kproc.broker.config.sources import Flag, Written
+from kproc.broker.config.unhonoured import KNOWN_UNHONOURED
+from kproc.broker.config.values import LONG_MAX, ConfigError, Kind, Setting, list_problem, show
+
+MS_PER_MINUTE: Final = 60_000
+MS_PER_HOUR: Final = 3_600_000
+
+_LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+# A listener with none of these would serve nobody.
+LISTENER_COUNTS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
+_EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "config.providers.")
+
+
+class Given(NamedTuple):
+    """A value that somebody wrote, and where. `place` is `file:line: ` of what stands in a file."""
+
+    value: object
+    origin: str
+    place: str = ""
+
+
+def merge(
+    defaults: Mapping[str, object],
+    file: Mapping[str, Written],
+    path: Path | None,
+    settings: Mapping[str, object],
+    flags: Iterable[Flag],
+) -> dict[str, Given]:
+    """One value per name. A flag and a `--set` of one setting must agree; both win over the file."""
+    given = {name: Given(value, "the defaults") for name, value in defaults.items() if value is not None}
+    given |= {
+        name: Given(written.value, "the configuration file", f"{path}:{written.line}: ")
+        for name, written in file.items()
+    }
+    explicit = {name: Given(value, f"--set {name}") for name, value in settings.items() if value is not None}
+    for flag in flags:
+        if flag.value is None:
+            continue
+        earlier = explicit.get(flag.name)
+        if earlier is not None and str(earlier.value).strip() != str(flag.value):
+            raise ConfigError(
+                f"{flag.option} {show(flag.value)} conflicts with {earlier.origin}={show(earlier.value)}"
+                if earlier.origin.startswith("--set")
+                else f"{flag.option} {show(flag.value)} conflicts with {earlier.origin} {show(earlier.value)}"
+            )
+        explicit[flag.name] = Given(flag.value, flag.option)
+    return given | explicit
+
+
+def parse_given(
+    given: Mapping[str, Given], table: Mapping[str, Setting], warnings: list[str]
+) -> dict[str, Any]:
+    """Values by setting name, for those that we have; the others warn or are refused."""
+    values: dict[str, Any] = {}
+    mistakes: list[str] = []
+    takes_unknown = _takes_unknown(given)
+    for name, (raw, origin, place) in given.items():
+        row = table.get(name)
+        own = _LISTENER_PREFIX.fullmatch(name)
+        try:
+            if row is not None:
+                values[name] = row.parse(raw)
+                if row.kind is Kind.LIST and isinstance(raw, str) and (problem := list_problem(name, raw)):
+                    warnings.append(f"{place}{name}={show(raw)}: {problem} Such elements are ignored.")
+                if row.unhonoured is not None and values[name] != row.default:
+                    warnings.append(f"{place}{name}={show(raw)} has no effect: {row.unhonoured}")
+            elif (row := _row_of_listener(own[2] if own is not None else name, table)) is not None:
+                value = _parse_own(name, raw, row)
+                listener, key = (own[1], own[2]) if own is not None else ("", name)
+                mechanism = key.removesuffix(row.name).lower()  # With its dot; or nothing.
+                values.setdefault("listener.overrides", []).append(
+                    (listener.lower(), mechanism + row.name, value)
+                )
+            else:
+                warnings.append(place + _place_unknown(name, origin, table, takes_unknown=takes_unknown))
+        except ConfigError as error:
+            mistakes.append(f"{place}{error}")
+    raise_all(mistakes)
+    return values
+
+
+def _takes_unknown(given: Mapping[str, Given]) -> bool:
+    """Whether unknown names only warn, as in Kafka; an invalid value of that setting is reported with the others."""
+    found = given.get("kproc.unknown.settings")
+    return found is not None and str(found.value).strip() == "warn"
+
+
+def raise_all(mistakes: Sequence[str]) -> None:
+    """ConfigError with all of them, a line each, if there are any."""
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
+def together(*steps: Callable[[], object]) -> None:
+    """Every step, and then one ConfigError with what was wrong in all of them."""
+    mistakes = []
+    for step in steps:
+        try:
+            step()
+        except ConfigError as error:
+            mistakes.append(str(error))
+    raise_all(mistakes)
+
+
+def _row_of_listener(plain: str, table: Mapping[str, Setting]) -> Setting | None:
+    """The row of what stands behind a listener's prefix, perhaps behind a mechanism's, too."""
+    row = table.get(plain)
+    if row is not None:
+        return row if row.per_listener else None
+    row = table.get(plain.partition(".")[2])
+    return row if row is not None and row.per_mechanism else None
+
+
+def _parse_own(name: str, raw: object, row: Setting) -> Any:
+    """The value of a listener's own setting. Kafka refuses 0 on updates only; with it nobody could connect."""
+    value = dataclasses.replace(row, name=name).parse(raw)
+    if row.name in LISTENER_COUNTS and value < 1:
+        raise ConfigError(f"{name}={show(raw)}: must be at least 1")
+    return value
+
+
+def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, takes_unknown: bool) -> str:
+    """A Kafka setting of no effect here warns; anything else is probably a typing error and is refused."""
+    if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
+        return f"{name} has no effect: kproc knows this Kafka setting but does not honour it"
+    listener = _LISTENER_PREFIX.fullmatch(name)
+    if listener is not None:
+        plain = listener[2]
+        if (
+            plain in table
+            or plain in KNOWN_UNHONOURED
+            or plain.startswith(("ssl.", "sasl."))
+            or ".sasl." in plain
+        ):
+            takes = ", ".join(name for name, row in table.items() if row.per_listener)
+            return f"{name} has no effect: only {takes} take a listener's prefix"
+    if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
+        # Mechanism-prefixed keys are an open set in Kafka.
+        return f"{name} has no effect: kproc's TLS and SASL have no use for it"
+    if takes_unknown:
+        return f"{show(name)} has no effect: nobody knows that setting{did_you_mean(name, table)}"
+    raise ConfigError(f"unknown setting {show(name)} in {origin}{did_you_mean(name, table)}")
+
+
+def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
+    """`; did you mean ...?` for the nearest name, honoured ones first, or nothing."""
+    import difflib  # Imported here, because only a mistake needs it.
+
+    wanted = name.lower().replace("_", ".").replace("-", ".")
+    for names in (table, KNOWN_UNHONOURED):
+        if near := difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.75):
+            return f"; did you mean {near[0]}?"
+    return ""
+
+
+def derive(values: dict[str, Any], warnings: list[str]) -> None:
+    """Apply the rules that span several settings, in place; names absent from `values` have their default."""
+    together(
+        lambda: _derive_directory(values),
+        lambda: _derive_node_id(values),
+        lambda: _derive_replication(values, warnings),
+        lambda: _derive_times(values),
+        lambda: _derive_listeners(values, warnings),
+    )
+
+
+def _derive_directory(values: dict[str, Any]) -> None:
+    """log.dirs wins over log.dir, as in Kafka; several directories are refused."""
+    if "log.dir" in values and "log.dirs" not in values:
+        values["log.dirs"] = values["log.dir"]
+    directories = values.get("log.dirs")
+    if directories is None:
+        return
+    # Our path could contain a comma, but a user of Kafka may mean a list, which must not be taken for one path.
+    if "," in directories:
+        raise ConfigError(f"log.dirs={show(directories)}: kproc keeps its data in one directory")
+    if not directories:
+        raise ConfigError("log.dirs: a directory is needed")
+
+
+def _derive_node_id(values: dict[str, Any]) -> None:
+    broker_id = values.get("broker.id", -1)
+    if broker_id < 0:
+        if "node.id" in values:
+            values["broker.id"] = values["node.id"]
+        else:
+            values.pop("broker.id", None)
+        return
+    if values.setdefault("node.id", broker_id) != broker_id:
+        raise ConfigError(
+            f"node.id={values['node.id']} conflicts with broker.id={broker_id}: set one, or both alike"
+        )
+
+
+def _derive_replication(values: dict[str, Any], warnings: list[str]) -> None:
+    """default.replication.factor is what kproc.clamp.replication.factor makes of it, and both are told."""
+    factor = values.get("default.replication.factor", 1)
+    if factor == 1:
+        return
+    if values.get("kproc.clamp.replication.factor", False):
+        values["default.replication.factor"] = 1
+        warnings.append(f"default.replication.factor={factor} counts as 1: one host keeps one replica")
+    else:
+        warnings.append(
+            f"default.replication.factor={factor}: one host keeps one replica, so topics that are created without "
+            "a factor will be refused; set it to 1, or kproc.clamp.replication.factor=true"
+        )
+
+
+def _derive_times(values: dict[str, Any]) -> None:
+    """The finest unit that is given wins: ms, then minutes, then hours."""
+    retention_ms = _first(
+        values,
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", MS_PER_MINUTE),
+        ("log.retention.hours", MS_PER_HOUR),
+    )
+    if retention_ms is not None:
+        if retention_ms == 0:
+            raise ConfigError("log.retention.ms: must be at least 1, or negative for no limit")
+        values["log.retention.ms"] = max(retention_ms, -1)
+    for name in ("log.roll", "log.roll.jitter"):
+        roll_ms = _first(values, (f"{name}.ms", 1), (f"{name}.hours", MS_PER_HOUR))
+        if roll_ms is not None:
+            values[f"{name}.ms"] = roll_ms
+    if "log.flush.interval.ms" not in values and "log.flush.scheduler.interval.ms" in values:
+        values["log.flush.interval.ms"] = values["log.flush.scheduler.interval.ms"]
+
+
+def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
+    for name, factor in units:
+        if name in values:
+            return min(int(values[name]) * factor, LONG_MAX)
+    return None
+
+
+def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
+    """Parse addresses once the protocol map is known; controller listeners are left out."""
+    controllers = {name.upper() for name in values.get("controller.listener.names", ())}
+    protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
+    everything = protocols | {name: "PLAINTEXT" for name in controllers if name not in protocols}
+    for setting in ("listeners", "advertised.listeners"):
+        if setting not in values:
+            continue
+        end_points = parse_end_points(setting, values[setting], everything)
+        values[setting] = tuple(end_point for end_point in end_points if end_point.name not in controllers)
+        if dropped := [str(end_point) for end_point in end_points if end_point.name in controllers]:
+            warnings.append(
+                f"{setting}: {', '.join(dropped)} left out: kproc's controller has no Kafka listener"
+            )
+    _check_early_start(values, controllers)
+    own = values["listener.overrides"] = tuple(values.get("listener.overrides", ()))
+    names = _names_of(values, "listeners") or {"PLAINTEXT"}
+    warnings += [
+        f"listener.name.{listener}.* has no effect: listeners has no {listener.upper()}"
+        for listener in dict.fromkeys(listener for listener, _, _ in own)
+        if listener and listener.upper() not in names
+    ]
+
+
+def _names_of(values: Mapping[str, Any], setting: str) -> set[str]:
+    return {end_point.name for end_point in values.get(setting, ())}
+
+
+def _check_early_start(values: dict[str, Any], controllers: set[str]) -> None:
+    names = _names_of(values, "listeners") or {"PLAINTEXT"}
+    early = values["early.start.listeners"] = tuple(
+        name.upper() for name in values.get("early.start.listeners", ())
+    )
+    for name in early:
+        if name not in names | controllers:
+            raise ConfigError(f"early.start.listeners: listeners has no {show(name)}")
+
+
+def check_together(config: Any) -> None:
+    """Rules between settings, on the finished values, with Kafka's meaning."""
+    together(
+        lambda: check_listeners(config.listeners),
+        lambda: check_advertised(config.advertised_listeners, config.listeners),
+        lambda: _check_inter_broker(config),
+        lambda: _check_role_counts(config),
+        lambda: _check_variant(config),
+        lambda: _check_limits(config),
+        lambda: check_sasl(config),
+    )
+
+
+def _check_variant(config: Any) -> None:
+    """The transports that exist for comparison read sockets in ways of their own, which know plaintext only."""
+    encrypted = [str(each) for each in config.listeners if each.protocol.endswith("SSL")]
+    if config.kproc_transport in ("connection-threads", "asyncio") and encrypted:
+        raise ConfigError(
+            f"listeners: {', '.join(encrypted)}: kproc.transport={config.kproc_transport} does not speak TLS"
+        )
+
+
+def _check_limits(config: Any) -> None:
+    queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
+    if 0 < queued < largest:
+        raise ConfigError(
+            f"queued.max.request.bytes={queued}: must be -1 (no limit) or at least "
+            f"socket.request.max.bytes={largest}"
+        )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip=0: nobody could connect without max.connections.per.ip.overrides"
+        )
+
+
+def _check_role_counts(config: Any) -> None:
+    """Check that there are not more roles than rows in shared memory."""
+    if config.num_io_threads > HANDLERS_MAX:
+        raise ConfigError(f"num.io.threads={config.num_io_threads}: must be at most {HANDLERS_MAX}")
+    names = {end_point.name.lower() for end_point in config.listeners}
+    own = [
+        count
+        for listener, key, count in config.listener_overrides
+        if key == "num.network.threads" and listener in names
+    ]
+    if config.num_network_threads + sum(own) > PROCESSORS_MAX:
+        with_own = f", with the {sum(own)} that listeners have of their own" if own else ""
+        raise ConfigError(
+            f"num.network.threads={config.num_network_threads}: must be at most {PROCESSORS_MAX}{with_own}"
+        )
+
+
+def _check_inter_broker(config: Any) -> None:
+    """Check that the named listener exists. Unlike in Kafka none has to be named: no other broker needs one."""
+    name, given = config.inter_broker_listener_name, config.explicit_settings
+    if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= given and name:
+        raise ConfigError(
+            f"inter.broker.listener.name={name}: only one of it and security.inter.broker.protocol may be set"
+        )
+    advertised = config.advertised_listeners or config.listeners
+    known = [end_point.name for end_point in advertised]
+    if name and name.upper() not in known:
+        raise ConfigError(
+            f"inter.broker.listener.name={show(name)}: must be an advertised listener: {', '.join(known)}"
+        )

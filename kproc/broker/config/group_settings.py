@@ -1,0 +1,55 @@
+"""Consumer groups and their committed offsets. Rows of settings.py's table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kproc.broker.config.values import (
+    INT,
+    INT_MAX,
+    LONG,
+    ONE_REPLICA,
+    at_least,
+    between,
+    setting,
+)
+
+
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class GroupSettings:
+    """Sessions, sizes, and the topic of committed offsets."""
+
+    group_min_session_timeout_ms: int = setting(
+        INT, 6_000, "Shortest session timeout that a group's member may ask for.", at_least(0)
+    )
+    group_max_session_timeout_ms: int = setting(
+        INT, 1_800_000, "Longest session timeout that a group's member may ask for.", at_least(0)
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        INT,
+        3_000,
+        "How long the first rebalance of an empty group waits for more members. dev and kproc.Broker: 0.",
+        at_least(0),
+    )
+    group_max_size: int = setting(INT, INT_MAX, "Members of one group.", at_least(1))
+    offsets_topic_num_partitions: int = setting(
+        INT, 50, "Partitions of __consumer_offsets, when it is made.", at_least(1)
+    )
+    offsets_topic_replication_factor: int = setting(
+        INT, 3, "Replicas of __consumer_offsets; one host has one.", at_least(1), unhonoured=ONE_REPLICA
+    )
+    offsets_topic_segment_bytes: int = setting(
+        INT, 104_857_600, "segment.bytes of __consumer_offsets, when it is made.", at_least(1 << 20)
+    )
+    offsets_topic_compression_codec: int = setting(
+        INT, 0, "Codec of the broker's batches: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.", between(0, 4)
+    )
+    offsets_retention_minutes: int = setting(
+        INT, 10_080, "Committed offsets are kept this long after a group became empty.", at_least(1)
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        LONG, 600_000, "How often expired offsets are looked for.", at_least(1)
+    )
+    offset_metadata_max_bytes: int = setting(
+        INT, 4_096, "Longest text that a consumer may commit with an offset.", at_least(0)
+    )

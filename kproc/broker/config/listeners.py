@@ -1,0 +1,239 @@
+"""Listeners: `NAME://host:port`, the protocol behind each name, and what clients are told to connect to.
+
+Rules as in Kafka: names are upper-cased and unique, an empty host binds everything, port 0 asks the kernel
+for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one. A wildcard is
+advertised as the canonical host name. Differs from Kafka: a name that does not stand for the address of the
+interface that leads outside (`localhost`, 127.0.1.1 of a laptop) is of no use to a client, which gets that address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kproc.broker.config.values import ConfigError, show
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+DEFAULT_PROTOCOL_MAP: Final = tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
+LISTENERS_MAX: Final = 111  # The places of their Acceptors in shared memory: role/roles.py.
+WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - these are compared with, not bound to
+
+_LISTENER: Final = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z\-%._:]*)\]|([0-9a-zA-Z\-%._:]*)):(-?[0-9]+)")
+
+
+class EndPoint(NamedTuple):
+    """One listener's address; an empty host means every interface."""
+
+    name: str
+    protocol: str
+    host: str
+    port: int
+
+    @property
+    def is_wildcard(self) -> bool:
+        """True if it stands for all interfaces, so that no client can connect to it by that host."""
+        return self.host in WILDCARDS
+
+    @property
+    def address(self) -> str:
+        """`host:port` with brackets around an IPv6 literal, as clients write it."""
+        return join_address(self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
+
+
+def join_address(host: str, port: int) -> str:
+    """`host:port`, bracketed if the host is an IPv6 literal."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(
+    text: str, *, default_port: int | None = None, may_be_free: bool = False
+) -> tuple[str, int]:
+    """Host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError.
+
+    Port 0 stands for a free one, and is valid for a listener only: `may_be_free`.
+    """
+    match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
+    port = int(match[3]) if match and match[3] else default_port
+    if match is None and "@" in text:
+        raise ConfigError("an address is host:port, such as 127.0.0.1:9092, without a user or a password")
+    if match is None or port is None or not (0 if may_be_free else 1) <= port < 65536:
+        raise ConfigError(f"{show(text)} is not an address: expected host:port, such as 127.0.0.1:9092")
+    return match[1] or match[2], port
+
+
+def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
+    """`NAME:PROTOCOL` pairs, split at the last colon; names are upper-cased."""
+    protocols: dict[str, str] = {}
+    for item in items:
+        name, colon, protocol = item.rpartition(":")
+        name, protocol = name.strip().upper(), protocol.strip().upper()
+        if not colon or not name:
+            raise ConfigError(f"listener.security.protocol.map: {show(item)} is not NAME:PROTOCOL")
+        if protocol not in PROTOCOLS:
+            known = ", ".join(PROTOCOLS)
+            raise ConfigError(f"listener.security.protocol.map: {show(item)}: the protocols are {known}")
+        if name in protocols:
+            raise ConfigError(f"listener.security.protocol.map: {name} is mapped twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_end_points(
+    setting: str, items: Sequence[str], protocols: Mapping[str, str]
+) -> tuple[EndPoint, ...]:
+    """Parse `listeners` or `advertised.listeners`; the setting's name goes into the errors."""
+    return tuple(_parse_end_point(setting, item, protocols) for item in items)
+
+
+def _parse_end_point(setting: str, item: str, protocols: Mapping[str, str]) -> EndPoint:
+    match = _LISTENER.fullmatch(item)
+    if match is None:
+        raise ConfigError(f"{setting}: {show(item)} is not a listener: expected NAME://host:port")
+    name, host, port = match[1].strip().upper(), match[2] or match[3] or "", int(match[4])
+    if not 0 <= port < 65536:
+        raise ConfigError(f"{setting}: {show(item)}: the port must be from 0 (a free one) to 65535")
+    if match[2] is not None or ":" in host:
+        host = _checked_ipv6(setting, item, host)
+    if name not in protocols:
+        raise ConfigError(
+            f"{setting}: {show(item)}: listener.security.protocol.map has no protocol for {name}"
+        )
+    return EndPoint(name, protocols[name], host, port)
+
+
+def _checked_ipv6(setting: str, item: str, host: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(host))
+    except ValueError:
+        raise ConfigError(f"{setting}: {show(item)}: {host!r} is not an IPv6 address") from None
+
+
+def parse_listeners(text: str, protocol_map: Sequence[str]) -> tuple[EndPoint, ...]:
+    """A value of `listeners` that a client sent to the running broker; ConfigError for what cannot be."""
+    items = [item for item in (part.strip() for part in text.split(",")) if item]
+    end_points = parse_end_points("listeners", items, parse_protocol_map(protocol_map))
+    check_listeners(end_points)
+    return end_points
+
+
+def check_listeners(end_points: Sequence[EndPoint]) -> None:
+    """Refuse what cannot all be bound, or not served."""
+    if not end_points:
+        raise ConfigError("listeners: at least one listener is needed")
+    if len(end_points) > LISTENERS_MAX:
+        raise ConfigError(
+            f"listeners: {len(end_points)} are more than {LISTENERS_MAX}, the most there can be"
+        )
+    _refuse_doubles("listeners", end_points)
+    by_port: dict[int, list[EndPoint]] = {}
+    for end_point in end_points:
+        if end_point.port:
+            by_port.setdefault(end_point.port, []).append(end_point)
+    for port, sharing in by_port.items():
+        versions = sorted(_ip_version(end_point.host) for end_point in sharing)
+        if len(sharing) > 1 and versions != [4, 6]:
+            raise ConfigError(
+                f"listeners: port {port} is used {len(sharing)} times; "
+                "only one IPv4 and one IPv6 address may share it"
+            )
+
+
+def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoint]) -> None:
+    """Refuse addresses that no client could use, and names that nothing listens to."""
+    _refuse_doubles("advertised.listeners", advertised)
+    names = {end_point.name for end_point in listeners}
+    for end_point in advertised:
+        if end_point.name not in names:
+            raise ConfigError(f"advertised.listeners: {end_point}: listeners has no {end_point.name}")
+        if end_point.is_wildcard:
+            raise ConfigError(
+                f"advertised.listeners: {end_point}: clients cannot connect to a wildcard; name a host"
+            )
+
+
+def _refuse_doubles(setting: str, end_points: Sequence[EndPoint]) -> None:
+    names = [end_point.name for end_point in end_points]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{setting}: the name {name} is used twice")
+
+
+def _ip_version(host: str) -> int:
+    """4 or 6 for a literal, 0 for a name or a wildcard."""
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return 0
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is a literal address, perhaps with a scope (`fe80::1%eth0`), and needs no name server."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def resolve_advertised(
+    listeners: Sequence[EndPoint],
+    advertised: Sequence[EndPoint],
+    bound: Mapping[str, tuple[str, int]],
+    *,
+    outward: Callable[[str], str] | None = None,
+) -> dict[str, EndPoint]:
+    """What to tell clients for each listener, once every port is known.
+
+    `bound` is getsockname() by listener name. An advertised port of 0 means the bound one, as in Kafka. `outward` is
+    for who must not wait for a name server, which `outward_host` may do.
+    """
+    outward = outward or outward_host
+    explicit = {end_point.name: end_point for end_point in advertised}
+    answer: dict[str, EndPoint] = {}
+    for listener in listeners:
+        port = bound[listener.name][1]
+        if told := explicit.get(listener.name):
+            answer[listener.name] = told._replace(port=told.port or port)
+        else:
+            host = outward(listener.host) if listener.is_wildcard else listener.host
+            answer[listener.name] = listener._replace(host=host, port=port)
+    return answer
+
+
+def outward_host(wildcard: str = "") -> str:
+    """What a wildcard is advertised as: the canonical host name if it stands for the outward address."""
+    address = outward_address(wildcard)
+    name = socket.getfqdn()
+    try:
+        meant = {str(found[0]) for *_, found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+    except (OSError, UnicodeError):
+        return address
+    return name if address in meant and not ipaddress.ip_address(address).is_loopback else address
+
+
+def outward_address(wildcard: str = "") -> str:
+    """This host's address on the interface that leads outside, or the loopback where none does.
+
+    Connecting a datagram socket sends nothing: it only makes the kernel choose a route and a source address.
+    """
+    # Addresses reserved for documentation (RFC 5737, RFC 3849): surely not ours: the default route decides.
+    attempts = [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
+    for family, target in attempts:
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((target, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue  # No route in this family: a host without a network, or without IPv6.
+    return "::1" if wildcard == "::" and not _has_ipv4_wildcard() else "127.0.0.1"
+
+
+def _has_ipv4_wildcard() -> bool:
+    """True if an IPv6 wildcard socket here also takes IPv4 connections."""
+    return socket.has_dualstack_ipv6()

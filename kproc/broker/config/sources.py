@@ -1,0 +1,145 @@
+"""Where values come from: `--set name=value`, a TOML file, Kafka's server.properties, the flags of a command.
+
+Only reading and shape are decided here; names and values are checked in build.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.config.values import ConfigError, show
+
+
+class Flag(NamedTuple):
+    """An option of the command line that is another spelling of a setting."""
+
+    option: str
+    name: str
+    value: object
+
+
+def parse_assignments(items: Iterable[str]) -> dict[str, str]:
+    """`name=value` strings as a dict; the same name with two values is a conflict."""
+    settings: dict[str, str] = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ConfigError(f"--set {show(item)}: expected name=value")
+        if settings.setdefault(name, value.strip()) != value.strip():
+            raise ConfigError(f"--set {name} is given twice, with two values")  # Which may be secrets.
+    return settings
+
+
+class Written(NamedTuple):
+    """A value of a file, and the line that it stands in."""
+
+    value: object
+    line: int
+
+
+def read_settings_file(path: Path) -> dict[str, Written]:
+    """Read a `.toml` file as TOML and any other as Kafka's server.properties."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if path.suffix.lower() == ".toml":
+        return _parse_toml(raw, path)
+    return {name: Written(*found) for name, found in _properties(_decode(raw)).items()}
+
+
+def _decode(raw: bytes) -> str:
+    """UTF-8 as everybody writes it today, else Latin-1 as Java's Properties define the format."""
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _parse_toml(raw: bytes, path: Path) -> dict[str, Written]:
+    import tomllib  # Here: most starts read no TOML, and a start has half a second in all.
+
+    from kproc.broker.config.toml_lines import key_lines
+
+    try:
+        tables = tomllib.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: it is not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        # max.connections and max.connections.per.ip cannot both be dotted keys: quoted ones always can.
+        raise ConfigError(
+            f'{path} is not TOML: {error} (names may be quoted: "num.io.threads" = 2)'
+        ) from error
+    lines = {".".join(map(str, key)): line for key, line in key_lines(raw.decode("utf-8")).items()}
+    return {
+        name: Written(value, _line_of(name, lines))
+        for name, value in _flatten(tables, "")
+        if value is not None
+    }
+
+
+def _line_of(name: str, lines: Mapping[str, int]) -> int:
+    """That of the setting, or of the inline table around it."""
+    while name and name not in lines:
+        name = name.rpartition(".")[0]
+    return lines.get(name, 1)
+
+
+def _flatten(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and tables are the same thing in TOML: [log.retention] hours and log.retention.hours."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*", re.DOTALL)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's Properties: comments, `=`, `:` or a blank between, escapes, continued lines; the last wins."""
+    return {name: value for name, (value, _) in _properties(text).items()}
+
+
+def _properties(text: str) -> dict[str, tuple[str, int]]:
+    """Values and their lines."""
+    settings: dict[str, tuple[str, int]] = {}
+    for number, line in _logical_lines(text):
+        match = _KEY.match(line)
+        if match is None:
+            continue  # Cannot happen: every part of the pattern may be empty. It tells the type checker.
+        settings[_unescape(match[1])] = (_unescape(line[match.end() :]), number)
+    return settings
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with those that continue them, and where they begin."""
+    pending, began = "", 0
+    for number, physical in enumerate(re.split(r"\r\n|\r|\n", text), 1):
+        line = physical.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        began = began if pending else number
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        yield began, pending + line
+        pending = ""
+    if pending:
+        yield began, pending
+
+
+def _unescape(text: str) -> str:
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
+        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(replace, text)

@@ -1,0 +1,62 @@
+"""Answers what is asked of the controller (calls/controller_calls.py) by what decides about operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.calls import OnResult
+from kproc.broker.calls.controller_calls import (
+    CHANGE,
+    LEADER_EPOCHS,
+    PRODUCER_IDS,
+    Change,
+    Changed,
+    LeaderEpochs,
+    LeaderEpochsWanted,
+    ProducerIds,
+    ProducerIdsWanted,
+)
+from kproc.broker.cluster.controller import failure_of
+from kproc.broker.role.asks import OnReply
+
+# Decides about an operation on the metadata; its reply is as ControllerState makes it.
+Decide = Callable[[str, dict[str, Any], OnReply], None]
+Failure = tuple[int, str | None] | None
+
+
+def serve_changes(served: ServedCalls, decide: Decide) -> None:
+    """Answer all calls about the metadata by `decide`."""
+
+    def change(body: Change, on_reply: OnResult[Changed]) -> None:
+        def on_decided(reply: dict[str, Any]) -> None:
+            failure = _failure(reply)
+            on_reply(Changed({} if failure else reply, failure=failure))
+
+        decide(body.op, body.fields, on_decided)
+
+    def producer_ids(_body: ProducerIdsWanted, on_reply: OnResult[ProducerIds]) -> None:
+        def on_decided(reply: dict[str, Any]) -> None:
+            failure = _failure(reply)
+            first, count = (0, 0) if failure else (reply["first_producer_id"], reply["count"])
+            on_reply(ProducerIds(first=first, count=count, failure=failure))
+
+        decide(PRODUCER_IDS.name, {}, on_decided)
+
+    def leader_epochs(body: LeaderEpochsWanted, on_reply: OnResult[LeaderEpochs]) -> None:
+        def on_decided(reply: dict[str, Any]) -> None:
+            failure = _failure(reply)
+            on_reply(LeaderEpochs([] if failure else reply["leader_epochs"], failure=failure))
+
+        wanted = {"topic_id": body.topic_id, "partitions": body.partitions, "at_least": body.at_least}
+        decide(LEADER_EPOCHS.name, wanted, on_decided)
+
+    served.add(CHANGE, change)
+    served.add(PRODUCER_IDS, producer_ids)
+    served.add(LEADER_EPOCHS, leader_epochs)
+
+
+def _failure(reply: dict[str, Any]) -> Failure:
+    error = failure_of(reply)
+    return None if error is None else (int(error.code), error.message)

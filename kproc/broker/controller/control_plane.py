@@ -1,0 +1,279 @@
+"""ControlPlane: serves the requests of the control listener, whose Processor is linked with the controller directly.
+
+No Handler and no ring of the data plane takes part, so it works while those are saturated. It serves what
+administrators need (SERVED), by the same dispatch and registry as the Handlers, and nothing else: ApiVersions says so,
+and any other API key closes the connection. As in Kafka the queue holds 20 requests: while so many are unanswered (a
+scale that moves connections takes long) no further one is read, and TCP pushes back.
+
+A change of the metadata is answered when it is on disk. The data plane's Handlers, which may be busy, hear of it
+later: a client that asks them at once may get UNKNOWN_TOPIC_OR_PARTITION for a moment and retry, as with Kafka. On the
+data plane the answer waits for all Handlers.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Final, NoReturn, Protocol
+
+from kproc.broker.calls.call_links import ServedCalls
+from kproc.broker.calls.calls import B, Call, Lost, R
+from kproc.broker.cluster.image import ClusterImage, PartitionImage
+from kproc.broker.metrics.requests import Counts
+from kproc.broker.request.context import OwnedPartition, Services
+from kproc.broker.request.dispatch import PRIVATE_API_KEY, dispatch
+from kproc.broker.request.divided_requests import DividedRequests
+from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.role.linked_agent import LinkedPeer
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.security.authorizer import make_authorizer
+from kproc.broker.storage.log_traffic import LogTraffic
+from kproc.broker.transport.agent import Link
+from kproc.broker.transport.envelope import (
+    BLOCK,
+    BLOCK_FREE,
+    DISCONNECTED,
+    FLAG_TIMED,
+    HEAD,
+    HEAD_BYTES,
+    IDENTITY,
+    RECALL_BLOCK,
+    REQUEST,
+    REQUEST_BLOCK,
+    SEQUENCE_MASK,
+)
+from kproc.common.containment import Containment
+from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import REQUEST_HEADER, ApiKey, kafka_name
+
+logger = logging.getLogger(__name__)
+
+QUEUE_MAX: Final = 20
+SERVED: Final = frozenset(
+    int(key)
+    for key in (
+        ApiKey.API_VERSIONS,
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+    )
+)
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Controller(Protocol):
+    """What requests of the control listener need of the controller."""
+
+    image: ClusterImage
+    counts: Counts
+    containment: Containment
+    served_at_once: ServedCalls
+
+
+class ControlPlane:
+    """One per controller, whether or not there is a control listener."""
+
+    def __init__(self, plan: Plan, controller: Controller) -> None:
+        endpoints = [plan.control] if plan.control is not None else []
+        self._services = Services(
+            config=plan.config,
+            clock=plan.clock,
+            image=controller.image,
+            endpoints=endpoints,
+            handler_index=0,
+            partitions=_NoPartitions(),
+            peers=_Peers(controller),
+            purgatory=Purgatory(plan.clock.now_ns),
+            counts=controller.counts,
+            containment=controller.containment,
+        )
+        self._services.served = SERVED
+        self._services.authorizer = make_authorizer(
+            plan.config, lambda: controller.image.acls, kafka_name, plan.clock.now_ns
+        )
+        # While one is in work no other request is read: this keeps the order on each connection.
+        self._divided = self._services.divided = DividedRequests(controller.containment, self._refuse)
+        self._peer: LinkedPeer | None = None
+        self._requests: ClientPeer | None = None
+        self.in_work = 0
+
+    def tell_of_floods(self, now_ns: int) -> None:
+        """By the controller's tick: how many closed connections were not logged."""
+        self._services.refusals.tell(now_ns)
+        if self._services.authorizer is not None:
+            self._services.authorizer.tell_of_floods(now_ns)
+
+    def attach(self, peer: LinkedPeer) -> None:
+        """Use the link to the control listener's Processor, which has started."""
+        self._peer = peer
+        self._requests = ClientPeer(peer.outbox)
+        self.in_work = 0
+
+    def detach(self) -> None:
+        """Forget the Processor and its requests: it has died."""
+        self._peer = self._requests = None
+        self._divided.clear()
+
+    def work(self) -> int:
+        """Read requests while the queue has room."""
+        peer = self._peer
+        if peer is None:
+            return 0
+        taken = self._divided.work()
+        while self.in_work < QUEUE_MAX and not self._divided:
+            batch = peer.inbox.poll(1)
+            if not batch:
+                break
+            for kind, view in batch:
+                self._take(kind, view, peer.link)
+            peer.inbox.release()
+            taken += 1
+        return taken
+
+    def has_input(self) -> bool:
+        """Whether there are requests that `work` would read."""
+        if self._divided:
+            return self._divided.is_ready()
+        return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()
+
+    def _take(self, kind: int, view: memoryview, link: Link) -> None:
+        connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+        requests = self._requests
+        assert requests is not None
+        if kind == IDENTITY:
+            requests.introduce(connection_id, view[HEAD_BYTES:])
+        elif kind == DISCONNECTED:
+            requests.forget(connection_id)
+        elif kind == RECALL_BLOCK:
+            requests.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, sequence, 0, 0))
+        elif kind == REQUEST_BLOCK:
+            assert link.arena is not None, "a Processor's link comes with its arena"
+            frame = link.arena.view(*BLOCK.unpack_from(view, HEAD_BYTES))
+            self._serve(frame, (connection_id, sequence, listener, flags))
+        else:
+            assert kind == REQUEST, kind
+            position = HEAD_BYTES
+            while position < len(view):
+                end = position + 4 + _LENGTH.unpack_from(view, position)[0]
+                if not self._serve(view[position + 4 : end], (connection_id, sequence, listener, flags)):
+                    return
+                flags &= ~FLAG_TIMED
+                sequence = (sequence + 1) & SEQUENCE_MASK
+                position = end
+
+    def _serve(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
+        """Answer one frame, now or later; False when its connection is being closed."""
+        api_key = version = correlation_id = 0
+        body, client_id = REQUEST_HEADER.size, None
+        if len(frame) >= REQUEST_HEADER.size:
+            api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
+            if client_id_length >= 0:
+                client_id = bytes(frame[body : body + client_id_length])
+                body += client_id_length
+        assert self._requests is not None
+        request = _ControlRequest(
+            self._services, self._requests, *head, api_key, version, correlation_id, client_id
+        )
+        request.plane = self
+        self.in_work += 1
+        try:
+            if body > len(frame):
+                raise ProtocolError("a frame shorter than its header")
+            if api_key not in SERVED and api_key != PRIVATE_API_KEY:
+                raise ProtocolError("the control listener does not serve this API")
+            self._services.containment.owner = request
+            dispatch(request, frame[body:])
+            if request.is_timed:
+                request.done_ns = self._services.clock.now_ns()
+        except ProtocolError as error:
+            self._refuse(request, str(error))
+        except Exception as error:  # noqa: BLE001 - contained
+            self._services.containment.caught(f"API key {api_key} version {version}", error, request)
+        finally:
+            self._services.containment.owner = None
+        return not request.is_closed
+
+    def _refuse(self, request: HandlerRequest, reason: str) -> None:
+        if self._services.refusals.has_room(self._services.clock.now_ns()):
+            logger.warning(
+                "closing connection %d: %s (API key %d, version %d)",
+                request.connection_id,
+                reason,
+                request.api_key,
+                request.api_version,
+            )
+        request.leave_untimed()
+        request.close()
+
+
+class _ControlRequest(HandlerRequest):
+    """A request that frees its place in the queue when it is answered."""
+
+    __slots__ = ("plane",)
+
+    plane: ControlPlane
+
+    def send(self, frame: bytes) -> None:
+        super().send(frame)
+        self._leave_queue()
+
+    def send_parts(self, parts: list[bytes | FileRange]) -> None:
+        super().send_parts(parts)
+        self._leave_queue()
+
+    def _finish(self, kind: int, frame: bytes = b"") -> None:
+        super()._finish(kind, frame)
+        self._leave_queue()
+
+    def _leave_queue(self) -> None:
+        if self.plane._requests is self.peer:  # Otherwise its Processor has died, and with it the queue.
+            self.plane.in_work -= 1
+
+
+class _NoPartitions:
+    """The controller owns no partition, and no API that it serves needs one."""
+
+    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
+        return _refuse()
+
+    def traffic_of(self, topic: str) -> LogTraffic:
+        return _refuse()
+
+
+class _Peers:
+    """Sends an API's calls to the controller, which is this process."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def ask(
+        self,
+        handler: int,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        del handler, call, body, on_reply, payload
+        _refuse()
+
+    def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        del call, body, on_reply
+        _refuse()
+
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        self._controller.served_at_once.ask(call, body, on_reply)
+
+
+def _refuse() -> NoReturn:
+    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")

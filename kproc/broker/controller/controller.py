@@ -1,0 +1,383 @@
+"""Controller: the single writer of the cluster's metadata; it also serves kproc's own operations.
+
+ControllerState decides about a change. It is written and synced to the metadata log, applied here, sent to every
+Handler as a numbered delta, and answered when all of them have acknowledged it: a client that was told "created" finds
+its topic on every connection. A Handler that is being restarted delays nobody: it begins with a snapshot that contains
+the change.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
+from kproc.broker.calls.calls import B, Call, Lost, OnResult, R
+from kproc.broker.calls.controller_calls import (
+    CHANGE,
+    OWN,
+    SET_LOG_LEVELS,
+    LogLevels,
+    Outcome,
+    OwnAnswer,
+    OwnRequest,
+)
+from kproc.broker.cluster.broker_config import is_store
+from kproc.broker.cluster.controller import ControllerState, failure_of, failure_reply
+from kproc.broker.cluster.delegation_tokens import REMOVE_EXPIRED
+from kproc.broker.cluster.host_names import RESOLVABLE, host_names
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.cluster.records import BrokerConfigSet, Record
+from kproc.broker.cluster.topic_changes import HELD
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.controller.answers import serve_changes
+from kproc.broker.controller.control_plane import ControlPlane
+from kproc.broker.controller.freed_names import FreedNames, wanted_names
+from kproc.broker.controller.leftovers import OrphanedDirectories
+from kproc.broker.controller.telemetry import ControllerTelemetry
+from kproc.broker.metrics.requests import CONTROLLER_PART
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.observe.offline_partitions import TOLD, Noted, Report
+from kproc.broker.observe.scrapes import Scrapes
+from kproc.broker.observe.telemetry_feed import TELEMETRY, TOPIC_WANTED, BatchSent, OnSent
+from kproc.broker.observe.uncleanable_partitions import (
+    REPORT_UNCLEANABLE,
+    UncleanableNoted,
+    UncleanableReport,
+)
+from kproc.broker.role.asks import OnReply
+from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.listeners import look_up
+from kproc.broker.role.lookups import Found, Lookups
+from kproc.broker.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
+from kproc.broker.storage.fs import StorageFailure
+from kproc.broker.storage.room import note_shortage
+from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.broker.transport.outbox import Outbox
+from kproc.common.clock import NS_PER_MS
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.controller.operations import Operations
+    from kproc.broker.role.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+
+class _Commit:
+    """A change that is on disk and that not all Handlers have acknowledged."""
+
+    __slots__ = ("on_reply", "reply", "version", "waiting_for")
+
+    def __init__(
+        self, version: int, waiting_for: set[AgentId], reply: dict[str, Any], on_reply: OnReply
+    ) -> None:
+        self.version = version
+        self.waiting_for = waiting_for
+        self.reply = reply
+        self.on_reply = on_reply
+
+
+class Controller(LinkedAgent):
+    """One per broker."""
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        plan: Plan,
+        doze: Doze,
+        metrics: MetricsRow,
+        state: ControllerState,
+        image: ClusterImage,
+        log: MetadataLog,
+        operations: Operations,
+        settings_in_force: Callable[[], DynamicSettings],
+        on_settings: Callable[[DynamicSettings], None],
+        is_restart: bool,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=plan.clock)
+        self._plan = plan
+        self._state = state
+        self._lookups = Lookups(plan.clock.now_ns)
+        # Those for the supervisor have a thread of their own, so that clients cannot delay them.
+        self._listener_lookups = Lookups(plan.clock.now_ns, look_up)
+        self.image = image
+        self._log = log
+        self._operations = operations
+        operations.controller = self
+        self._control: LinkedPeer | None = None
+        self._scrapes: Scrapes | None = None
+        self.counts = metrics.slab.counts(CONTROLLER_PART)
+        self._served: ServedCalls = self._make_served(waits_for_handlers=True)
+        # For who is asked over the control listener: a Handler that does not answer must not keep an operator waiting.
+        self.served_at_once: ServedCalls = self._make_served(waits_for_handlers=False)
+        self._control_plane = ControlPlane(plan, self)
+        self._telemetry = ControllerTelemetry(
+            plan,
+            operations.status,
+            metrics.slab,
+            image=lambda: self.image,
+            ask=self._ask_handler,
+            create=lambda on_reply: self._served.ask(CHANGE, TOPIC_WANTED, on_reply),
+        )
+        self._commits: deque[_Commit] = deque()
+        self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
+        self._next_token_check_ns = 0
+        self._orphaned = OrphanedDirectories(plan.fs, Path(plan.config.log_dirs))
+        # Acceptors and Processors have no image: the supervisor tells them about changed settings.
+        self._settings_in_force = settings_in_force
+        self._on_settings = on_settings
+        self._settings = settings_in_force()
+        on_settings(self._settings)
+
+    def answer_scrapes(self, scrapes: Scrapes) -> None:
+        """Serve the metrics listener from now on."""
+        self._scrapes = scrapes
+        self._epoll.register(scrapes.fileno(), select.EPOLLIN)
+
+    def ask_handler(
+        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
+    ) -> None:
+        """Send a request to a Handler."""
+        owner = handler_id(index)
+        self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
+
+    def attach(self, link: Link) -> None:
+        """Send a snapshot to a peer that has started; it follows by deltas from then on."""
+        super().attach(link)
+        if link.peer == CONTROL_PROCESSOR:
+            self._control = self._peers.pop(link.peer)
+            self._control_plane.attach(self._control)
+            self._list_links()
+        elif link.peer.role in (HANDLER, CLEANER.role):
+            if link.peer.role == HANDLER:
+                self._names.attach(link.peer)
+            outbox = self._peers[link.peer].outbox
+            outbox.push(SNAPSHOT, self.image.snapshot())
+            outbox.flush()
+
+    def detach(self, peer: AgentId) -> None:
+        if peer == CONTROL_PROCESSOR:
+            if self._control is not None:
+                self._control.outbox.close()
+            self._control = None
+            self._control_plane.detach()
+            self._list_links()
+            return
+        super().detach(peer)
+        for commit in self._commits:
+            commit.waiting_for.discard(peer)
+        self._names.detach(peer)
+        if peer.role == HANDLER:
+            self._operations.status.offline.forget(peer.index)
+        self._answer_known()
+
+    def set_linked(self) -> None:
+        """Note that every running Handler is attached by now."""
+        self._names.all_linked()
+
+    def _due_ms(self, now_ns: int) -> int:
+        due_ms = super()._due_ms(now_ns)
+        return due_ms if self._scrapes is None else min(due_ms, self._scrapes.due_ms(now_ns))
+
+    def _rest_ms(self) -> int:
+        is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
+        is_waiting = is_asking or self._telemetry.is_on or self._operations.has_scales
+        return STORE_MS if is_waiting else super()._rest_ms()
+
+    def _on_tick(self, now_ns: int) -> None:
+        self._operations.tick(now_ns)
+        self._control_plane.tell_of_floods(now_ns)
+        self._operations.status.disk.tell(logger, now_ns)
+        self._lookups.work()
+        self._names.tick(is_stopping=self._is_stopping)
+        self._listener_lookups.work()
+        self.counts.store()
+        if not self._is_stopping:
+            self._telemetry.tick(now_ns)
+            if now_ns >= self._next_token_check_ns:
+                self._remove_expired_tokens(now_ns)
+
+    def _remove_expired_tokens(self, now_ns: int) -> None:
+        interval_ms = self._plan.config.delegation_token_expiry_check_interval_ms
+        self._next_token_check_ns = now_ns + interval_ms * NS_PER_MS
+        if not self.image.delegation_tokens:
+            return
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            for token_id in reply.get("removed", ()):
+                logger.info("the delegation token %s has expired", token_id)
+                self._next_token_check_ns = 0  # There may be more.
+
+        self.serve(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
+
+    def _ask_handler(self, index: int, body: BatchSent, on_reply: OnSent, batch: bytes) -> None:
+        owner = handler_id(index)
+        self._calls.ask(self._outbox(owner), owner, TELEMETRY, body, on_reply, batch)
+
+    def is_drained(self) -> bool:
+        is_busy = self._commits or self._lookups.is_busy or self._names.is_waited_for
+        return super().is_drained() and not is_busy
+
+    def close(self) -> None:
+        self._lookups.close()
+        self._listener_lookups.close()
+        self._log.close()
+        if self._scrapes is not None:
+            self._epoll.unregister(self._scrapes.fileno())
+            self._scrapes.close()
+        super().close()
+
+    def _other_outboxes(self) -> list[Outbox]:
+        return [] if self._control is None else [self._control.outbox]
+
+    def _has_input(self) -> bool:
+        return self._control_plane.has_input() or super()._has_input()
+
+    def _work(self) -> int:
+        work = self._control_plane.work() + self._take_records(self._take_record)
+        if self._scrapes is not None:
+            work += self._scrapes.work()
+        return work
+
+    def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
+        if kind == CALL:
+            serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
+        elif kind == DELTA_ACK:
+            self._acknowledged(peer, TOKEN.unpack_from(view)[0])
+        else:
+            assert kind == REPLY, kind
+            self._calls.take_reply(view)
+
+    def _make_served(self, *, waits_for_handlers: bool) -> ServedCalls:
+        served = ServedCalls(self.containment)
+        serve_changes(served, partial(self.serve, waits_for_handlers=waits_for_handlers))
+        served.add(OWN, self._serve_own)
+        served.add(SET_LOG_LEVELS, self._set_log_levels)
+        served.add(TOLD, self._note_offline)
+        served.add(REPORT_UNCLEANABLE, self._on_uncleanable)
+        return served
+
+    def _serve_own(self, body: OwnRequest, on_reply: OnResult[OwnAnswer]) -> None:
+        def answer(reply: dict[str, Any]) -> None:
+            on_reply(OwnAnswer(error=reply["error"], result=reply["result"]))
+
+        what = f"the operation {type(body.operation).__name__}"
+        if not self.containment.run(what, None, self._operations.serve, body.operation, answer):
+            on_reply(OwnAnswer(error=f"{what} failed: see the broker's log"))
+
+    def _set_log_levels(self, body: LogLevels, on_reply: OnResult[Outcome]) -> None:
+        def on_set(reply: dict[str, Any]) -> None:
+            error = failure_of(reply)
+            on_reply(Outcome(failure=None if error is None else (int(error.code), error.message)))
+
+        self._operations.set_log_levels({"levels": body.levels}, on_set)
+
+    def _note_offline(self, report: Report, on_reply: OnResult[Noted]) -> None:
+        self._operations.status.offline.update(report)
+        on_reply(Noted())
+
+    def _on_uncleanable(self, report: UncleanableReport, on_reply: OnResult[UncleanableNoted]) -> None:
+        self._operations.status.uncleanable.update(report)
+        on_reply(UncleanableNoted())
+
+    def look_up(self, host: str, on_found: Callable[[list[str]], None]) -> None:
+        """Resolve a host name for the supervisor, which must not wait for a name server itself."""
+        self._listener_lookups.ask([host], lambda found: on_found(found[host]))
+
+    def serve(
+        self, op: str, body: dict[str, Any], on_reply: OnReply, *, waits_for_handlers: bool = True
+    ) -> None:
+        """Decide about an operation on the metadata (ControllerState).
+
+        A change is answered when every Handler knows it, or without `waits_for_handlers` as soon as it is on disk. A
+        change that names hosts waits for a name server; later changes do not wait for it.
+        """
+        hosts = host_names(op, body, self._plan.config)
+        if not hosts:
+            self._change(op, body, on_reply, waits_for_handlers)
+            return
+
+        def on_found(found: Found) -> None:
+            resolvable = [host for host, addresses in found.items() if addresses]
+            self._change(op, {**body, RESOLVABLE: resolvable}, on_reply, waits_for_handlers)
+
+        self._lookups.ask(hosts, on_found)
+
+    def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
+        names = wanted_names(op, body)
+        if not self._names.held(names):
+            self._decide(op, body, on_reply, waits_for_handlers)
+            return
+
+        def go_on(held: frozenset[str]) -> None:
+            self._decide(op, {**body, HELD: held}, on_reply, waits_for_handlers)
+
+        self._names.wait(frozenset(names), go_on)
+
+    def _decide(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
+        try:
+            reply, records = self._state.handle(op, body)
+        except Exception as error:  # noqa: BLE001 - contained
+            self.containment.caught(f"the operation {op} on the metadata", error)
+            on_reply(failure_reply(ErrorCode.UNKNOWN_SERVER_ERROR, None))
+            return
+        if not records:
+            on_reply(reply)
+            return
+        # Before the commit: once a new topic is in the metadata, its owner takes what has its directory's name.
+        try:
+            self._orphaned.clear(self.image, records)
+        except StorageFailure as failure:
+            logger.error("an old directory with the name of a new partition cannot be moved: %s", failure)
+            on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
+            return
+        try:
+            self._commit(reply, records, on_reply, waits_for_handlers)
+        except KafkaError as error:  # The disk is full: the change is undone, and may be tried again later.
+            note_shortage(self._metrics.values, 0)
+            logger.error("the metadata log cannot be written: %s", error)
+            on_reply(failure_reply(error.code, error.message))
+
+    def _commit(
+        self, reply: dict[str, Any], records: list[Record], on_reply: OnReply, waits_for_handlers: bool
+    ) -> None:
+        """Write a change to the disk, then apply it to our image, then send it to the others."""
+        delta, change = self._log.commit(self.image, records)
+        self._names.deleted((topic.name for topic in change.deleted), self.image.version)
+        self._orphaned.deleted(topic.name for topic in change.deleted)
+        handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
+        if waits_for_handlers:
+            self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
+        for peer in self._peers.values():
+            peer.outbox.push(DELTA, delta)
+        settings = self._settings_in_force()
+        # A file of keys is to be read again though its name is the same.
+        renews = any(isinstance(each, BrokerConfigSet) and is_store(each.name) for each in records)
+        if settings != self._settings or renews:
+            self._settings = settings
+            self._on_settings(settings)
+        if not waits_for_handlers:
+            on_reply(reply)
+        self._answer_known()
+
+    def _acknowledged(self, peer: LinkedPeer, version: int) -> None:
+        self._names.acknowledged(peer.id, version)
+        for commit in self._commits:
+            if commit.version <= version:
+                commit.waiting_for.discard(peer.id)
+        self._answer_known()
+
+    def _answer_known(self) -> None:
+        """Answer, in order, the changes that every Handler has acknowledged."""
+        while self._commits and not self._commits[0].waiting_for:
+            commit = self._commits.popleft()
+            self.containment.run("what a change of the metadata was for", None, commit.on_reply, commit.reply)

@@ -1,0 +1,109 @@
+"""FreedNames: when the name of a deleted topic may be used again.
+
+A partition's directory has its topic's name, and its owner acts on it by name: it renames it for the deletion, rolls
+segments, writes snapshots. An owner that is stopped, or recovers a long log, may do so long after the deletion, and
+would then act on the directory of a newer topic with the same name. So a topic is not created before every running
+Handler has acknowledged the deletion of its namesake, which it does when it has closed the directory. No Handler has
+to check before each rename: while anybody may still act on a directory, there is no other one of its name.
+
+A request for a name that is not free yet waits, WAIT_NS at most, and is then told to retry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.transport.agent import AgentId
+
+WAIT_NS: Final = 5_000_000_000
+
+
+class _Waiting(NamedTuple):
+    names: frozenset[str]
+    until_ns: int
+    go_on: Callable[[frozenset[str]], None]
+
+
+class FreedNames:
+    """Knows which Handlers may still have directories of which deleted topics open. One per controller."""
+
+    def __init__(self, now_ns: Callable[[], int], *, unsure_until: int | None) -> None:
+        """`unsure_until`: the metadata version at which a restarted controller begins. It does not know which Handlers
+        acknowledged the deletions before it, nor, until `all_linked`, which Handlers there are."""
+        self._now_ns = now_ns
+        self._unsure_until = unsure_until
+        self._is_linked = unsure_until is None
+        self._known: dict[AgentId, int] = {}  # The version that each Handler has acknowledged.
+        self._deleted: dict[str, int] = {}  # Name -> the version of its deletion.
+        self._waiting: deque[_Waiting] = deque()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request waits for a name."""
+        return bool(self._waiting)
+
+    def all_linked(self) -> None:
+        """Note that every running Handler is attached by now."""
+        self._is_linked = True
+        self._settle()
+
+    def attach(self, handler: AgentId) -> None:
+        """Note a Handler that has started: it may have any directory open until it acknowledges its snapshot."""
+        self._known[handler] = -1
+
+    def detach(self, handler: AgentId) -> None:
+        """Forget a Handler that has died: it has nothing open."""
+        self._known.pop(handler, None)
+        self._settle()
+
+    def acknowledged(self, handler: AgentId, version: int) -> None:
+        """Note that the Handler has carried out the metadata up to this version."""
+        if handler in self._known:
+            self._known[handler] = version
+            self._settle()
+
+    def deleted(self, names: Iterable[str], version: int) -> None:
+        """Note that topics of these names were deleted with this version."""
+        self._deleted.update(dict.fromkeys(names, version))
+
+    def held(self, names: Collection[str]) -> frozenset[str]:
+        """The names among these that a Handler may still act on."""
+        if not self._is_linked or self._unsure_until is not None:
+            return frozenset(names)
+        return frozenset(name for name in names if name in self._deleted)
+
+    def wait(self, names: frozenset[str], go_on: Callable[[frozenset[str]], None]) -> None:
+        """Call back when none of the names is held, or with those that are when that takes too long."""
+        self._waiting.append(_Waiting(names, self._now_ns() + WAIT_NS, go_on))
+
+    def tick(self, *, is_stopping: bool) -> None:
+        """End the waits that have lasted too long. Called now and then."""
+        while self._waiting and (is_stopping or self._now_ns() >= self._waiting[0].until_ns):
+            waiting = self._waiting.popleft()
+            waiting.go_on(self.held(waiting.names))
+
+    def _settle(self) -> None:
+        """Forget the names that no Handler holds any more, and call back the requests that waited for them."""
+        if not self._is_linked or not (self._deleted or self._unsure_until is not None):
+            return
+        everybody_knows = min(self._known.values(), default=None)
+        if everybody_knows is None:
+            self._deleted.clear()
+            self._unsure_until = None
+        else:
+            if self._unsure_until is not None and everybody_knows >= self._unsure_until:
+                self._unsure_until = None
+            self._deleted = {name: at for name, at in self._deleted.items() if at > everybody_knows}
+        for waiting in list(self._waiting):
+            if not self.held(waiting.names):
+                self._waiting.remove(waiting)
+                waiting.go_on(frozenset())
+
+
+def wanted_names(op: str, body: dict[str, Any]) -> list[str]:
+    """The names that an operation on the metadata would give to new topics."""
+    if op == "create_topics" and not body["validate_only"]:
+        return [topic["name"] for topic in body["topics"]]
+    return body["names"] if op == "auto_create_topics" else []

@@ -1,0 +1,78 @@
+"""OrphanedDirectories: clears old directories out of the way before a topic's name is used again.
+
+A partition's directory has its topic's name, and the file partition.metadata in it says by id which topic it belongs
+to. Neither the rename of a deletion nor that file is synced by itself. A power loss may therefore bring the directory
+of a deleted topic back, and a new topic of the same name would take it for its own. So before a topic is created, the
+rename of its last namesake's directories is synced, and any directory with the name of one of its partitions is moved.
+From then on a directory of that name belongs to the new topic, whatever partition.metadata says.
+
+A directory goes only if the metadata record the deletion of its topic id. Any other one is set aside and kept: it
+may hold another broker's records, or this broker's while the metadata were restored from an older copy.
+
+No Handler has such a directory open: a name is free only when every Handler has closed it (freed_names.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.cluster import records as r
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.storage.catalog import describe_topic_id, read_topic_id
+from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.broker.storage.set_aside import rename_for_deletion, set_aside
+
+logger = logging.getLogger(__name__)
+
+_NAMES_MAX: Final = 10_000
+
+
+class OrphanedDirectories:
+    """Knows the names whose old directories a power loss may bring back. One per controller."""
+
+    def __init__(self, fs: Fs, directory: Path) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._freed: set[str] = set()
+        self._is_unsure = True  # A former controller's knowledge died with it.
+
+    def deleted(self, names: Iterable[str]) -> None:
+        """Record that topics of these names were deleted."""
+        self._freed.update(names)
+        if len(self._freed) > _NAMES_MAX:
+            self._freed.clear()
+            self._is_unsure = True
+
+    def clear(self, image: ClusterImage, records: Iterable[r.Record]) -> None:
+        """Move whatever has the name of a partition that these records will create. Raises StorageFailure."""
+        names = {each.topic_id: each.name for each in records if isinstance(each, r.TopicCreated)}
+        has_moved = False
+        for each in records:
+            if isinstance(each, r.PartitionsAdded):
+                name = names.get(each.topic_id) or image.topics_by_id[each.topic_id].name
+                for index in range(each.first_index, each.first_index + len(each.slots)):
+                    has_moved |= self._move(name, index, image)
+        if has_moved or (names and (self._is_unsure or not self._freed.isdisjoint(names.values()))):
+            sync_directory(self._fs, self._directory)
+            self._freed.difference_update(names.values())
+            self._is_unsure = False
+
+    def _move(self, name: str, index: int, image: ClusterImage) -> bool:
+        path = self._directory / f"{name}-{index}"
+        if not self._fs.exists(path):
+            return False
+        try:
+            topic_id = read_topic_id(self._fs, path)
+        except StorageFailure as failure:
+            return set_aside(self._fs, path, f"a topic of its name was created, and {failure}") is not None
+        if topic_id in image.deleted_topics:
+            logger.info("removing %s: its topic was deleted, and a crash came before its rename", path)
+            return rename_for_deletion(self._fs, path) is not None
+        reason = (
+            f"a topic of its name was created, and it has {describe_topic_id(topic_id)}, "
+            "of which no deletion is recorded"
+        )
+        return set_aside(self._fs, path, reason) is not None

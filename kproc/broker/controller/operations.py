@@ -1,0 +1,239 @@
+"""kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
+
+Their bodies are those of calls/own_operations.py. Each may answer later: what concerns processes is forwarded to the
+supervisor, which alone starts and ends them. Counts chosen here are stored as dynamic configs first, so that they
+survive a restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the
+bounds below do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from kproc.broker.calls.own_operations import (
+    KillClient,
+    OwnOperation,
+    Rebalance,
+    Scale,
+    ShowClients,
+    ShowStatus,
+)
+from kproc.broker.cluster.controller import failure_of
+from kproc.broker.cluster.role_counts import role_count_max
+from kproc.broker.observe.network_figures import CONTROL
+from kproc.broker.observe.status import Status
+from kproc.broker.role.asks import LOG_LEVELS, OnReply
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import CONTROL_PROCESSOR
+
+AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
+
+# What a scale request may name, and the setting behind it.
+COUNTS: Final = {"processors": "num.network.threads", "handlers": "num.io.threads"}
+_LOST: Final = "the controller lost its question to the supervisor; try again"
+
+
+_REMEMBERED: Final = 16  # Finished changes that are kept because a client may still ask for their result.
+_WAITING_MAX: Final = 16  # Most changes that wait for an earlier one.
+
+
+class OperationFailed(Exception):
+    """An operation failed; the client gets the message, one line, instead of a result."""
+
+
+def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
+    """The reply of an operation that succeeded."""
+    on_reply({"error": None, "result": result})
+
+
+def refused(on_reply: OnReply, reason: str) -> None:
+    """The reply of an operation that failed."""
+    on_reply({"error": reason, "result": None})
+
+
+class _Scale:
+    """One requested change of the counts, and the callbacks of requests that wait for it."""
+
+    def __init__(self, ticket: str, wanted: dict[str, int]) -> None:
+        self.ticket = ticket
+        self.wanted = wanted
+        self.has_begun = False
+        self.reply: dict[str, Any] | None = None
+        self.waiting: list[OnReply] = []
+
+    def answer(self) -> None:
+        """Answer every waiting request with the present state."""
+        waiting, self.waiting = self.waiting, []
+        for on_reply in waiting:
+            if self.reply is None:
+                answered(on_reply, {"is_done": False, "ticket": self.ticket})
+            elif self.reply.get("error"):
+                refused(on_reply, str(self.reply["error"]))
+            else:
+                answered(on_reply, {"is_done": True, **self.reply})
+
+
+class Decides(Protocol):
+    """What the operations need of the controller: a change of the metadata."""
+
+    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
+        """Decide about a change, write it, answer."""
+
+
+class Operations:
+    """The table of operations of one controller. It does not know which transport runs the roles."""
+
+    def __init__(self, plan: Plan, status: Status, ask_supervisor: AskSupervisor) -> None:
+        self.status = status
+        self._ask = ask_supervisor
+        self._node = str(plan.config.node_id)
+        self._wall_ms = plan.clock.wall_ms
+        self._scales: deque[_Scale] = deque()
+        self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
+        self._numbers = itertools.count(1)
+        # Part of a ticket: tells a predecessor's tickets from our own.
+        self._started_ms = plan.clock.wall_ms()
+        self.controller: Decides  # Set by the controller itself, when it is made.
+
+    def serve(self, operation: OwnOperation, on_reply: OnReply) -> None:
+        """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
+        try:
+            if isinstance(operation, ShowStatus):
+                self._show_status(on_reply)
+            elif isinstance(operation, Scale):
+                self._scale(operation, on_reply)
+            elif isinstance(operation, Rebalance):
+                self._ask("rebalance", {}, _passes_on(on_reply))
+            elif isinstance(operation, ShowClients):
+                self._show_clients(on_reply)
+            elif isinstance(operation, KillClient):
+                self._ask("kill_client", {"id": operation.id}, _passes_on(on_reply))
+            else:
+                answered(on_reply, {})
+        except OperationFailed as failure:
+            refused(on_reply, str(failure))
+
+    def _show_status(self, on_reply: OnReply) -> None:
+        answered(
+            on_reply,
+            {**self.status.describe(), "apis": [each.row() for each in self.status.figures.apis()]},
+        )
+
+    # -- scale -------------------------------------------------------------------------------------------------
+
+    def _scale(self, body: Scale, on_reply: OnReply) -> None:
+        """Change the counts of processors, handlers or both; or ask about a change by its ticket.
+
+        Answered when the change is done, or else at the next tick with {"is_done": False, "ticket"}: a request that
+        waited for the end would keep the Handler that holds it from leaving.
+        """
+        ticket = body.ticket
+        if ticket is None:
+            if len(self._scales) > _WAITING_MAX:
+                raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
+            ticket = f"{self._started_ms}-{next(self._numbers)}"
+            self._scales.append(_Scale(ticket, _wanted_counts(body)))
+        scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)
+        if scale is None:
+            raise OperationFailed(
+                "nobody remembers that change: the controller was restarted; see kproc status"
+            )
+        scale.waiting.append(on_reply)
+        if scale.reply is not None:
+            scale.answer()
+        elif len(self._scales) == 1 and not scale.has_begun:
+            self._begin_scale()
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether a change of the counts is in work or waits."""
+        return bool(self._scales)
+
+    def tick(self, now_ns: int) -> None:
+        """Answer the requests of changes that take long. Called ten times a second while there are any."""
+        self.status.look(now_ns)
+        for scale in self._scales:
+            scale.answer()
+
+    def _begin_scale(self) -> None:
+        """Begin the next change; there is one at a time."""
+        scale = self._scales[0]
+        scale.has_begun = True
+
+        def on_written(reply: dict[str, Any]) -> None:
+            error = failure_of(reply)
+            if error is not None:
+                self._end_scale({"error": f"the counts cannot be written down: {error.message}"})
+            else:
+                self._ask("settle", {}, self._end_scale)
+
+        self._write_counts(scale.wanted, on_written)
+
+    def _write_counts(self, counts: dict[str, int], on_written: OnReply) -> None:
+        configs = {COUNTS[what]: str(count) for what, count in counts.items()}
+        body = {"node": self._node, "configs": configs}
+        # A leaving Handler hears of it from the supervisor; waiting for its acknowledgement would block both.
+        self.controller.serve("override_broker_configs", body, on_written, waits_for_handlers=False)
+
+    def _end_scale(self, reply: dict[str, Any]) -> None:
+        """End a change with the supervisor's result: {"error", "steps", "counts", "took_ms"}."""
+        if reply.get("lost"):
+            reply = {"error": _LOST}
+        if reply.get("error") and "counts" in reply:
+            # Remove counts that could not be reached, or every start would try them again.
+            self._write_counts(reply["counts"], lambda _: self._finish_scale(reply))
+        else:
+            self._finish_scale(reply)
+
+    def _finish_scale(self, reply: dict[str, Any]) -> None:
+        scale = self._scales.popleft()
+        scale.reply = reply
+        scale.answer()
+        self._past_scales.append(scale)
+        if self._scales:
+            self._begin_scale()
+
+    def set_log_levels(self, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Set log levels: {"levels": {logger: level or None}}. Answered when every role has set them."""
+        self._ask(LOG_LEVELS, body, on_reply)
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def _show_clients(self, on_reply: OnReply) -> None:
+        def on_clients(reply: dict[str, Any]) -> None:
+            for row in reply.get("clients", ()):
+                is_control = row["processor"] == CONTROL_PROCESSOR.index
+                row["listener_name"] = CONTROL if is_control else self.status.listener_name(row["listener"])
+                row["age_ms"] = max(0, self._wall_ms() - row["accepted_ms"])
+            _passes_on(on_reply)(reply)
+
+        self._ask("clients", {}, on_clients)
+
+
+def _passes_on(on_reply: OnReply) -> OnReply:
+    """Makes the supervisor's reply the operation's."""
+
+    def take(reply: dict[str, Any]) -> None:
+        if reply.get("lost"):
+            refused(on_reply, _LOST)
+        elif reply.get("error"):
+            refused(on_reply, str(reply["error"]))
+        else:
+            answered(on_reply, reply)
+
+    return take
+
+
+def _wanted_counts(body: Scale) -> dict[str, int]:
+    given = {"processors": body.processors, "handlers": body.handlers}
+    wanted = {what: count for what, count in given.items() if count is not None}
+    if not wanted:
+        raise OperationFailed("scale needs a number of processors or of handlers")
+    most = role_count_max()
+    for what, count in wanted.items():
+        if not 1 <= count <= most:
+            raise OperationFailed(f"{what} must be a number from 1 to {most}, not {count}")
+    return wanted

@@ -1,0 +1,32 @@
+"""Which partition of `__consumer_offsets` keeps a group: Java's hash of its id, as in every version of Kafka."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from kproc.common.bounded import NAME_MAX
+
+_INT32_MIN: Final = -(2**31)
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """The partition of a group when the topic has that many."""
+    if len(group_id) > NAME_MAX:
+        return _hash_of_long_name(group_id) % partition_count
+    return _hash_of_name(group_id) % partition_count
+
+
+def _java_abs_hash(text: str) -> int:
+    """`Utils.abs(text.hashCode())`: over UTF-16 units, and the one number without an opposite counts as 0."""
+    value = 0
+    data = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + (data[at] << 8 | data[at + 1])) & 0xFFFF_FFFF
+    signed = value - (1 << 32) if value & 0x8000_0000 else value
+    return 0 if signed == _INT32_MIN else abs(signed)
+
+
+# A group is asked for many times: each heartbeat hashes its id. Names can be 32 kB long, so few long ones are kept.
+_hash_of_name = lru_cache(maxsize=4096)(_java_abs_hash)
+_hash_of_long_name = lru_cache(maxsize=64)(_java_abs_hash)

@@ -1,0 +1,1 @@
+"""Fetch: wait until there is enough data, read it, write the response."""

@@ -1,0 +1,117 @@
+"""One read of one partition for a Fetch: which partition its client names, and what this Handler finds in its log."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from kproc.broker.cluster.image import PartitionImage, TopicImage
+from kproc.broker.request.context import PartitionMoving, Services
+from kproc.broker.request.fetch_session import FetchTarget
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.file_range import FileRange
+from kproc.wire.hot import FetchPartition
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionRead(msgspec.Struct, array_like=True):
+    """What one read of one partition gave: an error, or offsets and (perhaps no) file ranges."""
+
+    error: int
+    start: int
+    end: int  # The high watermark.
+    stable: int  # The last stable offset; -1 where only the owner before knew of open transactions.
+    ranges: list[FileRange]
+    bytes: int
+    aborted: list[tuple[int, int]] | None = (
+        None  # (producer id, first offset), if there are any to be left out.
+    )
+
+
+def failed_read(code: int) -> PartitionRead:
+    return PartitionRead(int(code), -1, -1, -1, [], 0)
+
+
+def _not_yet(start: int, end: int) -> PartitionRead:
+    """Nothing yet: the log's arrival or its first sync wakes like an append. -1 means that nobody knows an offset."""
+    return PartitionRead(0, start, end, -1, [], 0)
+
+
+def read_partition(
+    services: Services,
+    name: str,
+    partition: PartitionImage,
+    request: FetchPartition,
+    limit: int,
+    *,
+    minimum_one: bool,
+    committed: bool,
+) -> PartitionRead:
+    """Read an owned partition at the offset that `request` names, at most `limit` bytes; with `committed` up to the
+    last stable offset."""
+    epoch = request.current_leader_epoch
+    if epoch >= 0 and epoch != partition.leader_epoch:
+        is_old = epoch < partition.leader_epoch
+        return failed_read(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH)
+    try:
+        owned = services.partitions.get(name, partition)
+        log = owned.log
+        offset = request.fetch_offset
+        is_full = limit <= 0 and not minimum_one
+        state = log.state
+        if state.unconfirmed and owned.is_recovering:
+            return _not_yet(-1, -1)
+        high_watermark = state.high_watermark
+        if offset == high_watermark or (is_full and state.start_offset <= offset <= state.end_offset):
+            return PartitionRead(0, state.start_offset, high_watermark, state.last_stable_offset, [], 0)
+        found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
+        aborted = log.aborted_in(offset, found) if committed else None
+    except PartitionMoving as moving:
+        return _not_yet(moving.start_offset, moving.high_watermark)
+    except KafkaError as error:
+        return failed_read(error.code)
+    except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
+        logger.error("read of %s-%d at %d: %s", name, partition.index, request.fetch_offset, error)
+        return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
+    return PartitionRead(
+        0,
+        state.start_offset,
+        high_watermark,
+        found.last_stable_offset,
+        list(found.ranges),
+        found.bytes,
+        [(each.producer_id, each.first_offset) for each in aborted] if aborted else None,
+    )
+
+
+def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionImage | None:
+    """A partition as it is now; None when its topic is deleted, also when there is another one of its name."""
+    topic = services.image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.partitions[index]
+
+
+def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
+    """The partition that a Fetch names, or the error for it."""
+    topic = target.topic(services.image)
+    if topic is None:
+        return _missing(services, target)
+    if not 0 <= target.index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return topic, topic.partitions[target.index]
+
+
+def _missing(services: Services, target: FetchTarget) -> ErrorCode:
+    """The error for a name or an id that no topic has."""
+    if target.name is not None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if target.found_name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    return deleted_code(services, target.found_name, target)
+
+
+def deleted_code(services: Services, name: str, target: FetchTarget) -> ErrorCode:
+    """The error for a topic of that name that was there and is deleted: by its id a namesake is another topic."""
+    is_made_anew = target.name is None and services.image.partition(name, target.index) is not None
+    return ErrorCode.INCONSISTENT_TOPIC_ID if is_made_anew else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,85 @@
+"""ClassicSync: answers SyncGroup of a classic group, once the leader's assignment is written."""
+
+from __future__ import annotations
+
+from kproc.broker.group.classic_rebalance import ClassicRebalance
+from kproc.broker.group.classic_state import ClassicState
+from kproc.broker.group.member import Member
+from kproc.broker.group.messages import SyncReply, SyncRequest, SyncResult
+from kproc.broker.group.state import GroupState
+from kproc.common.errors import ErrorCode
+
+
+def _differs(asked: str | None, group_has: str | None) -> bool:
+    """Protocol type and name of a SyncGroup v5 are compared if both sides know them (KIP-559)."""
+    return asked is not None and group_has is not None and asked != group_has
+
+
+class ClassicSync:
+    """The part of a ClassicGroup that answers SyncGroup."""
+
+    __slots__ = ("_assigning", "_rebalance", "_state")
+
+    def __init__(self, state: ClassicState, rebalance: ClassicRebalance) -> None:
+        self._state = state
+        self._rebalance = rebalance
+        self._assigning = -1  # The generation whose assignment was written last, or is being written.
+
+    def sync(self, request: SyncRequest, now_ms: int, reply: SyncReply) -> None:
+        """SyncGroup; answered when the leader's assignment is written (or at once)."""
+        state = self._state
+        refusal = self._sync_refusal(request)
+        if refusal:
+            reply(SyncResult(refusal))
+            return
+        member = state.roster.members[request.member_id]
+        self._rebalance.note_synced(member.member_id)
+        if state.current is GroupState.STABLE:
+            state.renew(member, now_ms)
+            reply(self._assigned(member))
+            return
+        state.answer_sync(member, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+        member.sync_reply = reply
+        if state.roster.leader == member.member_id and self._assigning != state.generation:
+            self._assign(dict(request.assignments))
+
+    def _sync_refusal(self, request: SyncRequest) -> ErrorCode:
+        state = self._state
+        if state.current is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        refusal = state.roster.refusal(request.member_id, request.group_instance_id)
+        if refusal:
+            return refusal
+        if request.generation != state.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if _differs(request.protocol_type, state.roster.protocol_type) or _differs(
+            request.protocol_name, state.protocol_name
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if state.current is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def _assigned(self, member: Member) -> SyncResult:
+        state = self._state
+        return SyncResult(ErrorCode.NONE, state.roster.protocol_type, state.protocol_name, member.assignment)
+
+    def _assign(self, assignments: dict[str, bytes]) -> None:
+        """Write the leader's assignment, then tell it; a member that it forgot gets an empty one."""
+        state = self._state
+        self._assigning = generation = state.generation
+
+        def then(code: int, now_ms: int) -> None:
+            if state.current is not GroupState.COMPLETING_REBALANCE or state.generation != generation:
+                return  # A rebalance began meanwhile and has answered everybody.
+            if code:
+                self._rebalance.fail_syncs(ErrorCode(code), now_ms)
+                self._rebalance.prepare(now_ms, "its assignment could not be written")
+                return
+            state.enter(GroupState.STABLE)
+            for member in list(state.roster.members.values()):
+                member.assignment = assignments.get(member.member_id, b"")
+                if state.answer_sync(member, self._assigned(member)):
+                    state.renew(member, now_ms)
+
+        state.write(state.snapshot(assignments), then)

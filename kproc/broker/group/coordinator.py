@@ -1,0 +1,465 @@
+"""GroupCoordinator: the groups and offsets of one partition of `__consumer_offsets`. No I/O, no clock of its own.
+
+The rules of a coordinator as coordinator/rules.py describes them: its runtime replays the log into it, then asks it.
+State follows the log, so nothing that was seen is ever taken back.
+
+A group of another protocol is another class behind the same dictionary, told apart by the key types that it
+replays (records.py). Offsets of open transactions are pending (offsets.py) until a marker in the log ends them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from kproc.broker.config import Config
+from kproc.broker.coordinator.rules import (
+    Code,
+    CoordinatorLog,
+    DueOf,
+    KeyAndValue,
+    KnownTopics,
+    OnCode,
+    Producer,
+    Timing,
+    Write,
+)
+from kproc.broker.coordinator.write_errors import write_error
+from kproc.broker.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
+from kproc.broker.group.config import GroupConfig
+from kproc.broker.group.messages import (
+    DescribedGroup,
+    GroupOverview,
+    JoinReply,
+    JoinRequest,
+    JoinResult,
+    LeaveReply,
+    LeaveResult,
+    LeavingMember,
+    LeftMember,
+    SyncReply,
+    SyncRequest,
+    SyncResult,
+)
+from kproc.broker.group.offsets import GroupOffsets
+from kproc.broker.group.records import (
+    CommittedOffset,
+    OffsetKey,
+    UnknownRecord,
+    decode_record,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from kproc.broker.group.snapshot import GroupSnapshot, OnWritten
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+# In one coordinator. A client that finds its member id gone joins anew.
+UNWRITTEN_GROUPS_MAX: Final = 5_000
+PENDING_MEMBERS_MAX: Final = 5_000
+# Groups looked at in one go when offsets expire: some ms, whatever the groups hold.
+SWEPT_AT_ONCE: Final = 64
+_MS_PER_MINUTE: Final = 60_000
+
+
+class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An OffsetCommit or a TxnOffsetCommit whose topics exist."""
+
+    group_id: str
+    member_id: str
+    group_instance_id: str | None
+    generation: int
+    tells_unknown_group: bool  # v9: GROUP_ID_NOT_FOUND, which older clients do not know
+    offsets: Sequence[tuple[OffsetKey, CommittedOffset]]
+    producer: Producer | None = None  # in whose transaction
+
+
+def group_config(config: Config) -> GroupConfig:
+    """The settings that the state machines look at."""
+    return GroupConfig(
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_max_size=config.group_max_size,
+    )
+
+
+class GroupCoordinator:
+    """One instance for each partition that its Handler owns and somebody has asked for."""
+
+    def __init__(
+        self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog
+    ) -> None:
+        self._config = config
+        self._timing = timing
+        self._deadlines = deadlines
+        self._log = log
+        self._environment = GroupEnvironment(
+            group_config(config), timing.random_id, timing.wall_ms, self._persist, self._add_pending
+        )
+        self._groups: dict[str, ClassicGroup] = {}
+        # Groups of which nothing is in the log, and member ids that were given out; the oldest first. Both cost a
+        # client nothing but a request, so the oldest leaves when there are too many.
+        self._unwritten: dict[str, None] = {}
+        self._pending: dict[tuple[str, str], None] = {}
+        self.offsets = GroupOffsets()
+        self._replayed: dict[str, GroupSnapshot] = {}
+        self._unknown_types: set[int] = set()
+        self._to_sweep: deque[str] = deque()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        decoded = decode_record(key, value)
+        if isinstance(decoded, UnknownRecord):
+            if decoded.key_type not in self._unknown_types:
+                self._unknown_types.add(decoded.key_type)
+                logger.warning("group records of the unknown key type %d are skipped", decoded.key_type)
+            return
+        what, content = decoded
+        if isinstance(what, OffsetKey):
+            assert content is None or isinstance(content, CommittedOffset)
+            if content is None:
+                self.offsets.remove(what)
+            else:
+                self.offsets.put(what, content, offset, producer)
+        elif content is None:
+            self._replayed.pop(what.group_id, None)
+        else:
+            assert isinstance(content, GroupSnapshot)
+            self._replayed[what.group_id] = content
+
+    def finish_loading(self, topics: KnownTopics) -> None:
+        """All was replayed: make the groups, each member with a fresh session; forget deleted topics."""
+        now_ms = self._timing.now_ms()
+        for group_id, snapshot in self._replayed.items():
+            self._groups[group_id] = ClassicGroup.restore(snapshot, self._environment, now_ms)
+            self._watch(group_id)
+        self._replayed.clear()
+        for group_id in self.offsets.group_ids():
+            self._group_of_offsets(group_id)
+        self.topics_deleted(topics)
+        if count := self.offsets.count_by_name(topics):
+            logger.warning(
+                "%d committed offsets have ids of topics that were never known here, such as files of another broker "
+                "have: they count for the topics of the same names",
+                count,
+            )
+
+    def _group_of_offsets(self, group_id: str) -> ClassicGroup:
+        """The group; one that only stores offsets is made when it first commits (Kafka's simple group)."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
+        return group
+
+    # -- members -----------------------------------------------------------------------------------------------
+
+    def join(self, group_id: str, request: JoinRequest, reply: JoinReply) -> None:
+        """JoinGroup."""
+        group = self._groups.get(group_id)
+        refusal = join_refusal(group_id, request, self._environment.config, group_exists=group is not None)
+        if refusal:
+            reply(JoinResult(refusal, request.member_id))
+            return
+        if group is None:
+            group = self._add_unwritten(group_id)
+        group.join(request, self._timing.now_ms(), reply)
+        self._watch(group_id)
+        self._delete_unused(group_id)
+
+    def _add_unwritten(self, group_id: str) -> ClassicGroup:
+        """Add a group of which nothing is in the log. The oldest one that nobody uses leaves if there are too many."""
+        group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
+        self._unwritten[group_id] = None
+        while len(self._unwritten) > UNWRITTEN_GROUPS_MAX:
+            oldest_id = next(iter(self._unwritten))
+            del self._unwritten[oldest_id]
+            oldest = self._groups.get(oldest_id)
+            if oldest is not None and oldest.is_empty and not oldest.generation:
+                self._delete_without_offsets(oldest_id)
+        return group
+
+    def _add_pending(self, group_id: str, member_id: str) -> None:
+        self._pending[group_id, member_id] = None
+        if len(self._pending) > PENDING_MEMBERS_MAX:
+            oldest_group_id, oldest_id = next(iter(self._pending))
+            del self._pending[oldest_group_id, oldest_id]
+            group = self._groups.get(oldest_group_id)
+            if group is not None:
+                group.discard_pending(oldest_id, self._timing.now_ms())
+
+    def _delete_unused(self, group_id: str) -> None:
+        """End a group of which nothing is in the log and that nobody is about to join."""
+        group = self._groups.get(group_id)
+        if group is not None and group.has_no_history:
+            self._delete_without_offsets(group_id)
+
+    def _delete_without_offsets(self, group_id: str) -> None:
+        if not self.offsets.of_group(group_id) and not self.offsets.pending.has_group(group_id):
+            self._end(group_id)
+
+    def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
+        """SyncGroup."""
+        group = self._groups.get(group_id)
+        if group is None or not group_id:  # Old consumers commit offsets under no name.
+            reply(SyncResult(_unknown_member(group_id)))
+            return
+        group.sync(request, self._timing.now_ms(), reply)
+        self._watch(group_id)
+
+    def heartbeat(
+        self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
+    ) -> Code:
+        """Heartbeat."""
+        group = self._groups.get(group_id)
+        if group is None or not group_id:
+            return _unknown_member(group_id)
+        return group.heartbeat(member_id, group_instance_id, generation, self._timing.now_ms())
+
+    def leave(self, group_id: str, members: Sequence[LeavingMember], reply: LeaveReply) -> None:
+        """LeaveGroup."""
+        group = self._groups.get(group_id)
+        if not group_id:
+            reply(LeaveResult(ErrorCode.INVALID_GROUP_ID))
+            return
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            left = tuple(LeftMember(each.member_id, each.group_instance_id, unknown) for each in members)
+            reply(LeaveResult(ErrorCode.NONE, left))
+            return
+        group.leave(members, self._timing.now_ms(), reply)
+        self._watch(group_id)
+
+    def _persist(self, snapshot: GroupSnapshot, on_written: OnWritten) -> bool:
+        """Append the state of a group; return True if it is in the log now."""
+
+        def on_done(code: Code) -> None:
+            on_written(code, self._timing.now_ms())
+            self._watch(snapshot.group_id)
+
+        is_appended = False
+
+        def apply(_number: int, _offset: int) -> None:
+            nonlocal is_appended
+            is_appended = True
+
+        records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
+        self._log.write(Write(records, on_done, apply))
+        # At once, so that the group knows now whether its snapshot is in the log. A second snapshot is never made from
+        # a state that the log does not get.
+        self._log.flush()
+        return is_appended
+
+    # -- offsets -----------------------------------------------------------------------------------------------
+
+    def commit(self, request: CommitRequest, on_done: OnCode) -> None:
+        """OffsetCommit, TxnOffsetCommit: all of them are in the log, or `on_done` gets the code of every one."""
+        code = self._commit_refusal(request)
+        if code or not request.offsets:
+            if not code and request.group_id not in self._groups:
+                # As in Kafka there is a group from now on, until somebody sweeps.
+                self._add_unwritten(request.group_id)
+            on_done(code)
+            return
+
+        def apply(number: int, record_offset: int) -> None:
+            key, value = request.offsets[number]
+            self._group_of_offsets(request.group_id)
+            self.offsets.put(key, value, record_offset, request.producer)
+
+        records: list[KeyAndValue] = [
+            (encode_offset_key(key), encode_offset_value(value)) for key, value in request.offsets
+        ]
+        self._log.write(Write(records, lambda error: on_done(write_error(error)), apply, request.producer))
+
+    def _commit_refusal(self, request: CommitRequest) -> Code:
+        group = self._groups.get(request.group_id)
+        if group is not None:
+            return group.can_commit(
+                request.member_id,
+                request.group_instance_id,
+                request.generation,
+                self._timing.now_ms(),
+                is_transactional=request.producer is not None,
+            )
+        if request.generation < 0:
+            return ErrorCode.NONE  # A consumer that assigns its partitions itself, or a tool.
+        return ErrorCode.GROUP_ID_NOT_FOUND if request.tells_unknown_group else ErrorCode.ILLEGAL_GENERATION
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is in the log."""
+        self.offsets.end_transaction(producer_id, is_commit=is_commit)
+
+    def read(self, look: Callable[[], R], on_done: Callable[[Code, R], None]) -> None:
+        """Look at the state as it is now, and call back when all of it is as durable as acks=all promises."""
+        self._log.flush()
+        found = look()
+        self._log.write(Write([], lambda error: on_done(write_error(error), found)))
+
+    def delete_offsets(
+        self, group_id: str, keys: Sequence[OffsetKey], on_done: Callable[[Code, frozenset[str]], None]
+    ) -> None:
+        """OffsetDelete: `on_done(code, topics that the group is subscribed to)`; those keep their offsets."""
+        self._log.flush()
+        group = self._groups.get(group_id)
+        refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.offset_delete_refusal()
+        if group is None or refusal:
+            on_done(refusal, frozenset())
+            return
+        subscribed = frozenset(
+            topic for topic in {key.topic for key in keys} if group.is_subscribed_to(topic)
+        )
+        doomed = [key for key in keys if key.topic not in subscribed and self.offsets.is_known(key)]
+        self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
+
+    def topics_deleted(self, topics: KnownTopics) -> None:
+        """Some topics are no more: their offsets go, too."""
+        self._log.flush()
+        doomed = self.offsets.keys_of_deleted(topics)
+        if doomed:
+            self._remove(doomed, _log_error)
+
+    def _remove(self, keys: Sequence[OffsetKey], on_done: OnCode, also: Iterable[str] = ()) -> None:
+        """Write tombstones for offsets, and for the groups in `also`, which end with that."""
+        groups = list(also)
+
+        def apply(number: int, _record_offset: int) -> None:
+            if number < len(keys):
+                self.offsets.remove(keys[number])
+            else:
+                self._end(groups[number - len(keys)])
+
+        records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
+        records += [(encode_group_key(group_id), None) for group_id in groups]
+        self._log.write(Write(records, on_done, apply))
+
+    # -- groups as a whole -------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> DescribedGroup | None:
+        """DescribeGroups; None for a group that there is not."""
+        group = self._groups.get(group_id)
+        return group.describe() if group is not None else None
+
+    def overviews(self) -> list[GroupOverview]:
+        """ListGroups: all of them."""
+        return [group.overview() for group in self._groups.values()]
+
+    def sizes(self) -> list[tuple[str, str, int]]:
+        """Id, state and number of members of each."""
+        return [
+            (group.group_id, group.overview().state, len(group.roster)) for group in self._groups.values()
+        ]
+
+    def delete_group(self, group_id: str, on_done: OnCode) -> None:
+        """DeleteGroups, one of them: with all its offsets."""
+        self._log.flush()
+        group = self._groups.get(group_id)
+        refusal = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.delete_refusal()
+        if refusal:
+            on_done(refusal)
+            return
+        keys = self.offsets.keys_of(group_id)
+        self._remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
+
+    def _end(self, group_id: str) -> None:
+        group = self._groups.pop(group_id, None)
+        self._unwritten.pop(group_id, None)
+        self._deadlines.discard((self, group_id))
+        if group is not None:
+            group.kill()
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def tick(self, name: str) -> None:
+        """The deadline of a group has come."""
+        group = self._groups.get(name)
+        if group is not None:
+            group.tick(self._timing.now_ms())
+            self._watch(name)
+            self._delete_unused(name)
+
+    def _watch(self, group_id: str) -> None:
+        """A group may have got an earlier deadline."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
+
+    def begin_sweep(self) -> None:
+        """offsets.retention.check.interval.ms has passed: look at every group, a few at a time."""
+        self._to_sweep = deque(self._groups)
+        self._pending = {
+            (group_id, member_id): None
+            for group_id, member_id in self._pending
+            if group_id in self._groups and member_id in self._groups[group_id].roster.pending
+        }
+        self._unwritten = {
+            group_id: None for group_id in self._unwritten if not self._groups[group_id].generation
+        }
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether `sweep_some` has work."""
+        return bool(self._to_sweep)
+
+    def sweep_some(self) -> int:
+        """Remove expired offsets, and empty groups that have none; how many groups were looked at."""
+        self._log.flush()
+        wall_ms = self._timing.wall_ms()
+        count = min(SWEPT_AT_ONCE, len(self._to_sweep))
+        for _ in range(count):
+            self._sweep(self._to_sweep.popleft(), wall_ms)
+        return count
+
+    def _sweep(self, group_id: str, wall_ms: int) -> None:
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        retention_ms = self._config.offsets_retention_minutes * _MS_PER_MINUTE
+        expired = self.offsets.expired_of(
+            group_id, group.offset_expires_from_ms, now_ms=wall_ms, retention_ms=retention_ms
+        )
+        # One with an open transaction has an offset that does not expire yet.
+        is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
+        if is_last and group.has_no_history and not expired:
+            self._end(group_id)  # Nothing of it was ever written.
+        elif expired or is_last:
+            self._remove(expired, _log_error, also=[group_id] if is_last else ())
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def resign(self) -> None:
+        """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        self._log.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """`resign` without writing what waits: an exception left the state half changed."""
+        groups, self._groups = self._groups, {}
+        for group_id, group in groups.items():
+            self._deadlines.discard((self, group_id))
+            group.resign()
+
+
+def _unknown_member(group_id: str) -> Code:
+    return ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _log_error(code: Code) -> None:
+    """Nobody asked for the write; the next sweep tries again."""
+    if code:
+        logger.warning("group tombstones were not written: %s", ErrorCode(code).name)

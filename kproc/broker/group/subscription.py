@@ -1,0 +1,49 @@
+"""Reads the topics from a consumer's metadata, to find out what a group subscribes to.
+
+    | version i16 | topic count i32 | (length i16, name)... | user data, owned partitions... of later versions
+
+Only the part that every version begins with is read (ConsumerProtocolSubscription version 0), so that a version
+that does not exist yet is understood too. The rest is between the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import error as StructError
+from typing import Final
+
+from kproc.common.errors import ProtocolError
+from kproc.wire.primitives import INT16, INT32, read_string
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+
+
+def subscribed_topics(metadata: bytes) -> list[str]:
+    """Topics of one member. Raises ProtocolError if the bytes are something else."""
+    try:
+        (version,) = INT16.unpack_from(metadata)
+        (count,) = INT32.unpack_from(metadata, INT16.size)
+        if version < 0 or count < 0:
+            raise ProtocolError(f"a subscription of version {version} with {count} topics")
+        topics = []
+        position = INT16.size + INT32.size
+        # A false count ends with the bytes: each name takes at least two of them.
+        for _ in range(count):
+            topic, position = read_string(metadata, position)
+            if topic is None:
+                raise ProtocolError("a subscription to a topic without a name")
+            topics.append(topic)
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a subscription that cannot be read: {error}") from error
+    return topics
+
+
+def topics_of_all(metadatas: Iterable[bytes]) -> frozenset[str] | None:
+    """Topics that any member reads; None if one of them cannot be understood."""
+    topics: set[str] = set()
+    try:
+        for metadata in metadatas:
+            topics.update(subscribed_topics(metadata))
+    except ProtocolError:
+        return None
+    return frozenset(topics)

@@ -1,0 +1,54 @@
+"""Checkpoint: recovery points and log starts from the cleaner's files, as read when a Handler starts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from kproc.broker.cluster.image import TopicImage
+from kproc.broker.role.partition_table import PartitionRow
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.offset_checkpoints import confirms_log_start, read_offset_checkpoint
+
+logger = logging.getLogger(__name__)
+
+
+class KnownOffsets(NamedTuple):
+    """Offsets of a log that are known before it is opened. Zero: unknown."""
+
+    recovery_point: int  # Every record below was synced.
+    log_start: int  # Every record below was deleted.
+
+
+class Checkpoint:
+    """The cleaner's two checkpoints, as they were when this Handler started."""
+
+    def __init__(self, fs: Fs, directory: Path) -> None:
+        self._fs = fs
+        self._recovery_points = read_offset_checkpoint(fs, directory, checkpoints.RECOVERY_POINT_FILE)
+        self._log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
+
+    def offsets_of(
+        self, topic: TopicImage, index: int, directory: Path, row: PartitionRow | None = None
+    ) -> KnownOffsets:
+        """Return the largest offsets that the checkpoints and the partition's row say of this topic id.
+
+        `directory` is the partition's. It is read only for an entry without a topic id. Raises StorageFailure.
+        """
+        partition = (topic.topic_id, index)
+        recovery_point = self._recovery_points.by_id.get(partition, 0)
+        log_start = self._log_starts.by_id.get(partition, 0)
+        if row is not None:
+            recovery_point = max(recovery_point, row.recovery_point)
+            log_start = max(log_start, row.start_offset)
+        named = self._log_starts.by_name.get((topic.name, index), 0)
+        if named > log_start:
+            if confirms_log_start(self._fs, directory, topic.topic_id, named):
+                log_start = named
+            else:
+                logger.info(
+                    "log_start=ignored directory=%s offset=%d: of an unknown topic id", directory, named
+                )
+        return KnownOffsets(recovery_point, log_start)

@@ -1,0 +1,300 @@
+"""ClientRates: producer_byte_rate, consumer_byte_rate, request_percentage of one Handler's clients (KIP-13, 124, 546).
+
+As in Kafka, a client above its quota is answered at once, with throttle_time_ms, and is not read until its rate is
+back at the quota (StartThrottling; the Processor ends it). A Produce counts with its request's bytes and is stored. A
+Fetch counts with the bytes of its records, and one that comes too early is answered without any. The user is the name
+of the connection's principal: ANONYMOUS where nobody is authenticated.
+
+A request of a client with a request_percentage costs the time that its Handler worked on it, and the time that the
+Processor spent on the connection's socket, which comes later. One percent is 10 ms of a second, of one process. Where
+the client is above it, its answer is as late as ever, a Fetch's has no records, and the connection rests for a window
+at most. Exempt are, as in Kafka, what brokers ask of each other and SASL.
+
+Differs from Kafka: each byte takes its time at the quota's rate, and a client that was quiet may be one
+quota.window.size.seconds ahead. Kafka's window of 11 s lets 10 s worth of bytes through at once and then nothing for
+as long.
+
+A client's connections may be at several Handlers. Ten times a second each Handler tells the others what it has
+counted, so that each has the sum. At most 100 ms' worth is missing from it, which the next throttle makes up for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.calls.calls import Call, OnResult, Reply
+from kproc.broker.cluster.client_quotas import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    LASTING_NS,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    ClientQuotas,
+)
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.request.context import RequestContext
+from kproc.common.bounded import BoundedCache, short_name
+from kproc.wire.header import ApiKey
+
+_KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_METRICS: Final = {
+    PRODUCER_BYTE_RATE: (SLOT["produce_throttles"], SLOT["produce_throttle_ms"]),
+    CONSUMER_BYTE_RATE: (SLOT["fetch_throttles"], SLOT["fetch_throttle_ms"]),
+    REQUEST_PERCENTAGE: (SLOT["request_throttles"], SLOT["request_throttle_ms"]),
+    CONTROLLER_MUTATION_RATE: (SLOT["mutation_throttles"], SLOT["mutation_throttle_ms"]),
+}
+_EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
+_PER_CENT: Final = 100
+_ENTRY_BYTES: Final = 300  # A cached look-up besides its names.
+# Cached look-ups by user and client id.
+_CLIENTS_MAX: Final = 10_000
+_CLIENTS_BYTES_MAX: Final = 4 << 20
+# A client that makes up client ids has an account for each. With more, those that owe least are dropped.
+ACCOUNTS_MAX: Final = 20_000
+# Rows of one message to another Handler; the rest goes with the next one.
+TOLD_MAX: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+_THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
+
+# The owner of a rate: (kind, user, client id); "" if the quota is shared by all users or all client ids.
+Key = tuple[str, str, str]
+
+
+class ClientBytes(msgspec.Struct, array_like=True):
+    """A Handler's message to the others: what it has counted since the last one."""
+
+    told: list[list[Any]]  # Kind, user, client id, nanoseconds at its quota.
+
+
+CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
+
+
+class _Account:
+    """One client's account: the time until which its bytes so far would last at its quota."""
+
+    __slots__ = ("due_ns", "untold_ns")
+
+    def __init__(self) -> None:
+        self.due_ns = 0
+        self.untold_ns = 0  # What the other Handlers have not been told yet.
+
+
+class ClientRates:
+    """One per Handler. While no quota is set, it costs one check of `is_on`."""
+
+    def __init__(
+        self,
+        *,
+        quotas: Callable[[], ClientQuotas],
+        now_ns: Callable[[], int],
+        sample_count: int,
+        sample_s: int,
+    ) -> None:
+        self._quotas = quotas
+        self._now_ns = now_ns
+        self._ahead_ns = sample_s * _NS_PER_S
+        self._window_s = max(1, sample_count - 1) * sample_s
+        self._has_percentage = False
+        self._throttles: Counter[int] = Counter()
+        self._accounts: dict[Key, _Account] = {}
+        self._found: BoundedCache[tuple[str, str, bytes | None], tuple[Key, float] | None] = BoundedCache(
+            _CLIENTS_MAX, _CLIENTS_BYTES_MAX
+        )
+        self._version = -1
+        self.is_on = False
+
+    def on_image(self) -> None:
+        """Use changed quotas at once; what clients owed by the old ones is dropped."""
+        version = self._quotas().version
+        if version == self._version:
+            return
+        self._version = version
+        self._accounts.clear()
+        self._found.clear()
+        kinds = {kind for _, limits in self._quotas().entities() for kind in limits}
+        self.is_on = not kinds.isdisjoint(_KINDS)
+        self._has_percentage = REQUEST_PERCENTAGE in kinds
+
+    def limits(self, user: str, client_id: bytes | None) -> bool:
+        """Whether a client has any quota here."""
+        return any(self._find(kind, user, client_id) is not None for kind in _KINDS)
+
+    def on_produce(self, user: str, client_id: bytes | None, count: int) -> int:
+        """Count a Produce of that many bytes; return for how many ms its connection must not be read."""
+        found = self._find(PRODUCER_BYTE_RATE, user, client_id)
+        if found is None:
+            return 0
+        now_ns = self._now_ns()
+        return self._noted(PRODUCER_BYTE_RATE, _to_ms(self._charge(*found, count, now_ns) - now_ns))
+
+    def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
+        """By how many ms an answer with records comes too early. Then it is sent without records."""
+        found = self._find(CONSUMER_BYTE_RATE, user, client_id)
+        account = None if found is None else self._accounts.get(found[0])
+        if account is None:
+            return 0
+        return self._noted(CONSUMER_BYTE_RATE, _to_ms(account.due_ns - self._now_ns()))
+
+    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
+        """Count an answer with that many bytes of records."""
+        found = self._find(CONSUMER_BYTE_RATE, user, client_id)
+        if found is not None:
+            self._charge(*found, count, self._now_ns())
+
+    def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
+        """The most bytes of one answer, a window's worth as in Kafka; None: no limit."""
+        found = self._find(CONSUMER_BYTE_RATE, user, client_id)
+        return None if found is None else max(1, int(found[1] * self._window_s))
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def is_metered(self, request: RequestContext) -> bool:
+        """Whether the time for a request counts for its client."""
+        return (
+            self._has_percentage
+            and request.api_key not in _EXEMPT
+            and self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes) is not None
+        )
+
+    def meter(self, request: RequestContext) -> _Meter:
+        """Begin to measure a request that `is_metered`, right before it is served."""
+        found = self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes)
+        assert found is not None
+        meter = request.meter = _Meter(self, *found, self._now_ns())
+        return meter
+
+    def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> bool:
+        """Charge a client for what a Processor did for it; False if it has no request_percentage any more."""
+        found = self._find(REQUEST_PERCENTAGE, user, client_id)
+        if found is not None:
+            key, percentage = found
+            self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, self._now_ns())
+        return found is not None
+
+    def _charge_time(self, key: Key, percentage: float, used_ns: int, now_ns: int) -> int:
+        """Charge a client; return for how many ms its connection must not be read."""
+        due_ns = self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, now_ns)
+        return self._noted(REQUEST_PERCENTAGE, _to_ms(min(due_ns - now_ns, self._ahead_ns)))
+
+    # -- figures -----------------------------------------------------------------------------------------------
+
+    def note_throttle(self, kind: str, duration_ms: int) -> None:
+        """Count a throttle for the metrics."""
+        times, durations = _METRICS[kind]
+        self._throttles[times] += 1
+        self._throttles[durations] += duration_ms
+
+    def _noted(self, kind: str, duration_ms: int) -> int:
+        if duration_ms:
+            self.note_throttle(kind, duration_ms)
+        return duration_ms
+
+    def take_throttles(self) -> Counter[int]:
+        """What was counted since the last time, by the slot of the metric."""
+        throttles, self._throttles = self._throttles, Counter()
+        return throttles
+
+    # -- what the Handlers tell each other ---------------------------------------------------------------------
+
+    def take_untold(self) -> list[list[Any]]:
+        """What was counted here since the last time: [kind, user, client id, ns at its quota]."""
+        told: list[list[Any]] = []
+        idle_since_ns = self._now_ns() - self._ahead_ns
+        for key, account in list(self._accounts.items()):
+            if account.untold_ns:
+                if len(told) == TOLD_MAX:
+                    continue
+                told.append([*key, account.untold_ns])
+                account.untold_ns = 0
+            elif account.due_ns < idle_since_ns:
+                del self._accounts[key]  # A new account would be equal.
+        return told
+
+    def serve(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
+        """Serve another Handler's message."""
+        self.hear(body.told)
+        on_reply(Reply())
+
+    def hear(self, told: list[list[Any]]) -> None:
+        """Add what another Handler has counted."""
+        now_ns = self._now_ns()
+        for kind, user, client_id, cost_ns in told:
+            self._add((kind, user, client_id), cost_ns, now_ns)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
+        cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
+        account = self._add(key, cost_ns, now_ns)
+        account.untold_ns = min(account.untold_ns + cost_ns, int(LASTING_NS))  # It must fit into a message.
+        return account.due_ns
+
+    def _add(self, key: Key, cost_ns: int, now_ns: int) -> _Account:
+        account = self._accounts.get(key)
+        if account is None:
+            if len(self._accounts) >= ACCOUNTS_MAX:
+                self._drop_accounts()
+            account = self._accounts[key] = _Account()
+        account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
+        if key[0] == REQUEST_PERCENTAGE:
+            # A window at most is owed: no throttle is longer than a sample of it, so that requests in work add up.
+            account.due_ns = min(account.due_ns, now_ns + self._window_s * _NS_PER_S)
+        return account
+
+    def _drop_accounts(self) -> None:
+        """Drop the half of the accounts that owe least. Nothing is lost but what these clients owed."""
+        by_due = sorted(self._accounts.items(), key=lambda each: each[1].due_ns)
+        self._accounts = dict(by_due[len(by_due) // 2 :])
+
+    def _find(self, kind: str, user: str, client_id: bytes | None) -> tuple[Key, float] | None:
+        at = (kind, user, client_id)
+        try:
+            return self._found[at]
+        except KeyError:
+            found = self._look_up(kind, user, (client_id or b"").decode("utf-8", "replace"))
+            self._found.put(at, found, len(user) + 2 * len(client_id or b"") + _ENTRY_BYTES)
+            return found
+
+    def _look_up(self, kind: str, user: str, client_id: str) -> tuple[Key, float] | None:
+        """The quota in force for a client, and the key of the clients that share it."""
+        found = self._quotas().account_of(user, client_id, kind)
+        if found is None:
+            return None
+        (owner, owner_client_id), limit = found
+        return (kind, owner, short_name(owner_client_id)), limit
+
+
+class _Meter:
+    """The Handler's time for one request."""
+
+    __slots__ = ("_begun_ns", "_key", "_percentage", "_rates", "_stopped_ns")
+
+    def __init__(self, rates: ClientRates, key: Key, percentage: float, begun_ns: int) -> None:
+        self._rates = rates
+        self._key = key
+        self._percentage = percentage
+        self._begun_ns = begun_ns
+        self._stopped_ns = 0
+
+    def stop(self) -> None:
+        """The Handler does something else now, and the request waits."""
+        self._stopped_ns = self._rates._now_ns()
+
+    def resume(self) -> None:
+        """Measure again after `stop`: the time between the two does not count."""
+        self._begun_ns += self._rates._now_ns() - self._stopped_ns
+        self._stopped_ns = 0
+
+    def settle(self) -> int:
+        now_ns = self._rates._now_ns()
+        used_ns = (self._stopped_ns or now_ns) - self._begun_ns
+        return self._rates._charge_time(self._key, self._percentage, used_ns, now_ns)
+
+
+def _to_ms(duration_ns: int) -> int:
+    return min(max(0, -(-duration_ns // _NS_PER_MS)), _THROTTLE_MS_MAX)

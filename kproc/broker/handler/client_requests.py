@@ -1,0 +1,622 @@
+"""ClientRequests: reads requests from the Processors' rings, serves or gathers them, learns fast paths.
+
+Views of rings and arenas live no longer than the `drain` that took them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections import deque
+from typing import Final
+
+from kproc.broker.cluster.values_in_force import current_value
+from kproc.broker.handler.client_rates import ClientRates
+from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.broker.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
+from kproc.broker.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
+from kproc.broker.handler.held_connection import HeldConnection
+from kproc.broker.handler.logins import Logins
+from kproc.broker.handler.migrating_connections import MigratingConnections
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.produce_fast_path import ProduceFastPaths
+from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
+from kproc.broker.metrics.requests import REQUESTS
+from kproc.broker.produce.produce import Placed, ProduceBatcher
+from kproc.broker.request.context import Services
+from kproc.broker.request.dispatch import after_header_tags, dispatch
+from kproc.broker.request.divided_requests import DividedRequests, Job
+from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.request.routing import OWNER, body_key
+from kproc.broker.role.linked_agent import LinkedPeer
+from kproc.broker.transport.agent import Link
+from kproc.broker.transport.envelope import (
+    BLOCK,
+    BLOCK_FREE,
+    DISCONNECTED,
+    FLAG_GATED,
+    FLAG_MOVED,
+    FLAG_PROBE,
+    FLAG_TIMED,
+    HEAD,
+    HEAD_BYTES,
+    HINT,
+    IDENTITY,
+    METERED,
+    MOVE_OUT,
+    NO_OP,
+    RECALL_BLOCK,
+    REQUEST,
+    REQUEST_BLOCK,
+    SEQUENCE_MASK,
+    SOCKET_NS,
+    SOCKET_TIME,
+    unpack_sequences,
+)
+from kproc.common.errors import ProtocolError
+from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
+
+logger = logging.getLogger(__name__)
+
+_LENGTH_BYTES: Final = 4  # In front of a frame in a ring; a block's record says it instead.
+_connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)
+_PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
+_PRODUCE_SERVED: Final = range(3, 14)
+# Requests taken from a Processor before they are answered, at first. One quiet run each: with 16 connections 65 k/s
+# when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling,
+# which begins at half of what the last drain took: 0.11 writes a request instead of 0.16 with 64 connections.
+_BATCH_MIN: Final = 4
+# Most bytes of large frames that wait here, copied because their Processor recalled the blocks. Beyond that the blocks
+# stay lent, which the Processor bounds.
+_COPIED_BYTES_MAX: Final = 32 << 20
+
+
+class Client(LinkedPeer):
+    """A Processor's link, with the waiting requests and the fast paths of its connections."""
+
+    __slots__ = ("first_batch", "held", "metered", "paths", "requests")
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self.first_batch = _BATCH_MIN  # How many requests the next drain takes before it answers.
+        self.requests = ClientPeer(self.outbox)
+        self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
+        self.paths: dict[bytes, FastPath] = {}  # By connection, as its id stands in a head.
+        # Connections that wait for a large request. Each stands in `paths`, too, instead of a fast path.
+        self.held: dict[bytes, HeldConnection] = {}
+
+    def clear_paths(self) -> None:
+        """Drop all fast paths."""
+        self.paths.clear()
+        self.paths.update(self.held)
+
+
+class ClientRequests:
+    """One per Handler."""
+
+    __slots__ = (
+        "_admitted",
+        "_batch_max",
+        "_coordinators",
+        "_copied_bytes",
+        "_divided",
+        "_fetch_paths",
+        "_holders",
+        "_make_request",
+        "_produce",
+        "_produce_paths",
+        "_released",
+        "_services",
+        "_timed",
+        "large",
+        "log",
+        "logins",
+        "moving",
+        "rates",
+        "refused",
+        "served",
+        "without_room",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        produce: ProduceBatcher,
+        partitions: Partitions,
+        rates: ClientRates,
+        coordinators: CoordinatorRuntime,
+    ) -> None:
+        self._services = services
+        self._produce = produce
+        self._coordinators = coordinators
+        self._batch_max = services.config.kproc_handler_batch_max
+        self._produce_paths = ProduceFastPaths(services, produce, _PRODUCE_SERVED)
+        self._fetch_paths = FetchFastPaths(services, partitions, produce)
+        self._timed: list[HandlerRequest] = []  # Of this pass, while they are in work.
+        # While the request log is on, every request uses the general path and records its answer.
+        self.log: RequestLog | None = None
+        self._make_request = HandlerRequest
+        self.rates = rates
+        self.moving = MigratingConnections()
+        self.logins = services.logins = Logins(services)
+        self._divided = DividedRequests(services.containment, self._refuse, self._on_end)
+        services.divided = self._divided
+        self.large = self._divided.jobs  # What is handled in steps.
+        # The connection that each divided request holds.
+        self._holders: dict[Job, tuple[Client, bytes]] = {}
+        self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
+        # Connections whose next large request waits until there is room for it, in their order.
+        self.without_room: deque[tuple[Client, bytes]] = deque()
+        self._admitted: tuple[Client, bytes] | None = None  # The first of them, while it is served.
+        self._copied_bytes = 0  # Of frames of held connections that were recalled from the arena.
+        self.served = self.refused = 0  # Since `count`.
+
+    # -- wiring ------------------------------------------------------------------------------------------------
+
+    def lose(self, client: Client) -> None:
+        """Forget a Processor that has ended, and its connections."""
+        for key in list(client.held):
+            self._abandon(client, key)
+        for connection_id in list(client.requests.waiting):
+            client.requests.forget(connection_id)
+        for connection_id in client.requests.identities:
+            self.logins.forget(connection_id)
+        self.moving.lose(client.requests, self._services.clock.now_ns())
+
+    def switch_log(self) -> None:
+        """Switch the request log by the dynamic configs in force. The caller must drop the fast paths, too."""
+        services = self._services
+        self.close()
+        self.log = open_request_log(
+            services.config,
+            lambda name: current_value(services.image, services.config, name),
+            services.handler_index,
+            now_ns=services.clock.now_ns,
+            wall_ms=services.clock.wall_ms,
+        )
+        self._make_request = HandlerRequest if self.log is None else LoggedRequest
+
+    def close(self) -> None:
+        """Write the request log's pending lines."""
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+
+    def count(self) -> tuple[int, int]:
+        """How many requests were served and how many frames refused since the last time."""
+        served = self.served + self._produce_paths.count() + self._fetch_paths.count()
+        refused = self.refused
+        self.served = self.refused = 0
+        return served, refused
+
+    @property
+    def known_count(self) -> int:
+        """How many requests the fast paths served since `count`."""
+        return self._produce_paths.known_count + self._fetch_paths.answered
+
+    # -- draining -----------------------------------------------------------------------------------------------
+
+    def drain(self, client: Client) -> int:
+        """Serve a Processor's requests; none while it has not read our answers.
+
+        A few at a time, so that it sends the first answers while the next requests are being handled; twice as
+        many each time there is more, because under saturation the fixed cost of a round counts.
+        """
+        taken = 0
+        limit = client.first_batch
+        inbox, outbox, path_of = client.inbox, client.outbox, client.paths.get
+        while True:
+            if outbox.has_overflow:
+                outbox.flush()
+                if outbox.has_overflow:
+                    return taken
+            batch = inbox.poll(limit)
+            if not batch:
+                return taken
+            for kind, view in batch:
+                if kind == REQUEST:
+                    path = path_of(*_connection_of(view))
+                    if path is None or not path.serve(view):
+                        self._serve_frames(client, view)
+                elif kind == REQUEST_BLOCK:
+                    self._serve_block(client, view)
+                else:
+                    try:
+                        self._on_news(client, kind, view)
+                    except Exception as error:  # noqa: BLE001 - contained
+                        self._services.containment.caught("the record of a Processor", error)
+            self._produce.flush()
+            if self._coordinators.dirty:
+                self._coordinators.flush()
+            if self._timed:
+                self._mark_done()
+            inbox.release()
+            outbox.flush()
+            taken += len(batch)
+            if len(batch) < limit or taken >= self._batch_max:  # The other Processors want their turn.
+                client.first_batch = taken >> 1 if taken > 2 * _BATCH_MIN else _BATCH_MIN
+                return taken
+            limit *= 2
+
+    def _serve_frames(self, client: Client, view: memoryview) -> None:
+        """Serve one record: the frames that one read of a connection brought."""
+        connection_id, sequence, listener, flags = HEAD.unpack_from(view)
+        position, end = HEAD_BYTES, len(view)
+        while position < end:
+            begin = position + _LENGTH_BYTES
+            position = begin + int.from_bytes(view[position:begin], "big")
+            if not self._serve_frame(
+                client, view, (begin, position), (connection_id, sequence, listener, flags)
+            ):
+                return  # The connection is being closed.
+            flags &= ~FLAG_TIMED  # Of the first one only.
+            sequence = (sequence + 1) & SEQUENCE_MASK
+
+    def _serve_block(self, client: Client, view: memoryview) -> None:
+        """Serve one large frame, which is in the Processor's arena."""
+        arena = client.link.arena
+        assert arena is not None, "a Processor's link comes with its arena"
+        offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
+        frame = arena.view(offset, length)
+        if self.large and self._must_wait(client, view, frame):
+            return
+        self._serve_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
+
+    def _serve_frame(
+        self,
+        client: Client,
+        view: memoryview,
+        place: tuple[int, int],
+        head: tuple[int, int, int, int],
+        *,
+        record: memoryview | None = None,
+    ) -> bool:
+        """One frame, without its length, at `place` of a view. False: its connection takes no other.
+
+        `view` is a REQUEST record, or the frame that such a `record` of a block names.
+        """
+        begin, end = place
+        frame = view[begin:end]
+        if head[3] & FLAG_GATED:
+            return self.logins.take(client.requests, frame, head)
+        key = (view if record is None else record)[:CONNECTION_BYTES].tobytes()
+        path = client.paths.get(key)
+        connection_id, sequence, listener, flags = head
+        if path is not None and path.serve_frame(frame, connection_id, sequence, listener, flags):
+            return True
+        services = self._services.uncounted() if flags & FLAG_PROBE else self._services
+        header = 0, 0, 0, 0  # Of one cut short.
+        if len(frame) >= REQUEST_HEADER.size:
+            header = REQUEST_HEADER.unpack_from(frame)
+        api_key, version, correlation_id, client_id_length = header
+        body_at = REQUEST_HEADER.size
+        client_id = None
+        if client_id_length >= 0:
+            client_id = bytes(frame[body_at : body_at + client_id_length])
+            body_at += client_id_length
+        request = self._make_request(
+            services, client.requests, connection_id, sequence, listener, flags,
+            api_key, version, correlation_id, client_id,
+        )  # fmt: skip
+        if body_at > len(frame):
+            self._begin_log(request, None)
+            self._refuse(request, "a frame shorter than its header")
+            return False
+        body = frame[body_at:]
+        if self.rates.is_on and services is self._services:
+            placed = self._serve_limited(client, request, body)
+            is_limited = self.rates.limits(request.principal.name, client_id)
+        else:
+            placed = self._serve(request, body)
+            is_limited = False
+        if self._divided.newest is not None:
+            self._hold(client, key, request)
+        if request.is_closed:
+            return False
+        # Fast paths neither count a client's bytes nor note answers, and the broker's own requests count nowhere.
+        if is_limited or self.log is not None or services is not self._services or flags & FLAG_TIMED:
+            return True
+        if placed is not None:
+            if record is None or path is None or isinstance(path, NoFastPath):
+                self._learn_produce(client, key, path, request, frame, placed, is_in_ring=record is None)
+        elif (
+            api_key == _FETCH and record is None and begin == HEAD_BYTES + _LENGTH_BYTES and end == len(view)
+        ):
+            self._learn_fetch(client, key, path, request, view, len(body))
+        return True
+
+    def _learn_produce(
+        self,
+        client: Client,
+        key: bytes,
+        path: FastPath | None,
+        request: HandlerRequest,
+        frame: memoryview,
+        placed: Placed,
+        *,
+        is_in_ring: bool,
+    ) -> None:
+        if should_learn(path):
+            learned = self._produce_paths.learn(request, frame, placed, is_in_ring=is_in_ring)
+            self._adopt(client, key, path, learned)
+
+    def _learn_fetch(
+        self,
+        client: Client,
+        key: bytes,
+        path: FastPath | None,
+        request: HandlerRequest,
+        record: memoryview,
+        body_bytes: int,
+    ) -> None:
+        if isinstance(path, FetchFastPath) and path.repeats(record):
+            return  # This request could not be answered by the fast path, but the next one may be.
+        if should_learn(path):
+            self._adopt(client, key, path, self._fetch_paths.learn(request, record, body_bytes))
+
+    def _adopt(self, client: Client, key: bytes, before: FastPath | None, learned: FastPath | None) -> None:
+        """Replace the connection's fast path. The old object stays as it is, because a parked request uses it."""
+        if learned is not None:
+            learned.misses = before.misses if before is not None else 0
+            client.paths[key] = learned
+        elif before is None:
+            client.paths[key] = NoFastPath()
+
+    def _mark_done(self) -> None:
+        """Note the end of local work for the timed requests of this pass that are not answered yet."""
+        now_ns = self._services.clock.now_ns()
+        for request in self._timed:
+            request.done_ns = now_ns
+        self._timed.clear()
+
+    def _on_news(self, client: Client, kind: int, view: memoryview) -> None:
+        """A connection of that Processor is new, has ended, leaves or has arrived: see migrating_connections.py."""
+        connection_id, attempt, _, flags = HEAD.unpack_from(view)
+        if kind == IDENTITY:
+            client.requests.introduce(connection_id, view[HEAD_BYTES:])
+            # What it knows of the client is of another session, perhaps of another principal.
+            key = view[:CONNECTION_BYTES].tobytes()
+            client.paths.pop(key, None)
+            if key in client.held:
+                client.paths[key] = client.held[key]
+        elif kind == SOCKET_TIME:
+            self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
+        elif kind == RECALL_BLOCK:
+            # Append the gathered requests first: their records lie in blocks.
+            self._produce.flush()
+            key = view[:CONNECTION_BYTES].tobytes()
+            if key not in client.held or self._copy_block(client, key, attempt):
+                client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
+        elif kind == MOVE_OUT:
+            # Append and answer the gathered requests first, by the old state of the connection.
+            self._produce.flush()
+            self.moving.move_out(client.requests, connection_id, attempt)
+        elif kind == DISCONNECTED:
+            key = view[:CONNECTION_BYTES].tobytes()
+            self._abandon(client, key)
+            client.requests.forget(connection_id)
+            client.paths.pop(key, None)
+            client.metered.discard(connection_id)
+            if flags & FLAG_MOVED:  # A login that prolongs its session goes on at the next Processor.
+                self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
+            else:
+                self.logins.forget(connection_id)
+                self.moving.gone(client.requests, connection_id)
+        else:
+            self.moving.move_in(client.requests, connection_id, unpack_sequences(view[HEAD_BYTES:]))
+
+    # -- large requests ------------------------------------------------------------------------------------------
+
+    def has_steps(self) -> bool:
+        """Return True if `work_large` has something to do at once."""
+        return self._divided.is_ready() or bool(self.without_room and self._has_room_for_first())
+
+    def work_large(self) -> int:
+        """Take one step of one large request. Then serve the connections whose large requests are answered."""
+        work = self._divided.work()
+        while self._released:
+            self._release(*self._released.popleft())
+        # Whatever made room: an answer, a client that has gone, a Processor that has ended.
+        while self.without_room and self._has_room_for_first():
+            self._admitted = self.without_room.popleft()
+            self._release(*self._admitted)
+            self._admitted = None
+            work += 1
+        self._produce.flush()
+        if self._coordinators.dirty:
+            self._coordinators.flush()
+        if self._timed:
+            self._mark_done()
+        return work
+
+    def _hold(self, client: Client, key: bytes, request: HandlerRequest) -> None:
+        """Keep what the connection sends from now on, until its request, which was divided, is answered."""
+        divided, self._divided.newest = self._divided.newest, None
+        assert divided is not None, "the caller has looked"
+        assert divided.request is request, "requests before the login have no rows"
+        self._holders[divided] = client, key
+        client.paths[key] = client.held[key] = HeldConnection(divided)
+
+    def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
+        """Keep a large frame for later if its connection is held, or if too many large requests are in work."""
+        key = record[:CONNECTION_BYTES].tobytes()
+        held = client.held.get(key)
+        if held is None:
+            api_key = int.from_bytes(frame[:2], "big")
+            # Newcomers wait behind those that wait already, else small ones would overtake a large one for ever.
+            is_next = not self.without_room or self._admitted == (client, key)
+            if api_key in (_PRODUCE, _FETCH) or (is_next and self._divided.has_room(len(frame))):
+                return False
+            client.paths[key] = client.held[key] = held = HeldConnection(None)
+            self.without_room.append((client, key))
+        held.keep_block(record)
+        return True
+
+    def _has_room_for_first(self) -> bool:
+        client, key = self.without_room[0]
+        return self._divided.has_room(client.held[key].first_bytes)
+
+    def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
+        """Copy a frame of a held connection out of the arena. Return False if it stays there: copies are bounded."""
+        arena, held = client.link.arena, client.held[key]
+        assert arena is not None, "a Processor's link comes with its arena"
+        before = held.copied_bytes
+        is_free = held.copy_block(sequence, arena.view, _COPIED_BYTES_MAX - self._copied_bytes)
+        self._copied_bytes += held.copied_bytes - before
+        return is_free
+
+    def _on_end(self, job: Job) -> None:
+        """Go on with the connection of a large request that is over."""
+        if job in self._holders:
+            self._released.append(self._holders.pop(job))
+
+    def _release(self, client: Client, key: bytes) -> None:
+        """Serve what a connection sent meanwhile, up to its next large request."""
+        held = client.held.pop(key, None)
+        if held is None:
+            return
+        client.paths.pop(key, None)
+        self._copied_bytes -= held.copied_bytes
+        if held.divided is not None and held.divided.request.is_closed:
+            self._free_blocks(client, held)
+            return
+        for at, (kind, record) in enumerate(held.records):
+            view = memoryview(record)
+            if kind == REQUEST_BLOCK:
+                self._serve_block(client, view)
+            else:
+                self._serve_frames(client, view)
+            again = client.held.get(key)
+            if again is not None:
+                again.add_records(held.records[at + 1 :])
+                self._copied_bytes += again.copied_bytes
+                return
+
+    def _abandon(self, client: Client, key: bytes) -> None:
+        """A connection has ended: drop its large request, and what it sent behind that."""
+        held = client.held.pop(key, None)
+        if held is None:
+            return
+        self._copied_bytes -= held.copied_bytes
+        if held.divided is None:
+            self.without_room.remove((client, key))
+        else:
+            self._holders.pop(held.divided, None)
+            self._divided.abandon(held.divided)
+        self._free_blocks(client, held)
+
+    def _free_blocks(self, client: Client, held: HeldConnection) -> None:
+        """Answer the frames in the arena that nobody will serve: the Processor frees a block at its answer."""
+        for kind, record in held.records:
+            if kind == REQUEST_BLOCK:
+                connection_id, sequence, _, _ = HEAD.unpack_from(record)
+                client.outbox.push(NO_OP, HEAD.pack(connection_id, sequence, 0, 0))
+
+    # -- serving -----------------------------------------------------------------------------------------------
+
+    def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
+        """Gather a Produce and return its partition; dispatch any other request."""
+        services = self._services
+        self.served += request.services is services
+        if request.is_timed:
+            self._timed.append(request)
+            if services.samples is not None:
+                services.samples.begin(request, body)
+        containment = services.containment
+        containment.owner = request
+        try:
+            if self.log is not None:
+                self._begin_log(request, body)
+            if request.api_key == _PRODUCE and request.api_version in _PRODUCE_SERVED:
+                request.services.counts.add(REQUESTS, _PRODUCE, request.api_version)
+                if request.api_version >= _PRODUCE_FLEXIBLE:
+                    body = after_header_tags(body)
+                if self.rates.is_on and services is request.services:
+                    self._throttle(request, len(body))
+                placed = self._produce.add(request, body)
+                if placed is not None and placed.owned is None:
+                    self._hint(request, body, placed.owner)
+                return placed
+            # A request sees what the Produce requests before it appended.
+            self._produce.flush()
+            dispatch(request, body)
+            if self._timed:
+                self._mark_done()
+        except ProtocolError as error:
+            self._refuse(request, str(error))
+        except Exception as error:  # noqa: BLE001 - contained
+            what = f"API key {request.api_key} version {request.api_version}"
+            containment.caught(what, error, request)
+        finally:
+            containment.owner = None
+        return None
+
+    def _serve_limited(self, client: Client, request: HandlerRequest, body: memoryview) -> Placed | None:
+        """Serve a request of somebody who may have a quota; apart from all others if its time counts."""
+        if not self.rates.is_metered(request):
+            return self._serve(request, body)
+        if request.connection_id not in client.metered:
+            self._meter_socket(client, request.connection_id, request.client_id_bytes or b"")
+        self._produce.flush()
+        meter = self.rates.meter(request)
+        placed = self._serve(request, body)
+        self._produce.flush()
+        meter.stop()
+        return placed
+
+    def _meter_socket(
+        self, client: Client, connection_id: int, client_id: bytes, *, is_on: bool = True
+    ) -> None:
+        """Tell the Processor to measure its time for a connection, or not to."""
+        (client.metered.add if is_on else client.metered.discard)(connection_id)
+        client.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
+
+    def _charge_socket_time(self, client: Client, connection_id: int, body: memoryview) -> None:
+        """Charge a client for what its Processor did."""
+        (used_ns,) = SOCKET_NS.unpack_from(body)
+        client_id = bytes(body[SOCKET_NS.size :])
+        identity = client.requests.identities.get(connection_id)
+        if identity is not None and not self.rates.on_socket_time(
+            identity.principal.name, client_id, used_ns
+        ):
+            self._meter_socket(client, connection_id, client_id, is_on=False)
+
+    def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
+        """Count a Produce; a client that is above its quota is not read for a while, beginning now."""
+        client_id = request.client_id_bytes
+        size = REQUEST_HEADER.size + len(client_id or b"") + body_bytes
+        request.begin_throttle(self.rates.on_produce(request.principal.name, client_id, size))
+
+    def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
+        """Tell the Processor where the next Produce of this partition belongs."""
+        key = body_key(request.api_version, body)
+        if key is not None:
+            request.peer.outbox.push(HINT, OWNER.pack(owner), key)
+
+    def _refuse(self, request: HandlerRequest, reason: str) -> None:
+        if self._services.refusals.has_room(self._services.clock.now_ns()):
+            logger.warning(
+                "closing connection %d: %s (API key %d, version %d)",
+                request.connection_id,
+                reason,
+                request.api_key,
+                request.api_version,
+            )
+        self.refused += 1
+        request.leave_untimed()
+        request.close()
+
+    def tell_of_floods(self, now_ns: int) -> None:
+        """By the Handler's tick: how much of what clients brought about was not logged."""
+        self._services.refusals.tell(now_ns)
+        if self._services.authorizer is not None:
+            self._services.authorizer.tell_of_floods(now_ns)
+        self.logins.tell_of_floods(now_ns)
+
+    def _begin_log(self, request: HandlerRequest, body: memoryview | None) -> None:
+        if isinstance(request, LoggedRequest):
+            assert self.log is not None
+            request.begin(self.log, body)

@@ -1,0 +1,104 @@
+"""CompactionCalls: serves the cleaner's calls to the owner of a log: the facts for a compaction, and the swap.
+
+Both are quick: the first reads nothing from the disk once the log is open, the second is a few dozen renames. A call
+that cannot be served now is refused with a reason, and the cleaner tries again later.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from kproc.broker.calls.calls import OnResult
+from kproc.broker.calls.cleaner_calls import LogAsked, LogFacts, Prepared, SwapAsked, Swapped
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.storage.log_compact import SwapRefused
+from kproc.common.errors import Corrupt, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_Answer = TypeVar("_Answer", Prepared, Swapped)
+_STOPPING = "the Handler is stopping"
+
+
+class CompactionCalls:
+    """Where the cleaner's calls are served. One per Handler.
+
+    A swap waits for the end of the sync round in work: renames and the journal's commit keep each other waiting,
+    and the Handler's loop would stand still for as long as the disk takes.
+    """
+
+    def __init__(
+        self, partitions: Partitions, image: Callable[[], ClusterImage], now_ns: Callable[[], int]
+    ) -> None:
+        self._partitions = partitions
+        self._image = image
+        self._now_ns = now_ns
+        self._is_stopping = False
+        self.swaps: deque[tuple[SwapAsked, OnResult[Swapped]]] = deque()
+
+    def prepare(self, body: LogAsked, on_reply: OnResult[Prepared]) -> None:
+        """Answer with the facts."""
+        if self._is_stopping:
+            on_reply(Prepared(refused=_STOPPING))
+        else:
+            on_reply(_try(Prepared, body, lambda: self._facts(body)))
+
+    def swap(self, body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
+        """Put a swap off until work()."""
+        if self._is_stopping:
+            on_reply(Swapped(refused=_STOPPING))
+        else:
+            self.swaps.append((body, on_reply))
+
+    def work(self) -> int:
+        """Do one swap; not while a sync round is in work."""
+        body, on_reply = self.swaps.popleft()
+        on_reply(_try(Swapped, body, lambda: self._swap(body)))
+        return 1
+
+    def forget(self) -> None:
+        """Drop the waiting swaps of a cleaner that has died: its successor may remove their files."""
+        self.swaps.clear()
+
+    def begin_stop(self) -> None:
+        """Refuse all calls from now on."""
+        self._is_stopping = True
+
+    def _swap(self, body: SwapAsked) -> Swapped:
+        started_ns = self._now_ns()
+        owned = self._partitions.find((body.topic, body.partition))
+        if owned is None or owned.log.topic_id != body.topic_id:
+            raise SwapRefused("the partition is not open here")
+        owned.log.swap_segments(body.old, body.new)
+        return Swapped((self._now_ns() - started_ns) // 1000)
+
+    def _facts(self, body: LogAsked) -> Prepared:
+        image = self._image()
+        partition = image.partition(body.topic, body.partition)
+        if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
+            raise SwapRefused("the topic is gone")
+        log = self._partitions.get(body.topic, partition).log
+        return Prepared(
+            LogFacts(
+                log.start_offset,
+                log.end_offset,
+                log.last_stable_offset,
+                log.recovery_point,
+                log.segment_identities(),
+                log.newest_batches(),
+            )
+        )
+
+
+def _try(answer: type[_Answer], body: LogAsked, what: Callable[[], _Answer]) -> _Answer:
+    try:
+        return what()
+    except (SwapRefused, KafkaError) as refusal:
+        return answer(refused=str(refusal))
+    except (OSError, Corrupt) as error:
+        logger.error("compaction of %s-%d: %s", body.topic, body.partition, error)
+        return answer(refused=str(error))

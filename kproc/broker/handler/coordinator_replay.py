@@ -1,0 +1,124 @@
+"""CoordinatorReplay: reads a coordinator's log and keeps the last record of each key, as compaction would.
+
+The rules of a coordinator then replay the survivors alone, so a log of many superseded records costs little more than
+reading it. A record that was written in a transaction counts from its commit marker on, and only if no later record of
+its key is in the log; until the marker comes it is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kproc.broker.coordinator.rules import Producer
+from kproc.broker.storage.validate import read_marker
+from kproc.common.errors import Corrupt
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES
+from kproc.wire.checksum import crc32c
+from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
+from kproc.wire.latest_records import LatestRecords, Row, offset_delta_of, read_row
+from kproc.wire.record_batch import CODEC_MASK, CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
+
+_unpack_header: Final = HEADER.unpack_from
+
+
+class ReplayedRecord(NamedTuple):
+    """A record that counts. `producer` is the one whose open transaction it is in."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    producer: Producer | None
+
+
+class _Pending(NamedTuple):
+    """A record of an open transaction, and the base offset of its batch."""
+
+    base_offset: int
+    row: Row
+    producer: Producer
+
+
+class CoordinatorReplay:
+    """The records of one log, read in its order."""
+
+    def __init__(self, start_offset: int, *, has_transactions: bool) -> None:
+        self.next_offset = start_offset
+        self._has_transactions = has_transactions
+        self._latest = LatestRecords()
+        # By key, the last record that counts, and the base offset of its batch. Two dictionaries, because both are
+        # updated for a whole batch at once.
+        self._rows: dict[bytes | None, Row] = {}
+        self._bases: dict[bytes | None, int] = {}
+        self._pending: dict[int, dict[bytes | None, _Pending]] = {}  # By producer id.
+
+    def add(self, data: bytes) -> None:
+        """Read the whole batches of `data`, which begins at `next_offset`; the last may be cut short."""
+        view = memoryview(data)
+        position = 0
+        while position + HEADER_BYTES <= len(data):
+            header = _unpack_header(view, position)
+            base_offset, length, _, _, crc, attributes, last_delta, _, _, producer_id, epoch, _, count = (
+                header
+            )
+            end = position + LOG_OVERHEAD_BYTES + length
+            if end > len(data):
+                break
+            if end < position + HEADER_BYTES or crc32c(view[position + CRC_FROM : end]) != crc:
+                raise Corrupt(f"the batch at offset {base_offset} is damaged")
+            if attributes & CONTROL:
+                self._end_transaction(view[position:end], attributes, producer_id)
+            else:
+                raw = data[position + HEADER_BYTES : end]
+                if attributes & CODEC_MASK:
+                    raw = decompress(attributes & CODEC_MASK, raw, DECOMPRESSED_BYTES_MAX)
+                if attributes & TRANSACTIONAL and self._has_transactions:
+                    rows = self._latest.of(raw, count)
+                    self._add_pending(rows, base_offset, Producer(producer_id, epoch))
+                elif count == 1:
+                    self._add_one(raw, base_offset)
+                else:
+                    rows = self._latest.of(raw, count)
+                    self._rows.update(rows)
+                    self._bases.update(dict.fromkeys(rows, base_offset))
+            self.next_offset = base_offset + last_delta + 1
+            position = end
+        if not position:
+            raise Corrupt(f"no batch at offset {self.next_offset}")
+
+    def _add_one(self, raw: bytes, base_offset: int) -> None:
+        """Add a batch of one record, which many are."""
+        end, row = read_row(raw, 0)
+        if end != len(raw):
+            raise Corrupt(f"bytes follow the only record of the batch at offset {base_offset}")
+        key = row[1]
+        self._rows[key], self._bases[key] = row, base_offset
+
+    def _add_pending(self, rows: dict[bytes | None, Row], base_offset: int, producer: Producer) -> None:
+        pending = self._pending.setdefault(producer.producer_id, {})
+        for key, row in rows.items():
+            if row[2] is None:  # A tombstone counts at once, of whatever transaction.
+                self._rows[key], self._bases[key] = row, base_offset
+            else:
+                pending[key] = _Pending(base_offset, row, producer)
+
+    def _end_transaction(self, batch: memoryview, attributes: int, producer_id: int) -> None:
+        marker = read_marker(batch, attributes)
+        if marker is None:
+            return
+        is_abort, _ = marker
+        for key, (base_offset, row, _) in self._pending.pop(producer_id, {}).items():
+            if not is_abort and base_offset > self._bases.get(key, -1):
+                self._rows[key], self._bases[key] = row, base_offset
+
+    def survivors(self) -> Iterator[ReplayedRecord]:
+        """Yield the records that count, then the pending ones. Each key without a value has none."""
+        for key, row in self._rows.items():
+            if row[2] is not None:
+                yield ReplayedRecord(key, row[2], self._bases[key] + offset_delta_of(row), None)
+        for pending in self._pending.values():
+            for key, (base_offset, row, producer) in pending.items():
+                counted = self._rows.get(key)
+                is_deleted = counted is not None and counted[2] is None and self._bases[key] > base_offset
+                if not is_deleted:
+                    yield ReplayedRecord(key, row[2], base_offset + offset_delta_of(row), producer)

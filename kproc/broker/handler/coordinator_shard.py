@@ -1,0 +1,296 @@
+"""Shard: one coordinator and its log: the log is replayed into the coordinator, which then writes to it.
+
+The replay runs in chunks, one in each duty cycle: first the log is read, then the records that count are replayed
+(coordinator_replay.py). Writes are gathered until the end of a drain: the commits of many
+consumers become one batch, one pwritev and one fdatasync. A batch is of one transaction or of none, so the writes of
+another producer begin another one. A marker is appended after all that was asked for before it, and acts at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import (
+    Code,
+    Coordinator,
+    CoordinatorLog,
+    DueOf,
+    KnownTopics,
+    OnCode,
+    Producer,
+    Write,
+)
+from kproc.broker.handler.coordinator_replay import CoordinatorReplay, ReplayedRecord
+from kproc.broker.request.context import OwnedPartition
+from kproc.broker.storage.fs import Shortage
+from kproc.broker.storage.results import AppendResult
+from kproc.broker.storage.validate import COORDINATOR
+from kproc.common.clock import Clock
+from kproc.common.containment import Containment
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
+from kproc.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+# One chunk of the log, and of the records that count: 2 to 5 ms (batches of one record each take longest).
+LOAD_CHUNK_BYTES: Final = 128 << 10
+LOAD_CHUNK_RECORDS: Final = 1_000
+# What a record takes in its batch besides key and value, at most: lengths, deltas, attributes, header count.
+_RECORD_OVERHEAD_BYTES: Final = 32
+_BATCH_OVERHEAD_BYTES: Final = 128
+
+C = TypeVar("C", bound=Coordinator)
+
+
+class CoordinatorKind(NamedTuple, Generic[C]):
+    """What distinguishes the coordinators of one internal topic."""
+
+    topic: str
+    make: Callable[[CoordinatorLog, Deadlines[DueOf], int], C]  # One for each partition, with its epoch.
+    codec: int  # Of its records.
+    sweep_interval_ms: int
+    # Loaded as soon as its partition is ours, with an epoch (coordinator_epochs.py), because it owes work that nobody
+    # asks for. Others are loaded when they are asked something, and their epoch is 0.
+    is_eager: bool = False
+    # (the coordinator, the producer id, whether it commits): a marker was appended or replayed. None: its records are
+    # never written in transactions.
+    end_transaction: Callable[[C, int, bool], None] | None = None
+
+
+class Guard(NamedTuple):
+    """Runs what changes a coordinator: if that raises unexpectedly, the coordinator is given up, and loaded anew."""
+
+    containment: Containment
+    give_up: Callable[[Coordinator], None]
+
+    def run(self, coordinator: Coordinator, what: str, work: Callable[..., object], *arguments: Any) -> bool:
+        """False if it raised."""
+        if self.containment.run(what, None, work, *arguments):
+            return True
+        self.give_up(coordinator)
+        return False
+
+
+class _Span(NamedTuple):
+    """Consecutive records of one write that are in the same batch."""
+
+    batch: int  # The number of the batch.
+    at: int  # The number of the first record within the batch.
+    length: int
+
+
+class Shard(Generic[C]):
+    """One partition of an internal topic, owned by this Handler."""
+
+    def __init__(
+        self,
+        kind: CoordinatorKind[C],
+        owned: OwnedPartition,
+        config: Config,
+        clock: Clock,
+        deadlines: Deadlines[DueOf],
+        dirty: dict[Shard[Any], None],
+        epoch: int,
+        guard: Guard,
+    ) -> None:
+        self.owned = owned
+        self._guard = guard
+        self.coordinator = kind.make(self, deadlines, epoch)
+        self.began_ns = clock.now_ns()
+        self.is_loaded = False
+        self.is_damaged = False
+        self.is_starved = False  # The host was short of something: the load begins anew, with another Shard.
+        # The log refused a write because a shortage interrupted it: opening it again helps.
+        self.is_interrupted = False
+        self._codec = kind.codec
+        self._end_transaction = kind.end_transaction
+        self._clock = clock
+        self._waits_for_sync = config.kproc_flush == "group"
+        self._dirty = dirty
+        self._writes: list[Write] = []
+        self._replay = CoordinatorReplay(
+            owned.log.start_offset, has_transactions=kind.end_transaction is not None
+        )
+        self._survivors: Iterator[ReplayedRecord] | None = None
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def load_some(self, topics: KnownTopics) -> None:
+        """Read a chunk of the log or replay some of its records; with the last ones the coordinator is loaded."""
+        try:
+            is_done = self._load_chunk()
+        except Shortage as error:
+            self.is_starved = True
+            logger.warning("the coordinator of %s-%d cannot be loaded now: %s", *self.owned.key, error)
+            return
+        except (Corrupt, KafkaError, OSError, ValueError) as error:
+            # As in Kafka, such a partition is not coordinated: to lose a part of its state would be worse.
+            self.is_damaged = True
+            logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
+            return
+        if is_done:
+            self.is_loaded = True
+            del self._replay, self._survivors
+            self.coordinator.finish_loading(topics)
+
+    def _load_chunk(self) -> bool:
+        """Return True if nothing is left."""
+        log, replay = self.owned.log, self._replay
+        if replay.next_offset < log.end_offset:
+            replay.add(log.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
+            if replay.next_offset < log.end_offset:
+                return False
+        if self._survivors is None:
+            self._survivors = replay.survivors()
+        records = list(islice(self._survivors, LOAD_CHUNK_RECORDS))
+        for record in records:
+            self.coordinator.replay(*record)
+        return len(records) < LOAD_CHUNK_RECORDS
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def write(self, write: Write) -> None:
+        """Append in the order of the calls, at the end of the duty cycle at the latest."""
+        self._writes.append(write)
+        self._dirty[self] = None
+
+    def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
+        """`callback` of the coordinator, for who calls it later: if it raises, the coordinator is given up."""
+
+        def later(*arguments: Any) -> None:
+            self._guard.run(self.coordinator, "what a coordinator waited for", callback, *arguments)
+
+        return later
+
+    def abandon(self) -> None:
+        """Drop the gathered writes: nothing more is written."""
+        writes, self._writes = self._writes, []
+        for write in writes:
+            write.on_done(ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def flush(self) -> None:
+        """Append the gathered writes now."""
+        if not self._writes:
+            return
+        writes, self._writes = self._writes, []
+        batches, spans = self._pack(writes)
+        results: list[AppendResult] = []
+        if batches:
+            is_hidden = self._waits_for_sync and any(write.is_awaited for write in writes)
+            views = [memoryview(batch) for batch in batches]
+            results = self.owned.log.append(views, COORDINATOR, hidden_from=0 if is_hidden else None)
+            # If the log refused all, another Handler or another Log may own the partition's row by now.
+            for result in results:
+                if not result.error_code:
+                    self.owned.after_append()
+                    break
+            else:
+                self.is_interrupted = self.owned.log.state.can_reopen
+        # First all effects, then the callbacks: a callback may decide by the state, or write more.
+        codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
+        appended: list[OnCode] = []
+        for write, code in zip(writes, codes, strict=True):
+            if code or not write.is_awaited:
+                write.on_done(code)
+            else:
+                appended.append(write.on_done)
+        if appended:
+            self._when_durable(appended)
+
+    @staticmethod
+    def _apply(write: Write, spans: Sequence[_Span], results: Sequence[AppendResult]) -> Code:
+        """Apply the records of a write that are in the log; return the error of the others, or NONE."""
+        code = number = 0
+        for batch, at, length in spans:
+            result = results[batch]
+            if result.error_code:
+                code = code or result.error_code
+            elif write.apply is not None:
+                first = result.base_offset + at
+                for each in range(length):
+                    write.apply(number + each, first + each)
+            number += length
+        return code
+
+    def _pack(self, writes: Sequence[Write]) -> tuple[list[bytearray], list[list[_Span]]]:
+        """Encode all records in order. Return the batches, and for each write the spans of its records.
+
+        The records of a write are in one batch if they fit into one.
+        """
+        size_max = self.owned.log.config.max_message_bytes
+        now_ms = self._clock.wall_ms()
+        batches: list[bytearray] = []
+        records: list[Record] = []
+        spans: list[list[_Span]] = []
+        size, producer = _BATCH_OVERHEAD_BYTES, None
+        for write in writes:
+            mine: list[_Span] = []
+            spans.append(mine)
+            if not write.records:
+                continue
+            lengths = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in write.records]
+            if records and (write.producer != producer or size + sum(lengths) > size_max):
+                batches.append(self._encode(records, producer))
+                records, size = [], _BATCH_OVERHEAD_BYTES
+            producer, at = write.producer, len(records)
+            for (key, value), length in zip(write.records, lengths, strict=True):
+                if records and size + length > size_max:
+                    if len(records) > at:
+                        mine.append(_Span(len(batches), at, len(records) - at))
+                    batches.append(self._encode(records, producer))
+                    records, size, at = [], _BATCH_OVERHEAD_BYTES, 0
+                records.append(Record(key, value, now_ms))
+                size += length
+            mine.append(_Span(len(batches), at, len(records) - at))
+        if records:
+            batches.append(self._encode(records, producer))
+        return batches, spans
+
+    def _encode(self, records: Sequence[Record], producer: Producer | None) -> bytearray:
+        if producer is None:
+            return encode_batch(records, codec=self._codec)
+        return encode_batch(
+            records,
+            codec=self._codec,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            flags=TRANSACTIONAL,
+        )
+
+    def append_marker(self, marker: Marker) -> Code:
+        """Append what ends a producer's transaction, after all that was asked for before it; the state follows."""
+        self.flush()
+        result = self.owned.log.append_marker(
+            marker.producer_id,
+            marker.epoch,
+            marker.coordinator_epoch,
+            is_commit=marker.is_commit,
+            transaction_version=marker.transaction_version,
+            is_hidden=self._waits_for_sync,
+        )
+        if not result.error_code:
+            self.owned.after_append()
+            if self._end_transaction is not None:
+                self._end_transaction(self.coordinator, marker.producer_id, marker.is_commit)
+        return result.error_code
+
+    def when_durable(self, on_code: OnCode) -> None:
+        """Call back when everything that the log holds now is as durable as acks=all promises."""
+        self._when_durable([on_code])
+
+    def _when_durable(self, callbacks: Sequence[OnCode]) -> None:
+        def on_synced(code: int) -> None:
+            for on_code in callbacks:
+                self._guard.run(self.coordinator, "a coordinator's write", on_code, code)
+
+        if self._waits_for_sync:
+            self.owned.when_synced(self.owned.log.end_offset, on_synced)
+        else:
+            on_synced(ErrorCode.NONE)

@@ -1,0 +1,515 @@
+"""Handler: takes requests from the Processors' rings, owns partitions, answers.
+
+One duty cycle: drain every Processor's ring (Produce requests are gathered), append per partition, give the
+rings back, take the other roles' calls, collect finished syncs, complete what is due, publish once per link.
+Views of rings and arenas live no longer than the drain that took them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kproc.broker.api.init_producer_id import ProducerIdAllocator
+from kproc.broker.calls.call_links import serve_raw_call
+from kproc.broker.calls.calls import B, Call, Lost, R
+from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
+from kproc.broker.config import Config
+from kproc.broker.handler.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
+from kproc.broker.handler.client_requests import Client, ClientRequests
+from kproc.broker.handler.compaction_calls import CompactionCalls
+from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.broker.handler.coordinators import all_kinds
+from kproc.broker.handler.handler_peers import HandlerPeers, UnlinkedCalls
+from kproc.broker.handler.handler_telemetry import HandlerTelemetry
+from kproc.broker.handler.leader_epochs import LeaderEpochRaises
+from kproc.broker.handler.owner_calls import OwnerCalls
+from kproc.broker.handler.partition_transfer import PartitionTransfer, moved_between
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.produce_fast_path import FastAnswers
+from kproc.broker.handler.syncer import Syncer
+from kproc.broker.handler.transaction_figures import store_transaction_figures
+from kproc.broker.metrics.requests import HANDLERS_PART
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.offline_partitions import OfflineNews
+from kproc.broker.peers.coordinator_call import send_back
+from kproc.broker.produce.produce import ProduceBatcher
+from kproc.broker.request.context import Endpoint, Services
+from kproc.broker.request.fetch_session import SessionCache
+from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
+from kproc.broker.security.authorizer import make_authorizer
+from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
+from kproc.broker.transport.outbox import Outbox
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.wire.header import kafka_name
+
+logger = logging.getLogger(__name__)
+
+_CALLS_PER_PASS: Final = 64
+_COUNTED_MAX: Final = 1000
+
+
+class Handler(LinkedAgent):
+    """One of M; owns the partitions that the metadata places on its index."""
+
+    __slots__ = (
+        "_clients",
+        "_compaction",
+        "_coordinators",
+        "_deadlines",
+        "_epoch_raises",
+        "_has_image",
+        "_is_leaving",
+        "_is_linked",
+        "_make_client",
+        "_next_second_ns",
+        "_offline",
+        "_owner_calls",
+        "_partitions",
+        "_produce",
+        "_purgatory",
+        "_rates",
+        "_requests",
+        "_services",
+        "_serving",
+        "_syncer",
+        "_telemetry",
+        "_transfers",
+        "_unlinked",
+    )
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        config: Config,
+        endpoints: Sequence[Endpoint],
+        make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
+        syncer: Syncer,
+        make_client: Callable[[Link], Client] = Client,
+        is_linked: bool = True,
+    ) -> None:
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._make_client = make_client
+        self._clients: dict[AgentId, Client] = {}
+        self._serving: list[tuple[Callable[[], bool], Client]] = []
+        self._purgatory = Purgatory(clock.now_ns, self.containment)
+        self._deadlines = self._purgatory.deadlines
+        self._syncer = syncer
+        self._partitions = make_partitions(lambda: self._services.image, self._purgatory)
+        self._services = Services(
+            config=config,
+            clock=clock,
+            image=ClusterImage(),
+            endpoints=endpoints,
+            handler_index=agent_id.index,
+            partitions=self._partitions,
+            peers=HandlerPeers(self._ask),
+            purgatory=self._purgatory,
+            counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
+            containment=self.containment,
+        )
+        self._services.authorizer = make_authorizer(
+            config, lambda: self._services.image.acls, kafka_name, clock.now_ns
+        )
+        self._services.session_cache = SessionCache(config.max_incremental_fetch_session_cache_slots)
+        self._services.producer_ids = ProducerIdAllocator(
+            self._services.peers.ask_controller, self.containment
+        )
+        self._produce = ProduceBatcher(self._services, FastAnswers())
+        self._compaction = CompactionCalls(self._partitions, lambda: self._services.image, clock.now_ns)
+        self._services.transfers = self._transfers = PartitionTransfer(
+            handler_index=agent_id.index,
+            image=lambda: self._services.image,
+            partitions=self._partitions,
+            ask=self._services.peers.ask,
+            is_linked=lambda index: handler_id(index) in self._peers,
+            now_ns=clock.now_ns,
+        )
+        self._services.client_rates = self._rates = self._make_rates(config)
+        self._epoch_raises = LeaderEpochRaises(
+            lambda: self._services.image, self._services.peers.ask_controller
+        )
+        self._partitions.raise_epoch = self._epoch_raises.request
+        self._coordinators = self._make_coordinators(config)
+        self._services.coordinators = self._coordinators.by_topic
+        self._requests = ClientRequests(
+            self._services,
+            produce=self._produce,
+            partitions=self._partitions,
+            rates=self._rates,
+            coordinators=self._coordinators,
+        )
+        self._offline = OfflineNews(agent_id.index, self._services.peers.ask_controller)
+        self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._transfers)
+        self._owner_calls = self._make_owner_calls()
+        self._has_image = self._is_leaving = False
+        self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
+        # A restarted Handler may own partitions that another one still has open: it must know whom to ask.
+        self._is_linked = is_linked
+        self._next_second_ns = 0
+
+    def _make_owner_calls(self) -> OwnerCalls:
+        return OwnerCalls(
+            self._services,
+            partitions=self._partitions,
+            produce=self._produce,
+            transfers=self._transfers,
+            rates=self._rates,
+            compaction=self._compaction,
+            telemetry=self._telemetry,
+        )
+
+    def _make_coordinators(self, config: Config) -> CoordinatorRuntime:
+        return CoordinatorRuntime(
+            all_kinds(self._services),
+            config=config,
+            clock=self._clock,
+            image=lambda: self._services.image,
+            partitions=self._partitions,
+            handler_index=self.id.index,
+            containment=self.containment,
+            ask_controller=self._services.peers.ask_controller,
+        )
+
+    def _make_rates(self, config: Config) -> ClientRates:
+        return ClientRates(
+            quotas=lambda: self._services.image.client_quotas,
+            now_ns=self._clock.now_ns,
+            sample_count=config.quota_window_num,
+            sample_s=config.quota_window_size_seconds,
+        )
+
+    # -- wiring ------------------------------------------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        if link.peer.role != PROCESSOR:
+            super().attach(link)
+            self._unlinked.attached(link.peer)
+            if link.peer == CONTROLLER:
+                self._offline.controller_is_new()
+            return
+        if link.peer in self._clients:
+            self.detach(link.peer)
+        self._clients[link.peer] = self._make_client(link)
+        self._list_links()
+
+    def detach(self, peer: AgentId) -> None:
+        client = self._clients.pop(peer, None)
+        if client is None:
+            self._unlinked.take_back(self._peers.get(peer))
+            super().detach(peer)
+            if peer == CLEANER:
+                self._compaction.forget()
+            return
+        self._requests.lose(client)
+        client.outbox.close()
+        self._list_links()
+
+    def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
+        self._unlinked.lose_behind(peer, ops)
+
+    def has_image(self) -> bool:
+        """Whether the controller has sent its metadata; before that no request can be answered."""
+        return self._has_image
+
+    def apply_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+        """Store the listeners' advertised addresses after listeners were added or removed."""
+        self._services.endpoints = endpoints
+
+    def set_linked(self) -> None:
+        """Note that all peers of the start are attached: from now on a missing one is dead or has left."""
+        self._is_linked = True
+        self._list_links()
+        self._load_eagerly()
+
+    def begin_leave(self) -> None:
+        """The routing table names this Handler no more (`set_handler_count` has been answered): answer what waits
+        and park nothing more, so that Processors can move their connections' home. Requests are still served.
+
+        When `is_drained`, and no Processor uses it any more, it may be stopped, closed and detached.
+        """
+        self._is_leaving = True
+        self._purgatory.expire_all()
+
+    def begin_stop(self) -> None:
+        """Answer the waiting requests: nothing more will be appended."""
+        super().begin_stop()
+        self._compaction.begin_stop()
+        self._coordinators.begin_stop()
+        self._purgatory.expire_all()
+
+    def is_drained(self) -> bool:
+        """Whether, stopping, every request is answered; leaving, every partition is with its next owner, too."""
+        if self._is_leaving and not self._is_stopping:
+            return not (
+                len(self._partitions)
+                or not self._transfers.is_idle
+                or self._partitions.syncing
+                or len(self._purgatory)
+                or len(self._calls)
+                or self._unlinked.waiting
+                or self._requests.moving
+                or self._requests.large
+                or self._requests.without_room
+                or any(each.has_overflow for each in self._outboxes)
+                or self._has_input()
+            )
+        is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
+        is_answered = not (
+            self._requests.large or self._requests.without_room or self._requests.moving.has_holders()
+        )
+        return super().is_drained() and is_synced and is_answered
+
+    def close(self) -> str | None:
+        """Close every log cleanly, unless nobody will open them again; raises OSError if one could not be flushed.
+        Returns `Partitions.unknown_log` as of the last round of syncs, which may have taken a log offline."""
+        self._syncer.close()
+        self._partitions.finish_sync()
+        unknown = self._partitions.unknown_log()
+        try:
+            self._transfers.close()
+        finally:
+            self._partitions.close(is_clean=self._services.config.keeps_data)
+        self._requests.close()
+        super().close()
+        return unknown
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
+
+    def _due_ms(self, now_ns: int) -> int:
+        if self._transfers.is_opening:
+            return 0
+        if (self._requests.large or self._requests.without_room) and self._requests.has_steps():
+            return 0
+        due_ms = self._coordinators.due_ms
+        if due_ms > self._sleep_ms_max:
+            due_ms = self._sleep_ms_max
+        left_ns = self._deadlines.first - now_ns
+        if left_ns >= due_ms * NS_PER_MS:
+            return due_ms
+        return max(0, -(-left_ns // NS_PER_MS))
+
+    def _work(self) -> int:
+        """One pass. It checks before it calls, because a lone client pays for all of this at each request."""
+        work = 0
+        if self._unlinked.waiting:
+            work = self._unlinked.ask_again(self._outbox)
+        # Peers first: a change of owners that has arrived must be known before anything new is appended.
+        for is_empty, peer in self._inputs:
+            if not is_empty():
+                work += self._take_from_peer(peer)
+        if self._transfers.is_opening:
+            work += self._transfers.go_on_opening()
+        for _, client in self._serving:
+            work += self._requests.drain(client)
+        if self._requests.large or self._requests.without_room:
+            work += self._requests.work_large()
+        if self._is_stopping or self._is_leaving:
+            self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
+        if self._requests.log is not None:
+            self._requests.log.flush()
+        if self._partitions.syncing:
+            work += self._partitions.finish_sync()
+            self._transfers.retire()
+        if self._compaction.swaps and not self._partitions.syncing:
+            work += self._compaction.work()
+        now_ns = self._clock.now_ns()
+        if self._deadlines.first <= now_ns:
+            work += self._purgatory.expire()
+        # The coordinators last: they return when they have something to do next.
+        work += self._coordinators.work(now_ns)
+        # Requests that waited for a partition, or for the coordinator of a transaction, have gone on.
+        if self._produce.gathered:
+            self._produce.flush()
+        # After them, or what they have written by themselves would wait for the next pass, which may be 100 ms away.
+        if self._partitions.unsynced:
+            self._partitions.start_sync()
+        return work
+
+    # -- other roles -------------------------------------------------------------------------------------------
+
+    def _take_from_peer(self, peer: LinkedPeer) -> int:
+        batch = peer.inbox.poll(_CALLS_PER_PASS)
+        if not batch:
+            return 0
+        for kind, view in batch:
+            if kind == CALL:
+                serve_raw_call(view, peer.outbox, self._owner_calls.serve_raw, self.containment)
+            elif kind == REPLY:
+                self._calls.take_reply(view)
+            elif kind == DELTA:
+                self._produce.flush()  # Append the forwarded parts that we got as their owner.
+                self._apply(view)
+                peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+            elif kind == SNAPSHOT:
+                self._adopt(ClusterImage.from_snapshot(view))
+                peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
+        self._produce.flush()
+        self._coordinators.flush()
+        peer.inbox.release()
+        return len(batch)
+
+    def _ask(
+        self,
+        peer: AgentId,
+        call: Call[B, R],
+        body: B,
+        on_reply: Callable[[R | Lost], None],
+        payload: bytes | memoryview = b"",
+    ) -> None:
+        outbox = self._outbox(peer)
+        if (outbox is None or self._unlinked.waiting) and peer.role == HANDLER:
+            # The metadata may name a Handler before we have its link: that comes by the control socket, which a busy
+            # one reads now and then. Read it now; without a link the call is lost. Nor may it overtake those that wait.
+            self._unlinked.add(peer, call, body, on_reply, payload)
+            self.is_called = True
+            return
+        self._calls.ask(outbox, peer, call, body, on_reply, payload)
+
+    def _adopt(self, image: ClusterImage) -> None:
+        """Use a whole image, at our start or the controller's; changes in between did not come as deltas."""
+        before = self._services.image
+        gone = [
+            topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
+        ]
+        self._change_image(image, gone, moved_between(before, image), is_whole=True)
+        if image.acls != before.acls:
+            self._purgatory.expire_all()  # As in _apply.
+        self._has_image = True
+        self._list_links()
+        self._load_eagerly()
+        for topic in image.topics_by_name.values():
+            self._partitions.reconfigure(topic)
+
+    def _apply(self, view: memoryview) -> None:
+        """Apply a change of the metadata, and do what the owner of partitions must do about it."""
+        change = self._services.image.apply(view)
+        self._change_image(self._services.image, change.deleted, change.moved)
+        if change.moved:
+            self._load_eagerly()
+        if change.acls_changed:
+            # A Fetch that is parked was authorised when it came. Ended now, its client asks again, under the new rules.
+            self._purgatory.expire_all()
+        image = self._services.image
+        if change.broker_configs_changed:
+            self._switch_logs()
+        for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
+            self._partitions.reconfigure(topic)
+
+    def _change_image(
+        self,
+        image: ClusterImage,
+        deleted: list[TopicImage],
+        moved: list[MovedPartition],
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        self._services.image = image
+        if is_whole:
+            self._produce.on_unknown()
+            self._switch_logs()
+        self._forget_fast_paths()
+        begin_transfers = self._transfers.on_moved(moved)  # First: what follows calls requests back.
+        for topic in deleted:
+            self._transfers.forget(topic)
+            self._partitions.delete(topic)
+        if deleted:
+            self._coordinators.topics_deleted(deleted)
+        if moved:
+            self._coordinators.on_moved(moved)
+            send_back(self._services)
+            self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
+            begin_transfers()
+        self._rates.on_image()
+        self._transfers.on_image()
+
+    def _load_eagerly(self) -> None:
+        """Load coordinators that nobody asks for, once it is known who has their logs open."""
+        if self._has_image and self._is_linked:
+            self._coordinators.load_eagerly()
+
+    def _switch_logs(self) -> None:
+        """Switch request log and telemetry by the dynamic configs in force."""
+        self._requests.switch_log()
+        self._telemetry.switch()
+
+    def _forget_fast_paths(self) -> None:
+        """Drop all fast paths: they refer to topics and owners of the old metadata."""
+        for client in self._clients.values():
+            client.clear_paths()
+
+    # -- now and then ------------------------------------------------------------------------------------------
+
+    def _other_outboxes(self) -> list[Outbox]:
+        return [client.outbox for client in self._clients.values()]
+
+    def _list_links(self) -> None:
+        super()._list_links()
+        clients = self._clients.values()
+        # Without metadata, or before all peers of the start are attached, requests cannot be served.
+        serves = self._has_image and self._is_linked
+        self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []
+
+    def _has_input(self) -> bool:
+        if self._unlinked.waiting:
+            return True
+        for is_empty, client in self._serving:
+            # While they have answers of ours to take, requests are no work (see next_deadline_ms).
+            if not is_empty() and not client.outbox.has_overflow:
+                return True
+        for is_empty, _ in self._inputs:  # noqa: SIM110
+            if not is_empty():
+                return True
+        return False
+
+    def _rest_ms(self) -> int:
+        return STORE_MS if self._telemetry.is_on else super()._rest_ms()
+
+    def _on_tick(self, now_ns: int) -> None:
+        if self._requests.moving:
+            self._requests.moving.expire(now_ns)
+        self.containment.run("telemetry", None, self._telemetry.tick, now_ns)
+        self._offline.tell(self._partitions.offline)
+        if now_ns >= self._next_second_ns and self._has_image:
+            self._next_second_ns = now_ns + NS_PER_S
+            self._requests.tell_of_floods(now_ns)
+            self.containment.run("what partitions do now and then", None, self._partitions.tick)
+            self._epoch_raises.tick()
+            self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)
+            store_transaction_figures(self._metrics.values, self._coordinators, self._partitions)
+        if self._rates.is_on and (told := self._rates.take_untold()):
+            for peer in self._peers:
+                if peer.role == HANDLER:
+                    self._ask(peer, CLIENT_BYTES, ClientBytes(told), lambda _reply: None)
+        values = self._metrics.values
+        for slot, count in self._rates.take_throttles().items():
+            values[slot] += count
+        produce = self._produce
+        served, refused = self._requests.count()
+        self._services.counts.store()
+        values[SLOT["requests"]] += served
+        values[SLOT["malformed"]] += refused
+        for slot, count in self._requests.logins.take_counts():
+            values[slot] += count
+        values[SLOT["batches_appended"]] += produce.batches
+        values[SLOT["bytes_appended"]] += produce.bytes
+        values[SLOT["append_calls"]] += produce.append_calls
+        values[SLOT["forwarded"]] += produce.forwarded
+        values[SLOT["syncs"]] += self._partitions.syncs
+        produce.batches = produce.bytes = produce.append_calls = produce.forwarded = (
+            self._partitions.syncs
+        ) = 0
+        values[SLOT["ring_records"]] = sum(
+            client.outbox.waiting(_COUNTED_MAX) for client in self._clients.values()
+        )
+        values[SLOT["parked"]] = len(self._purgatory)
+        values[SLOT["logs_open"]] = len(self._partitions)

@@ -1,0 +1,63 @@
+"""Gathers a Handler's figures of topics and groups for the role that answers scrapes, when metrics are scraped."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from kproc.broker.calls.calls import FromImage, OnResult
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.observe.broker_figures import (
+    REPORTED_GROUPS_MAX,
+    REPORTED_OFFSETS_MAX,
+    Group,
+    HandlerFigures,
+)
+from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request.context import Services
+from kproc.common.bounded import short_name
+
+
+def serve_call(services: Services, _body: FromImage, on_reply: OnResult[HandlerFigures]) -> None:
+    GROUPS.of(services).when_loaded(lambda: on_reply(_figures(services)))
+
+
+def _figures(services: Services) -> HandlerFigures:
+    partitions = services.partitions
+    assert isinstance(partitions, Partitions)
+    sizes: dict[str, list[int]] = {}
+    offline = partitions.damaged_count
+    for owned in partitions.opened():
+        log = owned.log
+        topic, index = owned.key
+        flat = sizes.get(topic)
+        if flat is None:
+            flat = sizes[topic] = []
+        flat += (index, *log.sizes())
+        if log.offline_reason is not None:
+            offline += 1
+    traffic = {
+        topic: [each.bytes_in, each.records_in, each.bytes_out, each.fetches]
+        for topic, each in partitions.traffic.items()
+    }
+    groups, more_groups = _groups(services)
+    return HandlerFigures(partitions.since_ns, traffic, sizes, offline, groups, more_groups)
+
+
+def _groups(services: Services) -> tuple[list[Group], Counter[str]]:
+    """Return the groups, and by state how many were left out because there are too many groups or offsets."""
+    rows: list[Group] = []
+    more: Counter[str] = Counter()
+    offset_count = 0
+    for coordinator in GROUPS.of(services).loaded():
+        for group_id, state, members in coordinator.sizes():
+            committed = coordinator.offsets.of_group(group_id)
+            offset_count += sum(map(len, committed.values()))
+            if len(rows) == REPORTED_GROUPS_MAX or offset_count > REPORTED_OFFSETS_MAX:
+                more[state] += 1
+                continue
+            offsets = {
+                topic: {index: each.offset for index, each in partitions.items()}
+                for topic, partitions in committed.items()
+            }
+            rows.append(Group(short_name(group_id), state, members, offsets))
+    return rows, more

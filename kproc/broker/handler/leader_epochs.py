@@ -1,0 +1,76 @@
+"""LeaderEpochRaises: partitions whose log knows a higher leader epoch than the metadata.
+
+Files of another broker were put there, or the metadata were restored from an older copy. Leader epochs never go down:
+a client that has seen the higher one takes answers with a lower one as stale, and asks again for ever. So the log is
+opened with an epoch above its last one, and the controller is asked to raise the partition's epoch to that. Until it
+has, for some milliseconds, clients refresh their metadata.
+
+Used by one Handler. A request is sent again each second until the metadata have the epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import (
+    LEADER_EPOCHS,
+    AskController,
+    LeaderEpochs,
+    LeaderEpochsWanted,
+    failure_of,
+)
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.request.context import PartitionKey
+
+logger = logging.getLogger(__name__)
+
+
+class _Raise(NamedTuple):
+    topic_id: bytes
+    epoch: int
+
+
+class LeaderEpochRaises:
+    """One per Handler."""
+
+    def __init__(self, image: Callable[[], ClusterImage], ask_controller: AskController) -> None:
+        self._image = image
+        self._ask_controller = ask_controller
+        self._wanted: dict[PartitionKey, _Raise] = {}
+        self._in_flight: set[PartitionKey] = set()
+
+    def request(self, key: PartitionKey, topic_id: bytes, epoch: int) -> None:
+        """Have the metadata raise a partition's leader epoch to at least this one."""
+        logger.warning(
+            "%s-%d has records of leader epoch %d: the partition's epoch is raised to %d",
+            *key,
+            epoch - 1,
+            epoch,
+        )
+        self._wanted[key] = _Raise(topic_id, epoch)
+        self._send(key)
+
+    def tick(self) -> None:
+        """Drop what the metadata have by now, and send the rest again. Called about once a second."""
+        for key, wanted in list(self._wanted.items()):
+            topic, partition = self._image().topic_by_id(wanted.topic_id), self._image().partition(*key)
+            if topic is None or partition is None or partition.leader_epoch >= wanted.epoch:
+                del self._wanted[key]
+            elif key not in self._in_flight:
+                self._send(key)
+
+    def _send(self, key: PartitionKey) -> None:
+        wanted = self._wanted[key]
+        self._in_flight.add(key)
+
+        def on_reply(reply: LeaderEpochs | Lost) -> None:
+            self._in_flight.discard(key)
+            error = failure_of(reply)
+            if error is not None:
+                logger.info("the leader epoch of %s-%d is not raised yet: %s", *key, error)
+
+        body = LeaderEpochsWanted(wanted.topic_id, [key[1]], at_least=[wanted.epoch])
+        self._ask_controller(LEADER_EPOCHS, body, on_reply)

@@ -1,0 +1,343 @@
+"""Logins: the SASL logins of the connections whose home this Handler is.
+
+A connection whose client has to log in is gated (processor/gate.py): its requests come here before anything else
+looks at them. What prolongs a session that has not ended comes by the ordinary way, as SaslHandshake and
+SaslAuthenticate of `api/`. The rules are in security/sasl/login.py; here are the requests, the answers, the delay of
+those that fail, and the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kproc.broker.api.api_versions import names_its_software
+from kproc.broker.cluster.token_credentials import TokenCredentials
+from kproc.broker.metrics.requests import REQUESTS
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.request.context import Services
+from kproc.broker.request.dispatch import after_header_tags, dispatch
+from kproc.broker.request.registry import lookup
+from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.broker.security.sasl.listeners import Surroundings, make_listener
+from kproc.broker.security.sasl.login import Done, Login, Refused, SaslListener
+from kproc.broker.security.sasl.mechanism import KeysAwaited
+from kproc.broker.security.sasl.scram import Found, ScramKind
+from kproc.broker.security.session import ENDS_NS_MAX, Session
+from kproc.common.clock import NS_PER_S
+from kproc.common.errors import ErrorCode, ProtocolError
+from kproc.common.log_rate import LogRate
+from kproc.wire import codec
+from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
+
+logger = logging.getLogger(__name__)
+
+Head = tuple[int, int, int, int]
+"""Connection id, sequence, listener and flags."""
+
+_LENGTH: Final = struct.Struct(">i")
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
+_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
+_BARE: Final = -1  # The version of a token that came without a request.
+_SHOWN: Final = 40  # Characters of a mechanism's name, which a client may have made up.
+_KEYS_AGAIN_NS: Final = 100_000_000
+_KEYS_ATTEMPTS: Final = 100
+# A token that waits for the keys is kept for up to 10 s. Real ones are shorter than the head of an HTTP request may be.
+_WAITING_TOKEN_BYTES_MAX: Final = 64 << 10
+
+
+class Logins:
+    """One per Handler."""
+
+    __slots__ = (
+        "_begun_again",
+        "_by_listener",
+        "_counts",
+        "_lines",
+        "_open",
+        "_services",
+        "_tokens",
+    )
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._tokens = TokenCredentials(
+            services.config, lambda: services.image.delegation_tokens, services.clock.wall_ms
+        )
+        self._begun_again: dict[int, int] = {}  # By connection: when it last began to prolong its session.
+        self._open: dict[int, Login] = {}  # By connection; those that are not complete.
+        self._by_listener: dict[str, SaslListener] = {}
+        self._counts: dict[int, int] = {}
+        self._lines = LogRate(logger, "%d more logins failed meanwhile")
+
+    def take_counts(self) -> Iterator[tuple[int, int]]:
+        """What was counted since the last time: metric and number."""
+        counts, self._counts = self._counts, {}
+        return iter(counts.items())
+
+    def forget(self, connection_id: int) -> None:
+        """The connection is gone."""
+        self._open.pop(connection_id, None)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def take(self, peer: ClientPeer, frame: memoryview, head: Head) -> bool:
+        """Serve a frame of a gated connection. Always the last of its record: returns False."""
+        connection_id = head[0]
+        login = self._open.get(connection_id)
+        request: HandlerRequest | None = None
+        containment = self._services.containment
+        try:
+            if login is None:
+                before = peer.sessions.get(connection_id)
+                login = self._open[connection_id] = Login(self._listener(head[2]), before)
+            if login.takes_bare_tokens:
+                request = HandlerRequest(self._services, peer, *head, _AUTHENTICATE, _BARE, 0, None)
+                containment.owner = request
+                self._token(request, login, bytes(frame))
+            else:
+                request, body = self._request_in(peer, frame, head)
+                containment.owner = request
+                self._take_request(request, login, body)
+        except Exception as error:  # noqa: BLE001 - contained: the connection is closed
+            request = request or HandlerRequest(self._services, peer, *head, _AUTHENTICATE, _BARE, 0, None)
+            self.forget(connection_id)
+            if isinstance(error, ProtocolError):
+                self._refuse(request, login, Refused(str(error)))
+            else:
+                containment.caught("a login", error, request)
+        finally:
+            containment.owner = None
+        return False
+
+    def _request_in(
+        self, peer: ClientPeer, frame: memoryview, head: Head
+    ) -> tuple[HandlerRequest, memoryview]:
+        if len(frame) < REQUEST_HEADER.size:
+            raise ProtocolError("a frame shorter than its header")
+        api_key, version, correlation_id, length = REQUEST_HEADER.unpack_from(frame)
+        body_at = REQUEST_HEADER.size + max(0, length)
+        if body_at > len(frame):
+            raise ProtocolError("a frame shorter than its header")
+        client_id = bytes(frame[REQUEST_HEADER.size : body_at]) if length >= 0 else None
+        request = HandlerRequest(self._services, peer, *head, api_key, version, correlation_id, client_id)
+        return request, frame[body_at:]
+
+    def _take_request(self, request: HandlerRequest, login: Login, body: memoryview) -> None:
+        key, version = request.api_key, request.api_version
+        if login.is_again and not login.mechanism and key != _HANDSHAKE:
+            self.forget(request.connection_id)
+            self._count(SLOT["sessions_killed"])
+            logger.debug("closing connection %d: its session is over", request.connection_id)
+            request.close()
+            return
+        if key not in (_API_VERSIONS, _HANDSHAKE, _AUTHENTICATE):
+            raise ProtocolError(f"API key {key} from a client that has not logged in")
+        served = lookup(key)
+        assert served is not None
+        if key == _API_VERSIONS:
+            if served.serves(version) and self._attempt(request, login, login.may_ask_versions):
+                return
+            dispatch(request, body)
+            # Who asks for a version that is not served, or says a wrong name, is told, and may ask again.
+            if served.serves(version) and names_its_software(version, request.decoded):
+                login.asked_versions()
+            return
+        if not served.serves(version):
+            raise ProtocolError(f"API key {key} version {version} is not served")
+        self._services.counts.add(REQUESTS, key, version)
+        if version >= first_flexible(key):
+            body = after_header_tags(body)
+        fields = codec.decode_request(key, version, body)
+        if key == _HANDSHAKE:
+            self._handshake(request, login, fields["mechanism"])
+        else:
+            self._token(request, login, fields["auth_bytes"])
+
+    def _attempt(self, request: HandlerRequest, login: Login, step: Callable[[], object]) -> bool:
+        """Take a step of the login; whether it was refused."""
+        try:
+            step()
+        except Refused as refused:
+            self._refuse(request, login, refused)
+            return True
+        return False
+
+    def _handshake(self, request: HandlerRequest, login: Login, mechanism: str) -> None:
+        def step() -> None:
+            offered = login.handshake(request.api_version, mechanism)
+            request.reply({"error_code": int(ErrorCode.NONE), "mechanisms": list(offered)})
+
+        self._attempt(request, login, step)
+
+    def _token(self, request: HandlerRequest, login: Login, token: bytes, attempt: int = 1) -> None:
+        def step() -> None:
+            answer, done = login.token(token, self._services.clock.wall_ms())
+            if done is not None:
+                self._complete(request, login, done)
+            self._answer_token(request, answer, done)
+
+        try:
+            self._attempt(request, login, step)
+        except KeysAwaited:
+            # Counted, because a Handler that stops waits for no time.
+            if len(token) > _WAITING_TOKEN_BYTES_MAX:
+                self._refuse(request, login, Refused(f"a token of {len(token)} bytes while keys are loaded"))
+            elif attempt == _KEYS_ATTEMPTS:
+                self._refuse(request, login, Refused("the keys of tokens could not be loaded"))
+            else:
+                self._later(request, _KEYS_AGAIN_NS, lambda: self._token(request, login, token, attempt + 1))
+
+    def _answer_token(self, request: HandlerRequest, answer: bytes, done: Done | None) -> None:
+        if request.api_version == _BARE:
+            request.send(_LENGTH.pack(len(answer)) + answer)
+            return
+        lifetime_ms = done.lifetime_ms if done is not None else None
+        request.reply(
+            {
+                "error_code": int(ErrorCode.NONE),
+                "error_message": "",
+                "auth_bytes": answer,
+                "session_lifetime": lifetime_ms or 0,
+            }
+        )
+
+    def _complete(self, request: HandlerRequest, login: Login, done: Done) -> None:
+        self.forget(request.connection_id)
+        self._count(SLOT["sessions_prolonged"] if login.is_again else SLOT["logins"])
+        ends_ns = 0
+        if done.lifetime_ms is not None:
+            ends_ns = min(self._services.clock.now_ns() + done.lifetime_ms * 1_000_000, ENDS_NS_MAX)
+        request.authenticated(Session(done.principal, login.mechanism, ends_ns))
+
+    # -- sessions that are prolonged before they end -----------------------------------------------------------
+
+    def begin_again(self, context: HandlerRequest, mechanism: str) -> bool:
+        """Begin to prolong a session. False: it has no end, or this was begun less than a second ago, as in Kafka."""
+        before = context.peer.sessions.get(context.connection_id)
+        if before is None or not before.ends_ns:
+            return False
+        now_ns = self._services.clock.now_ns()
+        self._begun_again = {
+            each: at_ns for each, at_ns in self._begun_again.items() if now_ns - at_ns < NS_PER_S
+        }
+        if context.connection_id in self._begun_again:
+            return False
+        self._begun_again[context.connection_id] = now_ns
+        login = self._open[context.connection_id] = Login(self._listener(context.listener_index), before)
+        self._handshake(context, login, mechanism)
+        return True
+
+    def go_on(self, context: HandlerRequest, token: bytes) -> bool:
+        """Take a token of a client that prolongs its session. False: it has no session with an end."""
+        login = self._open.get(context.connection_id)
+        if login is None:
+            before = context.peer.sessions.get(context.connection_id)
+            if before is None or not before.ends_ns:
+                return False
+            # Its home was another Handler when it began. An error would be the client's own mistake, and final.
+            context.close()
+            return True
+        if len(token) > self._services.config.sasl_server_max_receive_size:
+            self._refuse(context, login, Refused("a token above sasl.server.max.receive.size"))
+        else:
+            self._token(context, login, token)
+        return True
+
+    # -- failures ----------------------------------------------------------------------------------------------
+
+    def _refuse(self, request: HandlerRequest, login: Login | None, refused: Refused) -> None:
+        """Answer a login that failed, after a while, and close the connection. Nothing else waits for that."""
+        self.forget(request.connection_id)
+        self._count(
+            SLOT["sessions_not_prolonged"] if login is not None and login.is_again else SLOT["logins_failed"]
+        )
+        self._log(request, login, refused.why)
+        delay_ns = self._services.config.connection_failed_authentication_delay_ms * 1_000_000
+        frame = self._error_frame(request, refused)
+        close = request.close if frame is None else lambda: request.close_after(frame)
+        if delay_ns:
+            self._later(request, delay_ns, close)
+        else:
+            close()
+
+    def _error_frame(self, request: HandlerRequest, refused: Refused) -> bytes | None:
+        """The answer of the request's own kind; None if it is not answered."""
+        served = lookup(request.api_key)
+        if (
+            refused.code == ErrorCode.NONE
+            or request.api_version == _BARE
+            or served is None
+            or served.error_response is None
+        ):
+            return None
+        fields = served.error_response({}, int(refused.code), refused.told)
+        if refused.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            fields["mechanisms"] = self._listener(request.listener_index).enabled
+        request.count_error(refused.code)
+        return codec.encode_response(request.api_key, request.api_version, request.correlation_id, fields)
+
+    def tell_of_floods(self, now_ns: int) -> None:
+        """How many failed logins of the last second were not logged."""
+        self._lines.tell(now_ns)
+
+    def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
+        if not self._lines.has_room(self._services.clock.now_ns()):
+            return
+        logger.warning(
+            "login failed: host=%s listener=%s mechanism=%s: %s",
+            request.client_host.removeprefix("/"),
+            request.listener,
+            _shown(login.mechanism if login is not None else ""),
+            why,
+        )
+
+    # -- helpers -----------------------------------------------------------------------------------------------
+
+    def _later(self, request: HandlerRequest, delay_ns: int, action: Callable[[], None]) -> None:
+        operation = _Later(self._services.clock.now_ns() + delay_ns, action)
+        request.when_gone(lambda: self._services.purgatory.cancel(operation))
+        self._services.purgatory.watch(operation, ())
+
+    def _find_user(self, kind: ScramKind, name: str, is_token: bool) -> Found:
+        if not is_token:
+            return self._services.image.scram_users.find(kind, name)
+        return self._tokens.find(kind, name)
+
+    def _count(self, slot: int) -> None:
+        self._counts[slot] = self._counts.get(slot, 0) + 1
+
+    def _listener(self, index: int) -> SaslListener:
+        name = self._services.endpoints[index].name
+        listener = self._by_listener.get(name)
+        if listener is None:
+            services = self._services
+            around = Surroundings(services.config, self._find_user, services.clock.wall_ms)
+            listener = self._by_listener[name] = make_listener(name, around)
+        return listener
+
+
+class _Later(DelayedOperation):
+    """Something that happens after a while, unless the client leaves."""
+
+    __slots__ = ("_action",)
+
+    def __init__(self, deadline_ns: int, action: Callable[[], None]) -> None:
+        super().__init__(deadline_ns)
+        self._action = action
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        self._action()
+
+
+def _shown(mechanism: str) -> str:
+    """A mechanism's name in a log line, whatever a client has put there."""
+    name = mechanism[:_SHOWN]
+    return name if name.replace("-", "").isalnum() and name.isascii() else repr(name)

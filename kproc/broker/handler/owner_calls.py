@@ -1,0 +1,128 @@
+"""OwnerCalls: serves the calls of other Handlers, the controller and the cleaner to the owner of partitions.
+
+The calls that Handlers make for their clients are in the table of peers/served_calls.py.
+
+A call whose sender has newer metadata than we do waits until ours is as new, and so do all later calls of that sender.
+It is dropped if the sender ends meanwhile, as if it had never been read: the sender's clients have lost their
+connections, and what they asked again must not be undone by what they asked first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.calls.call_links import IsGone, Payload, ServedCalls
+from kproc.broker.calls.calls import Call, ForOwner, FromImage, Lost, OnResult
+from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTION, SWAP_SEGMENTS
+from kproc.broker.handler import handler_figures
+from kproc.broker.handler.client_rates import CLIENT_BYTES, ClientRates
+from kproc.broker.handler.compaction_calls import CompactionCalls
+from kproc.broker.handler.handler_telemetry import HandlerTelemetry
+from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.retention_calls import serve_retention
+from kproc.broker.observe.broker_figures import FIGURES
+from kproc.broker.observe.telemetry_feed import TELEMETRY
+from kproc.broker.peers.served_calls import SERVED
+from kproc.broker.produce.produce import ProduceBatcher
+from kproc.broker.produce.produce_order import PRODUCE, PRODUCE_RECORDS
+from kproc.broker.request.context import Services
+
+# Calls that change a log's files or its owner: if one fails half way, only a successor can repair that.
+_UNCONTAINED: Final = frozenset(
+    call.name for call in (PREPARE_COMPACTION, SWAP_SEGMENTS, TAKE_PARTITIONS, ENFORCE_RETENTION)
+)
+
+
+class OwnerCalls:
+    """One per Handler."""
+
+    __slots__ = ("_by_op", "_containment", "_services", "_transfers")
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        partitions: Partitions,
+        produce: ProduceBatcher,
+        transfers: PartitionTransfer,
+        rates: ClientRates,
+        compaction: CompactionCalls,
+        telemetry: HandlerTelemetry,
+    ) -> None:
+        self._services = services
+        self._containment = services.containment
+        self._transfers = transfers
+        served = ServedCalls(services.containment)
+        self._by_op = served.by_op
+        for each in SERVED.values():
+            served.add(each.call, partial(each.serve, services))
+        served.add_with_payload(PRODUCE, produce.serve_forwarded)
+        served.add_with_payload(PRODUCE_RECORDS, produce.serve_records)
+        served.add(TAKE_PARTITIONS, transfers.serve_claim)
+        served.add(CLIENT_BYTES, rates.serve)
+        served.add(FIGURES, partial(handler_figures.serve_call, services))
+        served.add(PREPARE_COMPACTION, compaction.prepare)
+        served.add(SWAP_SEGMENTS, compaction.swap)
+        served.add(ENFORCE_RETENTION, partial(serve_retention, partitions, transfers))
+        served.add_with_payload(TELEMETRY, telemetry.serve)
+
+    def serve_raw(
+        self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone
+    ) -> None:
+        """Answer a call as it comes from its link."""
+        try:
+            body = self._by_op[op].decode(raw)
+        except Exception as error:
+            if op in _UNCONTAINED:  # A claimer must not take us for dead: there would be two owners.
+                raise
+            self._lose(op, error, on_reply)
+        else:
+            self.serve(op, body, payload, on_reply, is_gone)
+
+    def serve(self, op: str, body: Any, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone) -> None:
+        """Answer a call, now or later. An exception in work for a client ends that client's request only: the
+        Handler that made the call answers as if we had died.
+        """
+        try:
+            version = body.image if isinstance(body, FromImage) else 0
+            if version > self._services.image.version:
+                # A copy: the view ends with this pass, and offsets are written into the bytes.
+                kept = bytearray(payload)
+
+                def go_on() -> None:
+                    if not is_gone():
+                        self.serve(op, body, kept, on_reply, is_gone)
+
+                self._transfers.when_image(version, go_on)
+            else:
+                self._by_op[op].serve(body, payload, on_reply)
+        except Exception as error:
+            if op in _UNCONTAINED:
+                raise
+            self._lose(op, error, on_reply)
+
+    def answer_for_nobody(
+        self, call: Call[Any, Any], body: Any, payload: Payload, on_reply: Callable[[Any], None]
+    ) -> None:
+        """Answer a call of ours that its peer, scaled away, never took. Nothing of it is there any more: whoever asked
+        looks for the owner by our metadata, which have changed since.
+        """
+        if isinstance(body, msgspec.Raw):
+            body = call.decode_body(body)
+        if not isinstance(body, ForOwner):
+            on_reply(Lost())
+            return
+
+        def reply(result: Any) -> None:
+            on_reply(Lost() if result is None else result)
+
+        self.serve(call.name, body, payload, reply, lambda: False)
+
+    def _lose(self, op: str, error: Exception, on_reply: OnResult[Any]) -> None:
+        self._containment.caught(f"{op}, passed on by another role,", error)
+        on_reply(None)

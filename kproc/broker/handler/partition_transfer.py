@@ -1,0 +1,492 @@
+"""PartitionTransfer: partitions that go from one running Handler to another. One per Handler; single-threaded like it.
+
+A change of the Handler count reaches every Handler as one delta. The former owner *retires* a partition that it has
+open: it waits for the fdatasync that requests depend on, closes the log and keeps its state. The new owner *awaits*
+it: it claims the state ("take_partitions") from the former owner, and lets requests wait until the state or "not open
+here" has come. It opens the log only then, so that a log has one writer at any time:
+
+    delta   old owner: open -> retiring -> retired --state--> new owner: awaited -> open
+                                             |
+                          nobody claims it   +-> row says that nobody holds it: opened from its files
+
+- Claims and answers carry the image version at which they were made; a Handler whose image is older waits for its
+  delta.
+- A state is given only to the owner by the holder's image. If a partition is transferred again before it has arrived,
+  the state is passed on to the next claimant; if it comes back to its former owner, that one opens it again.
+- The row names the Handler that has the log open (`holder`). A new owner that the former owner refused, a restarted
+  Handler that has not seen the delta, and an owner by older metadata ask that Handler, also where its successor has
+  opened the log since it was last asked.
+- Logs that no other Handler holds are opened at first touch, but for at most 20 ms per duty cycle: a request about
+  thousands of them would stall all others. The rest is *deferred*: requests for them wait as for a transfer.
+- If the new owner dies after the answer, or the former one before it, the log is opened from row and files, as after
+  any death.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.calls.calls import Call, FromImage, Lost, OnResult, Reply
+from kproc.broker.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
+from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.request.context import OnReady, PartitionKey, PartitionMoving
+from kproc.broker.role.partition_table import NOBODY, PartitionRow
+from kproc.common.errors import Corrupt, FatalError
+
+logger = logging.getLogger(__name__)
+
+StateGiven = tuple[
+    bytes, int, dict[str, Any] | None
+]  # Topic id, index, the partition's state if there was one.
+
+
+class PartitionsClaimed(FromImage):
+    """A claim: the owner of these partitions, by that metadata version, asks their former owner for their states."""
+
+    claimer: int
+    parts: list[tuple[bytes, int]]  # Topic id and index.
+
+
+class StatesGiven(Reply):
+    """An answer to a claim: some of the states, and the metadata version of the Handler that gives them."""
+
+    image: int
+    parts: list[StateGiven]
+
+
+TAKE_PARTITIONS: Final = Call("take_partitions", PartitionsClaimed, StatesGiven)
+# (handler, call, body, on_reply)
+Ask = Callable[
+    [int, Call[PartitionsClaimed, StatesGiven], PartitionsClaimed, Callable[[StatesGiven | Lost], None]], None
+]
+
+_CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim: some 6 KB.
+_STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far more.
+# How long a request waits for a partition. Its clients' own timeouts are 30 s.
+_WAIT_NS: Final = 20_000_000_000
+# How long an unclaimed state is kept: its new owner has died, and row and files have the same information.
+_KEEP_NS: Final = 5_000_000_000
+# Time for opening logs in one duty cycle; at least one is opened.
+_OPENING_NS: Final = 20_000_000
+
+
+class _Arrival:
+    """A partition that another Handler may hold, and the requests that wait for it here."""
+
+    __slots__ = ("holder", "key", "later_holder", "row_stores", "since_ns", "waiters")
+
+    def __init__(self, key: PartitionKey, holder: int, row_stores: int, since_ns: int) -> None:
+        self.key = key
+        self.holder = holder
+        self.row_stores = row_stores  # As the partition's row was when the holder was asked.
+        self.since_ns = since_ns
+        self.waiters: list[OnReady] = []
+        # If the partition was transferred away and back while we waited: its last owner. A refusal by `holder` then
+        # refers to the time before that.
+        self.later_holder: int | None = None
+
+
+class _Retired(NamedTuple):
+    """The state of a partition that was closed for its next owner."""
+
+    topic_id: bytes
+    state: dict[str, Any]
+    since_ns: int
+
+
+class _Claim:
+    """A claim of another Handler that is not answered completely yet."""
+
+    __slots__ = ("_image", "_left", "_on_reply")
+
+    def __init__(
+        self, image: Callable[[], ClusterImage], count: int, on_reply: OnResult[StatesGiven]
+    ) -> None:
+        self._image = image
+        self._left = count
+        self._on_reply = on_reply
+
+    def give(self, parts: list[StateGiven]) -> None:
+        """Answer for some of its partitions: [topic id, index, state or None]."""
+        self._left -= len(parts)
+        self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
+
+
+class PartitionTransfer:
+    """The partitions that this Handler gives away, and those that it waits for."""
+
+    def __init__(
+        self,
+        *,
+        handler_index: int,
+        image: Callable[[], ClusterImage],
+        partitions: Partitions,
+        ask: Ask,
+        is_linked: Callable[[int], bool],
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._handler_index = handler_index
+        self._image = image
+        self._partitions = partitions
+        self._ask = ask
+        self._is_linked = is_linked
+        self._now_ns = now_ns
+        self._arrivals: dict[PartitionKey, _Arrival] = {}
+        self._retiring: dict[PartitionKey, None] = {}
+        self._retired: dict[PartitionKey, _Retired] = {}
+        self._claims: dict[PartitionKey, list[_Claim]] = {}
+        # The last Handler that denied holding a partition, or was gone, and how the row was when it was asked: if the
+        # row names it and is the same still, the log may be opened from its files. A successor of that Handler that
+        # has opened the log since has published the row anew.
+        self._denied: dict[PartitionKey, tuple[int, int]] = {}
+        self._for_image: list[tuple[int, Callable[[], None]]] = []
+        # To be opened in later duty cycles, and the requests that wait for each.
+        self._deferred: dict[PartitionKey, list[OnReady]] = {}
+        self.is_opening = False  # A log was opened in this duty cycle.
+        self._opens_until_ns = 0
+        self._contained = partitions.containment.kept
+        partitions.before_open = self._before_open
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no partition is being transferred from here or to here."""
+        return not (self._arrivals or self._retiring or self._retired or self._for_image or self._deferred)
+
+    # -- for the APIs ------------------------------------------------------------------------------------------
+
+    def later(self, key: PartitionKey, on_ready: OnReady) -> None:
+        """Call back in a later duty cycle, for work on a partition that takes long: with the time for opening logs."""
+        self._deferred.setdefault(key, []).append(self._contained("what waited for a partition", on_ready))
+        self.is_opening = True
+
+    def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
+        """Call back when a partition that raised PartitionMoving can be asked again; with False when that takes
+        too long."""
+        arrival = self._arrivals.get(key)
+        if arrival is not None:
+            arrival.waiters.append(self._contained("what waited for a partition", on_ready))
+        elif key in self._deferred:
+            self._deferred[key].append(self._contained("what waited for a partition", on_ready))
+        else:
+            on_ready(True)
+
+    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
+        """Call back when our metadata has that version, which another Handler has already."""
+        if self._image().version >= version:
+            on_image()
+        else:
+            self._for_image.append((version, self._contained("what waited for the metadata", on_image)))
+
+    # -- the metadata changed ----------------------------------------------------------------------------------
+
+    def on_moved(self, moved: Iterable[MovedPartition]) -> Callable[[], None]:
+        """Note the transfers that the new placement of partitions requires; return what begins them.
+
+        Nobody is called back here, and nobody may be before it: a request that goes on and touches a partition which
+        has become ours would open it from its files, while its former owner has its state.
+        """
+        claimed: dict[int, list[PartitionKey]] = {}
+        lost: list[PartitionKey] = []
+        for each in moved:
+            key = (each.topic.name, each.partition.index)
+            self._denied.pop(key, None)
+            self._refuse_claims(key, each.topic)  # These claims were made by a former owner.
+            if each.partition.owner != self._handler_index:
+                self._partitions.discard_damage(key)
+                if self._partitions.find(key) is not None:
+                    self._retiring[key] = None
+                lost.append(key)
+            elif key in self._retiring:
+                del self._retiring[key]  # It comes back before it was closed.
+            elif key in self._retired:
+                self._take_back(key)
+            elif key in self._arrivals:
+                self._arrivals[key].later_holder = each.owner_before
+            else:
+                claimed.setdefault(each.owner_before, []).append(key)
+        asks = [ask for holder, keys in claimed.items() for ask in self._await(holder, keys)]
+        return lambda: self._begin(lost, asks)
+
+    def _begin(self, lost: Iterable[PartitionKey], asks: Iterable[Callable[[], None]]) -> None:
+        for key in lost:
+            # Waiting requests find the new owner before any later request does.
+            self._release_waiters(key)
+        self.retire()
+        for ask in asks:
+            ask()
+
+    def on_image(self) -> None:
+        """Continue what waited for this version of the metadata."""
+        while self._for_image and self._for_image[0][0] <= self._image().version:
+            self._for_image.pop(0)[1]()
+
+    def forget(self, topic: TopicImage) -> None:
+        """Drop a deleted topic's states, and call back the requests that wait for its partitions."""
+        for partition in topic.partitions:
+            key = (topic.name, partition.index)
+            self._retired.pop(key, None)
+            self._denied.pop(key, None)
+            if key in self._retiring:
+                del self._retiring[key]
+                self._partitions.abandon(key)
+            self._refuse_claims(key, topic)
+            self._release_waiters(key)
+            self._arrivals.pop(key, None)
+
+    # -- giving away -------------------------------------------------------------------------------------------
+
+    def retire(self) -> None:
+        """Close the retiring partitions that no request waits for. Called again after every round of fdatasync."""
+        for key in list(self._retiring):
+            topic = self._image().topics_by_name[key[0]]
+            state = self._partitions.export(key, topic.topic_id)
+            if state is None:
+                continue  # A request waits for its records to be on the disk.
+            del self._retiring[key]
+            if state:
+                self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
+            self._answer_claims(key, topic)
+
+    def serve_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
+        """Serve another Handler's claim. The caller has made sure that its image is not newer than ours."""
+        claim = _Claim(self._image, len(body.parts), on_reply)
+        parts: list[StateGiven] = []
+        for topic_id, index in body.parts:
+            topic = self._image().topics_by_id.get(topic_id)
+            state = None
+            if topic is not None and topic.partitions[index].owner == body.claimer:
+                key = (topic.name, index)
+                if key in self._retiring or key in self._arrivals:
+                    self._claims.setdefault(key, []).append(claim)
+                    continue
+                retired = self._retired.pop(key, None)
+                state = retired.state if retired is not None else None
+            parts.append((topic_id, index, state))
+            if len(parts) >= _STATES_PER_REPLY:
+                claim.give(parts)
+                parts = []
+        if parts:
+            claim.give(parts)
+
+    def _answer_claims(self, key: PartitionKey, topic: TopicImage) -> None:
+        """Answer the claims of a partition that is closed or has arrived: the first claimant gets its state."""
+        claims = self._claims.pop(key, None)
+        if not claims:
+            return
+        retired = self._retired.pop(key, None)
+        for claim in claims:
+            claim.give([(topic.topic_id, key[1], retired.state if retired is not None else None)])
+            retired = None
+
+    def _refuse_claims(self, key: PartitionKey, topic: TopicImage) -> None:
+        for claim in self._claims.pop(key, ()):
+            claim.give([(topic.topic_id, key[1], None)])
+
+    # -- opening -----------------------------------------------------------------------------------------------
+
+    def _defers(self, key: PartitionKey) -> bool:
+        """Whether a log has to be opened later. Coordinators limit the loading of their logs themselves."""
+        if key in self._deferred:
+            return True  # Others wait for it already, and come first.
+        if not self.is_opening:
+            self.is_opening = True
+            self._opens_until_ns = self._now_ns() + _OPENING_NS
+            return False
+        if key[0] in COORDINATOR_TOPICS or self._now_ns() < self._opens_until_ns:
+            return False
+        self._deferred[key] = []
+        return True
+
+    def go_on_opening(self) -> int:
+        """Open more deferred logs in the next duty cycle; return how many."""
+        self.is_opening = False
+        until_ns = self._now_ns() + _OPENING_NS
+        count = 0
+        while self._deferred and (not count or self._now_ns() < until_ns):
+            key = next(iter(self._deferred))
+            self._release_waiters(key)
+            self._partitions.purgatory.check(key)
+            count += 1
+        if self._deferred:
+            self.is_opening = True
+        return count
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
+        """Raise PartitionMoving while another Handler may have this log open."""
+        if key not in self._arrivals:
+            if self._may_be_held(key, row):
+                # This Handler was restarted: the delta that transferred the partition came before its start.
+                assert row is not None
+                self._claim(row.holder, [key])
+            if key not in self._arrivals and not self._defers(key):
+                self._denied.pop(key, None)
+                return
+        raise PartitionMoving(key, row.start_offset if row else -1, row.high_watermark if row else -1)
+
+    def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
+        """Whether the Handler that the row names must be asked, linked or not: its successor may have the log open, and
+        we may not have read yet that it is there."""
+        if row is None or row.holder in (NOBODY, self._handler_index):
+            return False
+        stores = self._partitions.row_stores(self._image().topics_by_name[key[0]].partitions[key[1]])
+        return self._denied.get(key) != (row.holder, stores)
+
+    def _claim(self, holder: int, keys: list[PartitionKey]) -> None:
+        for ask in self._await(holder, keys):
+            ask()
+
+    def _await(self, holder: int, keys: list[PartitionKey]) -> list[Callable[[], None]]:
+        """Let requests for these partitions wait from now on; return what asks `holder` for their states."""
+        image = self._image()
+        now_ns = self._now_ns()
+        asks: list[Callable[[], None]] = []
+        for start in range(0, len(keys), _CLAIMED_AT_ONCE):
+            asked = _Asked(self.when_image, self._arrived)
+            parts: list[tuple[bytes, int]] = []
+            for key in keys[start : start + _CLAIMED_AT_ONCE]:
+                topic = image.topics_by_name[key[0]]
+                parts.append((topic.topic_id, key[1]))
+                stores = self._partitions.row_stores(topic.partitions[key[1]])
+                arrival = self._arrivals[key] = _Arrival(key, holder, stores, now_ns)
+                asked.arrivals[topic.topic_id, key[1]] = arrival
+            body = PartitionsClaimed(image.version, self._handler_index, parts)
+            asks.append(partial(self._ask, holder, TAKE_PARTITIONS, body, asked))
+        return asks
+
+    def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
+        """A partition has arrived: its holder gave it up, never had it, or died, which leaves row and files."""
+        key = arrival.key
+        if self._arrivals.get(key) is not arrival:
+            return  # The topic was deleted meanwhile.
+        del self._arrivals[key]
+        topic = self._image().topics_by_id[topic_id]
+        partition = topic.partitions[key[1]]
+        is_ours = partition.owner == self._handler_index
+        if state is not None and is_ours:
+            self._import(topic, partition, state)
+        elif state is not None:
+            self._retired[key] = _Retired(topic_id, state, self._now_ns())
+        elif is_ours and self._asks_another(key, partition, arrival):
+            return
+        self._answer_claims(key, topic)
+        for on_ready in arrival.waiters:
+            on_ready(True)
+        self._partitions.purgatory.check(key)
+
+    def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: _Arrival) -> bool:
+        """Whether another Handler than the one that was asked may have it; if so, ask that one."""
+        holder = arrival.later_holder
+        if holder is None:
+            self._denied[key] = arrival.holder, arrival.row_stores
+            row = self._partitions.row(partition)
+            if row is None or not self._may_be_held(key, row):
+                return False
+            holder = row.holder
+        self._claim(holder, [key])
+        claimed = self._arrivals.get(key)
+        if claimed is not None:
+            claimed.waiters = arrival.waiters
+        return claimed is not None
+
+    def _release_waiters(self, key: PartitionKey) -> None:
+        for on_ready in self._deferred.pop(key, ()):
+            on_ready(True)
+        arrival = self._arrivals.get(key)
+        if arrival is not None:
+            waiters, arrival.waiters = arrival.waiters, []
+            for on_ready in waiters:
+                on_ready(True)
+
+    def _import(self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]) -> None:
+        try:
+            self._partitions.import_state(topic, partition, state)
+        except (Corrupt, OSError) as error:
+            # Not fatal: the log is opened from its files at first touch, which reports what is wrong with it.
+            logger.error("transfer of %s-%d: %s", topic.name, partition.index, error)
+
+    def _take_back(self, key: PartitionKey) -> None:
+        retired = self._retired.pop(key)
+        topic = self._image().topics_by_name[key[0]]
+        self._import(topic, topic.partitions[key[1]], retired.state)
+
+    # -- now and then ------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """End waits and drop unclaimed states that are too old. Called once a second."""
+        # A sync that could not start ends its waits, and no round follows that would close these partitions.
+        self.retire()
+        now_ns = self._now_ns()
+        for arrival in list(self._arrivals.values()):
+            if arrival.waiters and now_ns - arrival.since_ns > _WAIT_NS:
+                waiters, arrival.waiters = arrival.waiters, []
+                for on_ready in waiters:
+                    on_ready(False)
+        for key, retired in list(self._retired.items()):
+            partition = self._image().topics_by_id[retired.topic_id].partitions[key[1]]
+            if now_ns - retired.since_ns > _KEEP_NS or not self._is_linked(partition.owner):
+                del self._retired[key]
+                self._partitions.disown(partition)
+
+    def close(self) -> None:
+        """The broker stops: take retired partitions back, so that their logs are closed here. Raises OSError if some
+        are still awaited: then the stop is not a clean one.
+        """
+        for key in list(self._retired):
+            self._take_back(key)
+        if self._arrivals:
+            raise OSError(f"{len(self._arrivals)} partitions were on their way between Handlers")
+
+
+class _Asked:
+    """A claim of this Handler, until its last answer has come."""
+
+    __slots__ = ("_arrived", "_version", "_when_image", "arrivals")
+
+    def __init__(
+        self,
+        when_image: Callable[[int, Callable[[], None]], None],
+        arrived: Callable[[_Arrival, bytes, dict[str, Any] | None], None],
+    ) -> None:
+        self.arrivals: dict[tuple[bytes, int], _Arrival] = {}
+        self._when_image = when_image
+        self._arrived = arrived
+        self._version = 0
+
+    def __call__(self, reply: StatesGiven | Lost) -> None:
+        """Handle an answer. If it is ahead of our image, it waits, and so does everything behind it, even a death."""
+        if isinstance(reply, StatesGiven):
+            self._version = max(self._version, reply.image)
+        self._when_image(self._version, lambda: self._take(reply))
+
+    def _take(self, reply: StatesGiven | Lost) -> None:
+        # The Handler died: the rest is opened from row and files.
+        lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
+        for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
+            arrival = self.arrivals.pop((topic_id, index), None)
+            if arrival is None:
+                continue
+            try:
+                self._arrived(arrival, topic_id, state)
+            # Requests that wait for the partition would wait for ever; a successor of this role claims it again.
+            except Exception as error:
+                raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error
+
+
+def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:
+    """The partitions whose owner differs between two images, for a Handler that missed the deltas between them."""
+    moved: list[MovedPartition] = []
+    for topic_id, topic in after.topics_by_id.items():
+        known = before.topics_by_id.get(topic_id)
+        if known is None:
+            continue
+        # The topic may have more partitions now.
+        for old, new in zip(known.partitions, topic.partitions, strict=False):
+            if old.owner != new.owner:
+                moved.append(MovedPartition(topic, new, old.owner))
+    return moved

@@ -1,0 +1,256 @@
+"""The request log: one JSON line for each request that was answered, after Kafka's kafka.request.logger.
+
+Each Handler writes a file of its own, `requests-handler-N.log`: one writer for every file, as everywhere in kproc, so
+that lines need no bound (PIPE_BUF) and the file can be renamed by whoever writes it. At kproc.request.log.bytes it
+becomes `.1`, over the one before: the log never takes more than twice that much for each Handler. It is not synced,
+and a full disk costs lines, not requests.
+
+Values of AlterConfigs and IncrementalAlterConfigs that may be secret are hidden, as by Kafka: those of type PASSWORD,
+and those of names that nobody knows. So are the secrets of delegation tokens, the tokens of logins, and salted
+passwords. Record batches, other long bytes, and requests above 16 KiB are logged as their size.
+Switched by the dynamic broker config kproc.request.log: off, all, or slow (kproc.slow.request.log.ms and above).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
+from kproc.broker.config import SETTINGS, Config
+from kproc.broker.config.dynamic import split_listener_key
+from kproc.broker.request.context import Endpoint
+from kproc.broker.request.dispatch import after_header_tags
+from kproc.broker.request.request import HandlerRequest
+from kproc.common.errors import ProtocolError
+from kproc.common.printable import printable_json
+from kproc.wire import codec
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey, first_flexible
+
+logger = logging.getLogger(__name__)
+
+OFF, ALL, SLOW = "off", "all", "slow"
+HIDDEN: Final = "[hidden]"
+_BYTES_SHOWN_MAX: Final = 16  # A topic id. What is longer is records, or metadata of a client's own.
+# A request is decoded for the log in one step. A larger one is logged as its size.
+_BODY_SHOWN_MAX: Final = 16 << 10
+_ALTERS: Final = (int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS))
+_WITH_TOKENS: Final = (int(ApiKey.RENEW_DELEGATION_TOKEN), int(ApiKey.EXPIRE_DELEGATION_TOKEN))
+_AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
+_ALTER_USERS: Final = int(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
+_TOPIC, _BROKER = 2, 4
+_SECRETS: Final = ("password", "secret", "sasl.jaas.config", "ssl.keystore.key", "ssl.keystore.certificate.chain",
+                   "ssl.truststore.certificates")  # fmt: skip
+_NS_PER_MS: Final = 1_000_000
+
+
+class RequestLog:
+    """One per Handler; made when the request log is switched on."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bytes_max: int,
+        slow_ms: int,
+        now_ns: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._slow_ms = slow_ms
+        self.now_ns = now_ns
+        self._wall_ms = wall_ms
+        self._lines: list[bytes] = []
+        self._failures = 0
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        self._size = os.fstat(self._fd).st_size
+
+    def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
+        """Add the line of an answered request; it is written at the end of the duty cycle."""
+        total_ns = self.now_ns() - request.begun_ns
+        if total_ns < self._slow_ms * _NS_PER_MS:
+            return
+        line = {
+            "timeMs": self._wall_ms(),
+            "isForwarded": False,
+            "requestHeader": {
+                "requestApiKey": request.api_key,
+                "requestApiKeyName": _api_name(request.api_key),
+                "requestApiVersion": request.api_version,
+                "correlationId": request.correlation_id,
+                "clientId": (request.client_id_bytes or b"").decode("utf-8", "replace"),
+            },
+            "request": request.shown,
+            "response": outcome,
+            "responseBytes": response_bytes,
+            "connection": str(request.connection_id),
+            "clientAddress": request.client_address,
+            "totalTimeMs": total_ns / _NS_PER_MS,
+            "throttleTimeMs": request.throttle_ms,
+            "securityProtocol": request.endpoint.protocol,
+            "principal": str(request.principal),
+            "listener": request.endpoint.name,
+        }
+        self._lines.append(printable_json(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)))
+
+    def flush(self) -> None:
+        """Write the added lines."""
+        if not self._lines:
+            return
+        text, self._lines = b"".join(self._lines), []
+        try:
+            if self._size and self._size + len(text) > self._bytes_max:
+                self._rotate()
+            self._size += os.write(self._fd, text)
+        except OSError as error:
+            self._failures += 1
+            if self._failures == 1:
+                logger.error("the request log cannot be written, lines are lost: %s", error)
+
+    def close(self) -> None:
+        self.flush()
+        os.close(self._fd)
+
+    def _rotate(self) -> None:
+        os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        old = self._fd
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        os.close(old)
+        self._size = 0
+
+
+class LoggedRequest(HandlerRequest):
+    """A request that records its answer. Used instead of HandlerRequest while the log is on."""
+
+    __slots__ = ("_log", "begun_ns", "client_address", "endpoint", "shown")
+
+    _log: RequestLog
+    client_address: str
+    endpoint: Endpoint  # The listener can be gone when the request is answered.
+    shown: Any
+    begun_ns: int
+
+    def begin(self, log: RequestLog, body: memoryview | None) -> None:
+        """Store what the line will show, because the frame's bytes are gone later. None: the header is incomplete."""
+        self._log = log
+        self.client_address = self.client_host
+        self.endpoint = self.services.endpoints[self.listener_index]
+        self.begun_ns = log.now_ns()
+        self.shown = loggable(self.api_key, self.api_version, body) if body is not None else None
+
+    def send(self, frame: bytes) -> None:
+        super().send(frame)
+        self._log.add(self, "Send", len(frame))
+
+    def send_parts(self, parts: list[bytes | FileRange]) -> None:
+        super().send_parts(parts)
+        size = sum(len(part) if isinstance(part, bytes) else part.length for part in parts)
+        self._log.add(self, "Send", size)
+
+    def no_op(self) -> None:
+        super().no_op()
+        self._log.add(self, "NoOp", 0)
+
+    def close(self) -> None:
+        super().close()
+        self._log.add(self, "CloseConnection", 0)
+
+
+def loggable(api_key: int, version: int, body: memoryview) -> Any:
+    """The fields of a request, without secrets; None for a request that cannot be decoded, the size of a large one."""
+    if len(body) > _BODY_SHOWN_MAX:
+        return {"sizeInBytes": len(body)}
+    try:
+        if version >= first_flexible(api_key):
+            body = after_header_tags(body)
+        fields = codec.decode_request(api_key, version, body)
+    except (ProtocolError, KeyError, ValueError):
+        return None
+    return _plain(hide_secrets(api_key, fields))
+
+
+def hide_secrets(api_key: int, fields: Any) -> Any:
+    """A copy of the fields without values that may be secret; the same object if there are none."""
+    if api_key == _AUTHENTICATE:
+        return {**fields, "auth_bytes": HIDDEN}
+    if api_key == _ALTER_USERS:
+        rows = [{**row, "salted_password": HIDDEN} for row in fields["upsertions"]]
+        return {**fields, "upsertions": rows}
+    if api_key in _WITH_TOKENS:
+        return {**fields, "hmac": HIDDEN}
+    if api_key not in _ALTERS:
+        return fields
+    return {**fields, "resources": [_hide(resource) for resource in fields["resources"]]}
+
+
+def _hide(resource: dict[str, Any]) -> dict[str, Any]:
+    kind = resource["resource_type"]
+    configs = [
+        each if each["value"] is None or _is_harmless(kind, each["name"]) else {**each, "value": HIDDEN}
+        for each in resource["configs"]
+    ]
+    return {**resource, "configs": configs}
+
+
+def _is_harmless(resource_type: int, name: str) -> bool:
+    """Whether we know a config, and that it holds no secret."""
+    if resource_type == _TOPIC:
+        return name in TOPIC_CONFIGS
+    if resource_type != _BROKER:
+        return False
+    plain = split_listener_key(name)[1]
+    return plain in SETTINGS and not any(word in plain for word in _SECRETS)
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON can hold it."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex() if len(value) <= _BYTES_SHOWN_MAX else {"sizeInBytes": len(value)}
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return _plain(msgspec.to_builtins(value))
+
+
+def _api_name(api_key: int) -> str:
+    try:
+        return ApiKey(api_key).name
+    except ValueError:
+        return str(api_key)
+
+
+def open_request_log(
+    config: Config,
+    settings: Callable[[str], str | None],
+    handler_index: int,
+    *,
+    now_ns: Callable[[], int],
+    wall_ms: Callable[[], int],
+) -> RequestLog | None:
+    """The request log by the settings in force, or None if it is off."""
+    mode = settings("kproc.request.log")
+    if mode == OFF:
+        return None
+    directory = Path(config.kproc_request_log_dir or config.log_dirs)
+    try:
+        return RequestLog(
+            directory / f"requests-handler-{handler_index}.log",
+            bytes_max=config.kproc_request_log_bytes,
+            slow_ms=int(settings("kproc.slow.request.log.ms") or 0) if mode == SLOW else 0,
+            now_ns=now_ns,
+            wall_ms=wall_ms,
+        )
+    except OSError as error:
+        logger.error("the request log cannot be opened: %s", error)
+        return None

@@ -1,0 +1,195 @@
+"""The arena: large frames, received straight into shared memory and passed on by reference.
+
+    | warm: pages stay allocated | cold: pages come with the bytes, go back to the kernel at free() |
+    0                            warm_bytes                                                 capacity
+
+Owned by the sending agent: it alone allocates and frees; a peer reads (and stamps batches in) the blocks
+whose offsets it was sent, until its answer says that it has finished. Blocks are whole pages, taken first-fit
+by address. That fills the arena from its low end, so keeping the first `warm_bytes` allocated is all it takes
+to spare steady traffic the page faults: 1 MB copied into fresh pages and given back costs 404 us, into warm
+pages 21 us (measured).
+
+An arena is never reset. When the reader dies, what it was lent is freed after it was reaped; when the owner
+dies, its successor makes a new one of a new generation and this one lives until the last view of it is gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final, Self
+
+from kproc.broker.ipc.layout import PAGE_BYTES, align
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.common.errors import FatalError
+
+# Sixteen 1 MB frames in work at a time: more than two cores keep up with. trim() returns them when idle.
+WARM_BYTES: Final = 16 << 20
+
+
+class Arena:
+    """The owner's side. One per agent that sends large frames."""
+
+    __slots__ = (
+        "_data",
+        "_free_lengths",
+        "_free_starts",
+        "_lent",
+        "_warm_bytes",
+        "capacity",
+        "free_count",
+        "lent_bytes",
+        "region",
+    )
+
+    def __init__(self, region: Region, warm_bytes: int) -> None:
+        self.region = region
+        self.capacity = align(region.payload_bytes, PAGE_BYTES)
+        self._data = region.view
+        self._warm_bytes = align(warm_bytes, PAGE_BYTES)
+        # Free runs by address, as two lists: never adjacent, never empty.
+        self._free_starts = [0]
+        self._free_lengths = [self.capacity]
+        self._lent: dict[int, int] = {}
+        self.lent_bytes = 0
+        self.free_count = 0  # Calls of `free`. A caller that found no room compares it before it tries again.
+
+    @classmethod
+    def create(cls, capacity: int, generation: int, *, warm_bytes: int = WARM_BYTES) -> Self:
+        """Make an arena; address space only, memory comes with the bytes that are received."""
+        payload_bytes = align(capacity, PAGE_BYTES)
+        return cls(Region.create(RegionKind.ARENA, payload_bytes, generation, is_sparse=True), warm_bytes)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to hand to readers."""
+        return self.region.fd
+
+    @property
+    def generation(self) -> int:
+        return self.region.generation
+
+    def allocate(self, length: int) -> int | None:
+        """The offset of a block of at least `length` bytes, or None if no free run is long enough now."""
+        assert length > 0, length
+        need = (length + PAGE_BYTES - 1) & -PAGE_BYTES
+        starts, lengths = self._free_starts, self._free_lengths
+        place = next((place for place, room in enumerate(lengths) if room >= need), -1)
+        if place < 0:
+            return None
+        offset = starts[place]
+        if lengths[place] == need:
+            del starts[place], lengths[place]
+        else:
+            starts[place] = offset + need
+            lengths[place] -= need
+        self._lent[offset] = need
+        self.lent_bytes += need
+        return offset
+
+    def grow(self, offset: int, length: int, filled: int) -> int | None:
+        """Make a block at least `length` bytes long and return its offset, or None if there is no room for that.
+
+        It stays where it is if the pages behind it are free. Otherwise its first `filled` bytes are copied. No view of
+        the block may be held.
+        """
+        old = self._lent[offset]
+        more = ((length + PAGE_BYTES - 1) & -PAGE_BYTES) - old
+        if more <= 0:
+            return offset
+        starts, lengths = self._free_starts, self._free_lengths
+        place = bisect_left(starts, offset)
+        if place < len(starts) and starts[place] == offset + old and lengths[place] >= more:
+            if lengths[place] == more:
+                del starts[place], lengths[place]
+            else:
+                starts[place] += more
+                lengths[place] -= more
+            self._lent[offset] = old + more
+            self.lent_bytes += more
+            return offset
+        moved = self.allocate(length)
+        if moved is not None:
+            self._data[moved : moved + filled] = self._data[offset : offset + filled]
+            self.free(offset)
+        return moved
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """The first `length` bytes of an allocated block, writable: what recv_into() fills."""
+        assert 0 <= length <= self._lent.get(offset, -1), (offset, length)
+        return self._data[offset : offset + length]
+
+    def free(self, offset: int) -> None:
+        """Free a block. No view of it may be held; freeing it twice is a bug."""
+        assert offset in self._lent, f"no block is lent at {offset}"
+        length = self._lent.pop(offset)
+        self.lent_bytes -= length
+        self.free_count += 1
+        end = offset + length
+        # While the block is still ours: once it is in a free run, it may be filled again.
+        if end > self._warm_bytes:
+            cold = max(offset, self._warm_bytes)
+            self.region.give_back(cold, end - cold)
+        starts, lengths = self._free_starts, self._free_lengths
+        place = bisect_left(starts, offset)
+        if place < len(starts) and starts[place] == end:
+            length += lengths[place]
+            del starts[place], lengths[place]
+        if place and starts[place - 1] + lengths[place - 1] == offset:
+            lengths[place - 1] += length
+        else:
+            starts.insert(place, offset)
+            lengths.insert(place, length)
+
+    def trim(self) -> None:
+        """Give the warm pages that are free back too: for an agent that has been idle for a while."""
+        for start, length in zip(self._free_starts, self._free_lengths, strict=True):
+            end = min(start + length, self._warm_bytes)
+            if start < end:
+                self.region.give_back(start, end - start)
+
+    def free_bytes(self) -> int:
+        return self.capacity - self.lent_bytes
+
+    def lent_count(self) -> int:
+        """Blocks that readers hold."""
+        return len(self._lent)
+
+    def resident_bytes(self) -> int:
+        """Memory in use, warm pages included."""
+        return self.region.resident_bytes()
+
+    def close(self) -> bool:
+        """False if a view is still held; see Region.close."""
+        self._data.release()
+        return self.region.close()
+
+
+class ArenaReader:
+    """A peer's side: views of blocks by the offsets and lengths it was sent, which are checked."""
+
+    __slots__ = ("_capacity", "_data", "region")
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self._data = region.view
+        self._capacity = region.payload_bytes
+
+    @classmethod
+    def attach(cls, fd: int, *, generation: int | None = None) -> Self:
+        """Take over a received descriptor, or raise RegionMismatch and leave it with the caller."""
+        return cls(Region.attach(fd, kind=RegionKind.ARENA, generation=generation))
+
+    @property
+    def generation(self) -> int:
+        return self.region.generation
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """The bytes of a block, writable so that batches can be stamped in place."""
+        if offset < 0 or length < 0 or offset + length > self._capacity:
+            raise FatalError(f"block of {length} bytes at {offset} lies outside an arena of {self._capacity}")
+        return self._data[offset : offset + length]
+
+    def close(self) -> None:
+        """End the mapping; a view that is still held keeps the memory until it is dropped."""
+        self._data.release()
+        self.region.close()

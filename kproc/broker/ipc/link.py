@@ -1,0 +1,37 @@
+"""A link: two rings in one region, one for each direction between two processes.
+
+    payload:  | ring 0: first end -> second end | ring 1: second end -> first end |
+
+Whoever makes the region says which agent is the first end; each calls its own function below once.
+"""
+
+from __future__ import annotations
+
+from kproc.broker.ipc.layout import ring_bytes
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
+
+
+def create_link(first_capacity: int, second_capacity: int, generation: int) -> Region:
+    """Make a link; capacities in bytes of what the first end sends and of what the second end sends."""
+    first_bytes = ring_bytes(first_capacity)
+    region = Region.create(RegionKind.LINK, first_bytes + ring_bytes(second_capacity), generation)
+    try:
+        format_ring(region, 0, first_capacity)
+        format_ring(region, first_bytes, second_capacity)
+    except ValueError:
+        region.close()
+        raise
+    return region
+
+
+def open_first_end(region: Region) -> tuple[RingProducer, RingConsumer]:
+    """The rings as the first end sees them."""
+    producer = RingProducer(region, 0)
+    return producer, RingConsumer(region, ring_bytes(producer.capacity))
+
+
+def open_second_end(region: Region) -> tuple[RingProducer, RingConsumer]:
+    """The rings as the second end sees them."""
+    consumer = RingConsumer(region, 0)
+    return RingProducer(region, ring_bytes(consumer.capacity)), consumer

@@ -1,0 +1,229 @@
+"""Regions: sealed, anonymous shared memory that is handed over by descriptor.
+
+A region is a memfd, never a named segment: nothing to unlink, nothing for Python's resource tracker to unlink
+by mistake, no 64 MiB limit of a container's /dev/shm, and the kernel frees it with its last user, killed or
+not. It is sealed SHRINK | GROW | SEAL, so that no peer can cut the memory off under a reader (SIGBUS). Not
+WRITE (refused while it is mapped) and not FUTURE_WRITE (it would forbid later attachment).
+
+A region is never reset. When one side of it dies, both get a new region of a new generation; what the dead
+process left half-written in the old one is nobody's business any more.
+
+Forked children inherit mappings together with a hidden descriptor that `mmap` keeps. A child which closes the
+descriptors it was not meant to have must not destroy such an mmap object later: that closes the number again,
+whatever it stands for by then. So a region is mapped only when first looked into: a supervisor that makes
+regions and hands them out never maps them. One that does must `close()` them in the child first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, Self
+
+from kproc.broker.ipc.layout import LAYOUT_VERSION, PAGE_BYTES, REGION_HEADER, REGION_MAGIC, WORD_BYTES, align
+from kproc.broker.ipc.words import cast_words
+from kproc.common.errors import FatalError
+
+SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_HEADER: Final = struct.Struct(f"={len(REGION_HEADER.words)}Q")
+_WORD: Final = struct.Struct("=Q")
+assert list(REGION_HEADER.word) == ["magic", "version", "kind", "generation", "payload_bytes", "is_sparse"]
+assert list(REGION_HEADER.word.values()) == list(range(6)), "the header is packed as one struct"
+
+
+class RegionKind(IntEnum):
+    """What a payload holds. Append; never reuse a number."""
+
+    LINK = 1
+    ARENA = 2
+    SLAB = 3
+    TABLE = 4
+
+
+class RegionMismatch(FatalError):
+    """The descriptor is not the region that was expected: another version, kind, generation or size."""
+
+
+class Region:
+    """One process's hold on one region: its descriptor and, once looked into, its mapping.
+
+    The process that makes it keeps `fd` as long as it may have to hand the region out; one that attaches may
+    call `close_fd()` at once. `close()` ends both.
+    """
+
+    def __init__(self, fd: int, kind: int, generation: int, payload_bytes: int, *, is_sparse: bool) -> None:
+        self.fd = fd
+        self.kind = kind
+        self.generation = generation
+        self.payload_bytes = payload_bytes
+        self._is_sparse = is_sparse
+        self._map: mmap.mmap | None = None
+        self._is_closed = False
+        # Released in reverse at close(): an mmap refuses to unmap under a view, and that BufferError would
+        # hide the error that made us close.
+        self._views: list[memoryview] = []
+        self._closers: list[Callable[[], None]] = []
+        self._view: memoryview | None = None
+        self._words: memoryview | None = None
+
+    @classmethod
+    def create(cls, kind: int, payload_bytes: int, generation: int, *, is_sparse: bool = False) -> Self:
+        """Make a region; its payload is zeros.
+
+        Its pages are allocated now, so that a host out of memory refuses here and not with SIGBUS in a hot
+        loop, except in a sparse one, whose pages come with the first touch.
+        """
+        assert payload_bytes > 0, payload_bytes
+        assert generation >= 0, generation
+        total_bytes = PAGE_BYTES + align(payload_bytes, PAGE_BYTES)
+        fd = -1
+        try:
+            fd = os.memfd_create(f"kproc-{int(kind)}-{generation}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, total_bytes)
+            os.posix_fallocate(fd, 0, PAGE_BYTES if is_sparse else total_bytes)
+            # Before anybody else can see it, so a plain write will do.
+            header = (REGION_MAGIC, LAYOUT_VERSION, kind, generation, payload_bytes, is_sparse)
+            os.pwrite(fd, _HEADER.pack(*header), 0)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise FatalError(f"cannot make a region of {payload_bytes} bytes: {error}") from error
+        return cls(fd, int(kind), generation, payload_bytes, is_sparse=is_sparse)
+
+    @classmethod
+    def attach(cls, fd: int, *, kind: int | None = None, generation: int | None = None) -> Self:
+        """Take over a received descriptor, or raise RegionMismatch and leave it open with the caller."""
+        # All checks go through the descriptor: mapped, a file that can shrink would end us by SIGBUS.
+        try:
+            seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+            size = os.fstat(fd).st_size
+            head = os.pread(fd, _HEADER.size, 0)
+        except OSError as error:
+            raise RegionMismatch(f"descriptor {fd} is not a region: {error}") from error
+        if len(head) != _HEADER.size:
+            raise RegionMismatch(f"descriptor {fd} is not a region: it holds {size} bytes")
+        magic, version, found_kind, found_generation, payload_bytes, is_sparse = _HEADER.unpack(head)
+        if magic != REGION_MAGIC:
+            raise RegionMismatch(f"descriptor {fd} is not a region: magic {magic:#x}")
+        if version != LAYOUT_VERSION:
+            raise RegionMismatch(f"region of layout version {version}, this process has {LAYOUT_VERSION}")
+        if seals & SEALS != SEALS:
+            raise RegionMismatch(f"region is not sealed: seals {seals:#x}, expected {SEALS:#x}")
+        if size != PAGE_BYTES + align(payload_bytes, PAGE_BYTES) or not payload_bytes:
+            raise RegionMismatch(f"region of {size} bytes claims a payload of {payload_bytes}")
+        if kind is not None and found_kind != kind:
+            raise RegionMismatch(f"region of kind {found_kind}, expected {int(kind)}")
+        if generation is not None and found_generation != generation:
+            raise RegionMismatch(f"region of generation {found_generation}, expected {generation}")
+        return cls(fd, found_kind, found_generation, payload_bytes, is_sparse=bool(is_sparse))
+
+    def _mapped(self) -> mmap.mmap:
+        if self._map is None:
+            assert not self._is_closed, "the region was closed"
+            flags = mmap.MAP_SHARED if self._is_sparse else mmap.MAP_SHARED | mmap.MAP_POPULATE
+            try:
+                self._map = mmap.mmap(self.fd, 0, flags=flags)
+            except OSError as error:
+                raise FatalError(f"cannot map a region of {self.payload_bytes} bytes: {error}") from error
+        return self._map
+
+    def carve(self, offset: int, length: int) -> memoryview:
+        """A writable view of a part of the payload; it ends with the region, or earlier if released."""
+        if offset < 0 or length < 0 or offset + length > self.payload_bytes:
+            raise FatalError(f"{length} bytes at {offset} lie outside a payload of {self.payload_bytes}")
+        with memoryview(self._mapped()) as whole:
+            part = whole[PAGE_BYTES + offset : PAGE_BYTES + offset + length]
+        self._views.append(part)
+        return part
+
+    def carve_words(self, offset: int, count: int) -> memoryview:
+        """`carve`, as shared words."""
+        assert offset % WORD_BYTES == 0, offset
+        words = cast_words(self.carve(offset, count * WORD_BYTES))
+        self._views.append(words)
+        return words
+
+    @property
+    def view(self) -> memoryview:
+        """The whole payload as bytes. Bind it once; not for hot loops."""
+        if self._view is None:
+            self._view = self.carve(0, self.payload_bytes)
+        return self._view
+
+    @property
+    def words(self) -> memoryview:
+        """The whole words of the payload. Bind it once; not for hot loops."""
+        if self._words is None:
+            self._words = self.carve_words(0, self.payload_bytes // WORD_BYTES)
+        return self._words
+
+    def write_word(self, offset: int, value: int) -> None:
+        """Store a word while nobody else has the region: through the descriptor, so without mapping it."""
+        assert offset % WORD_BYTES == 0, offset
+        assert 0 <= offset < self.payload_bytes, offset
+        os.pwrite(self.fd, _WORD.pack(value), PAGE_BYTES + offset)
+
+    def read_word(self, offset: int) -> int:
+        """Read a shared word through the descriptor: for a process that reads seldom and must not map the region."""
+        assert offset % WORD_BYTES == 0, offset
+        assert 0 <= offset < self.payload_bytes, offset
+        value: int = _WORD.unpack(os.pread(self.fd, WORD_BYTES, PAGE_BYTES + offset))[0]
+        return value
+
+    def give_back(self, offset: int, length: int) -> None:
+        """Return whole pages of the payload to the kernel; they read as zeros from now on."""
+        assert offset % PAGE_BYTES == 0, offset
+        assert length % PAGE_BYTES == 0, length
+        assert 0 <= offset <= offset + length <= align(self.payload_bytes, PAGE_BYTES), (offset, length)
+        if length:
+            self._mapped().madvise(mmap.MADV_REMOVE, PAGE_BYTES + offset, length)
+
+    def resident_bytes(self) -> int:
+        """Memory that the region takes, mapped here or not; what PSS alone does not show."""
+        return os.fstat(self.fd).st_blocks * 512
+
+    def before_close(self, closer: Callable[[], None]) -> None:
+        """Have `closer` called by close(), to release views that it alone knows."""
+        self._closers.append(closer)
+
+    def close_fd(self) -> None:
+        """Close the descriptor but keep the mapping: this process will not pass the region on."""
+        if self.fd >= 0:
+            self._mapped()
+            os.close(self.fd)
+            self.fd = -1
+
+    def close(self) -> bool:
+        """Release everything. False if a view is still held: then the memory is freed with the last one."""
+        if self._is_closed:
+            return self._map is None
+        self._is_closed = True
+        self._view = self._words = None
+        while self._closers:
+            self._closers.pop()()
+        while self._views:
+            self._views.pop().release()
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        if self._map is None:
+            return True
+        held, self._map = self._map, None
+        try:
+            held.close()
+        except BufferError:
+            # A lent view outlives us, on purpose: its holder must be able to finish with it. The mapping is
+            # reference-counted by its views, so the kernel gets it back when the last of them is dropped.
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""The slab: one shared-memory row per role instance, written only by that role, read by anybody.
+
+    region payload:  | spec crc u64 | row 0: 128 words | row 1: 128 words | ... | counts and timings of requests.py |
+    row:             | sleeping | pid | reserved x 6 | one word per declared metric |
+
+The sleeping word is how producers learn whether the role must be woken (ipc/wait.py). A row belongs to one
+AgentId for the life of the broker; a restarted role takes its row over and its counters go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kproc.broker.metrics import requests
+from kproc.broker.metrics.histogram import Histogram
+from kproc.broker.metrics.requests import REQUEST_WORDS, Count, Counts, Timings
+from kproc.broker.metrics.spec import METRICS, SLOT, SPEC_CRC
+from kproc.common.errors import FatalError
+
+ROW_WORDS: Final = 128
+SLEEPING_WORD: Final = 0
+PID_WORD: Final = 1
+METRIC_WORD: Final = 8
+ROWS_MAX: Final = 1024  # 1 MiB of address space; only rows in use cost memory.
+_HEAD_WORDS: Final = 8
+_PAGE_WORDS: Final = 512
+REQUESTS_WORD: Final = -(-(_HEAD_WORDS + ROWS_MAX * ROW_WORDS) // _PAGE_WORDS) * _PAGE_WORDS
+SLAB_BYTES: Final = 8 * (REQUESTS_WORD + REQUEST_WORDS)  # 239 MB of address space.
+assert METRIC_WORD + len(METRICS) <= ROW_WORDS, "the slab's rows are too short for the metric table"
+
+
+class Slab:
+    """All rows, over the words of one shared region (or of plain memory, for threads)."""
+
+    def __init__(self, words: memoryview, *, is_new: bool) -> None:
+        self.words = words
+        if is_new:
+            words[0] = SPEC_CRC
+        elif words[0] != SPEC_CRC:
+            raise FatalError("the metrics slab was made by another version of kproc")
+
+    @staticmethod
+    def row_word(row: int) -> int:
+        """The index of the row's first word."""
+        return _HEAD_WORDS + row * ROW_WORDS
+
+    @staticmethod
+    def metric_word(row: int, name: str) -> int:
+        """The index of the word that holds one metric of a row."""
+        return Slab.row_word(row) + METRIC_WORD + SLOT[name]
+
+    def read(self, row: int) -> dict[str, int]:
+        """All metrics of one row by name; words are read one by one and are not of one instant."""
+        start = self.row_word(row) + METRIC_WORD
+        return {name: self.words[start + slot] for name, slot in SLOT.items()}
+
+    def read_one(self, row: int, name: str) -> int:
+        """One metric of a row."""
+        return int(self.words[self.metric_word(row, name)])
+
+    def counts(self, part: int) -> Counts:
+        """The writer's side of a role's counts of requests and connections; for that role alone."""
+        return Counts(self.words, REQUESTS_WORD, part)
+
+    def timings(self, processor: int) -> Timings:
+        """The writer's side of a Processor's histograms; for that Processor alone."""
+        return Timings(self.words, REQUESTS_WORD, processor)
+
+    def read_counts(self, part: int) -> Iterator[Count]:
+        """What a role has counted of requests and connections."""
+        return requests.read_counts(self.words, REQUESTS_WORD, part)
+
+    def read_timings(self, processor: int, into: dict[int, list[Histogram]]) -> None:
+        """Add what a Processor has timed to histograms by API key."""
+        requests.read_timings(self.words, REQUESTS_WORD, processor, into)
+
+    def pid(self, row: int) -> int:
+        return int(self.words[self.row_word(row) + PID_WORD])
+
+
+class MetricsRow:
+    """The writer's side of one row: count in attributes of `values`, store them all at once."""
+
+    def __init__(self, slab: Slab, row: int, pid: int) -> None:
+        self.slab = slab
+        start = slab.row_word(row)
+        self._words = slab.words
+        self._start = start + METRIC_WORD
+        self.sleeping_word = start + SLEEPING_WORD
+        slab.words[start + PID_WORD] = pid
+        # Counters go on over a restart; gauges are set again by the next store.
+        self.values = [int(slab.words[self._start + slot]) for slot in range(len(METRICS))]
+
+    def store(self) -> None:
+        """Publish every value; called about ten times a second, not per request."""
+        words, start = self._words, self._start
+        for slot, value in enumerate(self.values, start):
+            words[slot] = value
+
+    def store_one(self, slot: int) -> None:
+        """Publish one value at once, for who reads it as a shared count."""
+        self._words[self._start + slot] = self.values[slot]
+
+    def sum_elsewhere(self, name: str, rows: Iterable[int]) -> int:
+        """The sum of one metric over other roles' rows."""
+        words = self._words
+        return sum(words[Slab.metric_word(row, name)] for row in rows)

@@ -1,0 +1,279 @@
+"""BrokerFigures: the figures of topics, logs and consumer groups, gathered from the Handlers for each scrape.
+
+Handlers count in their own memory. The controller asks all of them; for one that does not answer in time the last
+figures are shown. Starts and ends of logs are in the shared table. The size of a log that no Handler has opened is read
+from the disk, once. The number of series is bounded: the first topics, partitions and groups get series of their own
+and keep them until they are deleted, the others share one, and `left_out` says how many they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from kproc.broker.calls.call_links import AskHandler
+from kproc.broker.calls.calls import Call, FromImage, Lost, Reply
+from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kproc.broker.observe.known_ends import KnownEnds
+from kproc.broker.observe.log_dir_usage import log_bytes
+from kproc.broker.role.partition_table import PartitionTable
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
+
+TOPICS_MAX: Final = 1000
+PARTITIONS_MAX: Final = 1000
+GROUPS_MAX: Final = 1000
+GROUP_TOPICS_MAX: Final = 1000
+GROUP_PARTITIONS_MAX: Final = 1000
+# In the reply of one Handler.
+REPORTED_GROUPS_MAX: Final = 10_000
+REPORTED_OFFSETS_MAX: Final = 100_000
+_PATIENCE_NS: Final = 2 * NS_PER_S
+_LOOKED_UP_AT_ONCE: Final = 64
+_NEVER_MS: Final = 1 << 40
+
+Key = TypeVar("Key")
+Sizes = dict[tuple[str, int], tuple[int, int]]  # Bytes and segments, by topic and partition.
+NO_TRAFFIC: Final = (0, 0, 0, 0)
+
+
+class ShownKeys(Generic[Key]):
+    """The keys that have a series of their own: the first ones, until they are deleted."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken: set[Key] = set()
+        self.left_out = 0
+
+    def admit(self, key: Key) -> bool:
+        """Whether `key` has a series of its own; it gets one if there is room."""
+        if key not in self._taken and len(self._taken) < self._limit:
+            self._taken.add(key)
+        return key in self._taken
+
+    def choose(self, keys: Collection[Key]) -> list[Key]:
+        """The keys among `keys`, in their order, that have a series of their own."""
+        self._taken.intersection_update(keys)
+        answer = [key for key in keys if self.admit(key)]
+        self.left_out = len(keys) - len(answer)
+        return answer
+
+
+class Group(NamedTuple):
+    """One consumer group: its committed offsets by topic and partition."""
+
+    id: str  # Shortened, if it is long.
+    state: str
+    members: int
+    offsets: Mapping[str, Mapping[int, int]]
+
+
+class HandlerFigures(Reply):
+    """Those of one Handler."""
+
+    since: int  # When it began to count, in ns.
+    traffic: dict[str, list[int]]  # By topic: bytes in, records in, bytes out, fetches.
+    sizes: dict[str, list[int]]  # By topic: index, bytes, segments of a log, of the next log ...
+    offline: int
+    groups: list[Group]
+    more_groups: dict[str, int]  # By state, how many were left out of `groups`.
+
+
+FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, HandlerFigures)
+
+
+class BrokerFigures:
+    """One per role that answers scrapes."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        directory: Path,
+        image: Callable[[], ClusterImage],
+        table: PartitionTable,
+        ask: AskHandler,
+        known_ends: KnownEnds,
+    ) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._image = image
+        self._table = table
+        self._ask = ask
+        self._known_ends = known_ends
+        self._replies: dict[int, HandlerFigures] = {}  # The last reply of each Handler.
+        self._totals: dict[str, list[int]] = {}
+        self.others = [0, 0, 0, 0]  # Traffic of the topics without a series of their own.
+        self._untouched: dict[tuple[bytes, int], int] = {}  # Bytes of the logs that no Handler has opened.
+        self._looked_up_version = -1
+        self._looking: Iterator[None] = iter(())
+        self._is_looking = False
+        self._asked: set[int] = set()
+        self._waiting: list[Callable[[], None]] = []
+        self._until_ns = 0
+        self.topics: ShownKeys[str] = ShownKeys(TOPICS_MAX)
+        self.partitions: ShownKeys[tuple[str, int]] = ShownKeys(PARTITIONS_MAX)
+        self.group_ids: ShownKeys[str] = ShownKeys(GROUPS_MAX)
+        self.group_topics: ShownKeys[tuple[str, str]] = ShownKeys(GROUP_TOPICS_MAX)
+        self.group_partitions: ShownKeys[tuple[str, str, int]] = ShownKeys(GROUP_PARTITIONS_MAX)
+
+    # -- gathering ---------------------------------------------------------------------------------------------
+
+    def gather(self, then: Callable[[], None]) -> None:
+        """Ask every Handler; call back when all have answered or two seconds are over. `work` drives it."""
+        self._waiting.append(then)
+        if len(self._waiting) > 1:
+            return
+        self._until_ns = self._clock.now_ns() + _PATIENCE_NS
+        self._looking, self._is_looking = self._look_untouched_up(), True
+        self._known_ends.refresh()
+        image = self._image()
+        for index in range(image.handler_count):
+            if index not in self._asked:  # A Handler that hangs is asked again only after it has answered.
+                self._asked.add(index)
+                self._ask(index, FIGURES, FromImage(image.version), self._taker(index))
+        for index in [each for each in self._replies if each >= image.handler_count]:
+            del self._replies[index]
+
+    def _taker(self, index: int) -> Callable[[HandlerFigures | Lost], None]:
+        def take(reply: HandlerFigures | Lost) -> None:
+            self._asked.discard(index)
+            if not isinstance(reply, Lost):
+                self._take(index, reply)
+
+        return take
+
+    def _take(self, index: int, reply: HandlerFigures) -> None:
+        before = self._replies.get(index)
+        is_same = before is not None and before.since == reply.since
+        known: dict[str, list[int]] = before.traffic if before is not None and is_same else {}
+        for topic, now in reply.traffic.items():
+            last = known.get(topic, NO_TRAFFIC)
+            # A topic that was deleted and made anew begins at zero.
+            grown = [new - old if new >= old else new for new, old in zip(now, last, strict=True)]
+            row = self._totals.setdefault(topic, [0, 0, 0, 0]) if self.topics.admit(topic) else self.others
+            for at, count in enumerate(grown):
+                row[at] += count
+        self._replies[index] = reply
+
+    def due_ms(self, now_ns: int) -> int:
+        """Milliseconds until `work` must be called again if no Handler answers."""
+        if not self._waiting:
+            return _NEVER_MS
+        return 0 if self._is_looking else max(0, (self._until_ns - now_ns) // NS_PER_MS + 1)
+
+    def work(self) -> int:
+        """Continue a gathering that has begun. Called in every duty cycle."""
+        if not self._waiting:
+            return 0
+        is_late = self._clock.now_ns() >= self._until_ns
+        if self._is_looking:
+            self._is_looking = next(self._looking, self) is None
+        if is_late or (not self._is_looking and not self._asked):
+            waiting, self._waiting = self._waiting, []
+            for then in waiting:
+                then()
+            return 1
+        return int(self._is_looking)
+
+    def _look_untouched_up(self) -> Iterator[None]:
+        """Read the sizes of logs that no Handler has opened, some at each step; again after a change of the
+        metadata.
+        """
+        image = self._image()
+        if image.version == self._looked_up_version:
+            return
+        looked_up = 0
+        found: dict[tuple[bytes, int], int] = {}
+        for topic, partition in list(_all(image)):
+            if self._table.read(partition) is not None:
+                continue
+            key = (topic.topic_id, partition.index)
+            if key in self._untouched:
+                found[key] = self._untouched[key]
+                continue
+            found[key] = log_bytes(self._directory / f"{topic.name}-{partition.index}")
+            looked_up += 1
+            if looked_up % _LOOKED_UP_AT_ONCE == 0:
+                yield
+        self._untouched, self._looked_up_version = found, image.version
+
+    # -- what was gathered -------------------------------------------------------------------------------------
+
+    @property
+    def silent_handlers(self) -> int:
+        """How many Handlers did not answer in time."""
+        return len(self._asked)
+
+    @property
+    def offline(self) -> int:
+        """The number of partitions that are not served."""
+        return sum(reply.offline for reply in self._replies.values())
+
+    def traffic(self) -> dict[str, list[int]]:
+        """[bytes in, records in, bytes out, fetches] since the broker's start, of each topic with its own series."""
+        names = self.topics.choose(self._image().topics_by_name)
+        self._totals = {name: self._totals.get(name, [0, 0, 0, 0]) for name in names}
+        return self._totals
+
+    def sizes(self) -> Sizes:
+        """Bytes and segments of every log that has been opened."""
+        return {
+            (topic, flat[at]): (flat[at + 1], flat[at + 2])
+            for reply in self._replies.values()
+            for topic, flat in reply.sizes.items()
+            for at in range(0, len(flat), 3)
+        }
+
+    def topic_sizes(self, sizes: Sizes, others: str) -> dict[str, list[int]]:
+        """[bytes, partitions] of each topic with its own series, and of all others together."""
+        answer = {name: [0, 0] for name in (*self._totals, others)}
+        names = {}
+        for topic in self._image().topics_by_name.values():
+            names[topic.topic_id] = place = topic.name if topic.name in self._totals else others
+            answer[place][1] += len(topic.partitions)
+        for reply in self._replies.values():
+            for name, flat in reply.sizes.items():
+                answer[name if name in self._totals else others][0] += sum(flat[1::3])
+        topics = self._image().topics_by_id
+        for (topic_id, index), size in self._untouched.items():
+            if size and topic_id in names and (topics[topic_id].name, index) not in sizes:
+                answer[names[topic_id]][0] += size
+        return answer
+
+    def shown_partitions(self) -> list[tuple[str, int]]:
+        """Topic and index of those with a series of their own."""
+        return self.partitions.choose([(topic.name, each.index) for topic, each in _all(self._image())])
+
+    def ends(self, topic_name: str, index: int) -> tuple[int, int] | None:
+        """Where a partition's log starts and ends; None if there is no such partition."""
+        partition = self._image().partition(topic_name, index)
+        if partition is None:
+            return None
+        ends = self._table.ends(partition)
+        if ends is not None:
+            return ends
+        start, end = self._known_ends.get(self._image().topics_by_name[topic_name].topic_id, index)
+        return start, max(start, end)
+
+    def untouched_bytes(self, topic_name: str, index: int) -> int:
+        """The size of a log that no Handler has opened."""
+        return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
+
+    def groups(self) -> list[Group]:
+        """The consumer groups that Handlers report, all of them unless there are very many."""
+        return [group for reply in self._replies.values() for group in reply.groups]
+
+    def more_groups(self) -> Counter[str]:
+        """By state, how many groups Handlers left out."""
+        counts: Counter[str] = Counter()
+        for reply in self._replies.values():
+            counts.update(reply.more_groups)
+        return counts
+
+
+def _all(image: ClusterImage) -> Iterator[tuple[TopicImage, PartitionImage]]:
+    for topic in image.topics_by_name.values():
+        for partition in topic.partitions:
+            yield topic, partition

@@ -1,0 +1,116 @@
+"""DiskWatch: notices that the disk of the data directory is full, from the failed writes that roles count.
+
+"Full" means that a write failed, not that a threshold was crossed: 300 kB are enough for most records and not for a
+batch of 500 kB. The disk counts as full until there is more room than that write needed and no write has failed for a
+second. The second condition covers quotas, which the free bytes of a file system do not show.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping
+from logging import Logger
+from typing import Any, Final
+
+from kproc.common.clock import NS_PER_S
+
+_LOOK_NS: Final = NS_PER_S // 2
+_CALM_NS: Final = NS_PER_S
+_REPEAT_NS: Final = 60 * NS_PER_S
+# Room that is needed besides the write itself: index entries, a new segment's files.
+_SPARE_BYTES: Final = 65_536
+
+Shortages = Mapping[Hashable, tuple[int, int]]
+
+
+class DiskWatch:
+    """One per process that shows the status. `shortages` yields, for each role, failed writes and the
+    last one's bytes.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        shortages: Callable[[], Shortages],
+        *,
+        statvfs: Callable[[str], Any] = os.statvfs,
+    ) -> None:
+        self._directory = directory
+        self._shortages = shortages
+        self._statvfs = statvfs
+        self._next_look_ns = 0
+        self._known: Shortages | None = None
+        self._wanted_bytes = 0
+        self._last_ns: int | None = None  # When the last write failed, while the disk is full.
+        self._told_ns: int | None = None
+        self.free_bytes = self.total_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a write found no room, and there has not been room for it since."""
+        return self._last_ns is not None
+
+    @property
+    def problem(self) -> str | None:
+        """One line for `kproc status` and `top`."""
+        if not self.is_full:
+            return None
+        return (
+            f"the disk of {self._directory} is full: {self.free_bytes:,} bytes are free of {self.total_bytes:,}, "
+            "writes are refused with KAFKA_STORAGE_ERROR until there is room"
+        )
+
+    def look(self, now_ns: int) -> None:
+        """Compare the counters, at most twice a second; may be called more often."""
+        if now_ns < self._next_look_ns:
+            return
+        self._next_look_ns = now_ns + _LOOK_NS
+        self.measure()
+        found = self._shortages()
+        # A write that failed before this process began counts if there is no room for it now, either.
+        known, is_first = self._known or {}, self._known is None
+        self._known = found
+        wanted = [size for role, (count, size) in found.items() if count > known.get(role, (0, 0))[0]]
+        if wanted and not (is_first and self._has_room(max(wanted))):
+            self._last_ns, self._wanted_bytes = now_ns, max(wanted)
+        elif (
+            self._last_ns is not None
+            and now_ns - self._last_ns >= _CALM_NS
+            and self._has_room(self._wanted_bytes)
+        ):
+            self._last_ns = None
+
+    def _has_room(self, wanted_bytes: int) -> bool:
+        return self.free_bytes > wanted_bytes + _SPARE_BYTES
+
+    def measure(self) -> None:
+        """Free and total bytes for users other than root."""
+        try:
+            facts = self._statvfs(self._directory)
+        except OSError:  # The directory is gone: other accesses fail, too, and report it.
+            return
+        self.free_bytes = facts.f_bavail * facts.f_frsize
+        self.total_bytes = facts.f_blocks * facts.f_frsize
+
+    def tell(self, logger: Logger, now_ns: int) -> None:
+        """Log the beginning, once a minute that it lasts, and the end."""
+        if self.is_full:
+            if self._told_ns is None or now_ns - self._told_ns >= _REPEAT_NS:
+                self._told_ns = now_ns
+                logger.error("%s", self.problem)
+        elif self._told_ns is not None:
+            self._told_ns = None
+            logger.info(
+                "there is room again on the disk of %s: %s bytes are free",
+                self._directory,
+                f"{self.free_bytes:,}",
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """For `kproc status --json`."""
+        self.measure()
+        return {
+            "free_bytes": self.free_bytes,
+            "used_bytes": self.total_bytes - self.free_bytes,
+            "is_full": self.is_full,
+        }

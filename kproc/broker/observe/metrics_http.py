@@ -1,0 +1,309 @@
+"""MetricsResponder: serves GET /metrics and /health over HTTP/1.1, in the loop of the agent that owns it.
+
+It uses no thread, never blocks, and is bounded: so many connections, one small request on each, a deadline, and one
+rendered answer for all requests within a second. A scraper that reads slowly delays only itself. Its epoll is
+registered in the agent's epoll, so that the agent wakes up for it.
+
+Idle connections must not make a health probe fail, because a service manager then restarts the broker. A request that
+has come with its connection is handled at once. Where all places are taken, the client address that has most of them
+loses one: a connection without a whole request before one that does not read its answer, the oldest first.
+
+A web page that a browser shows can make its own name point to the loopback and then read what is answered there. So a
+listener on the loopback answers only requests that name it as `localhost`, by its address or by the host's name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import select
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kproc.broker.processor.address_shares import share_key
+from kproc.broker.role.handoff import pack_address
+from kproc.common.clock import NS_PER_S, Clock
+from kproc.common.log_rate import LogRate
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 64
+REQUEST_BYTES_MAX: Final = 8 * 1024
+DEADLINE_NS: Final = 10 * NS_PER_S
+# Connections that are accepted in a cycle. A flood of them leaves the role time for its other work.
+ACCEPTS_MAX: Final = 16
+_FRESH_NS: Final = NS_PER_S
+_SEND_BYTES: Final = 64 * 1024
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+Render = Callable[[], tuple[str, bytes]]
+Gather = Callable[[Callable[[], None]], None]
+Health = Callable[[str], tuple[int, bytes] | None]
+
+
+class Response(NamedTuple):
+    """An answer. The head is apart, so that connections that do not read share one body."""
+
+    head: bytes
+    body: bytes
+
+
+class _Scraper:
+    """One connection: the received part of its request, then the unsent part of its answer."""
+
+    __slots__ = ("address", "fd", "has_body", "is_waiting", "later", "received", "since_ns", "sock", "unsent")
+
+    def __init__(self, sock: socket.socket, address: bytes, since_ns: int) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.address = address
+        self.since_ns = since_ns
+        self.received = b""
+        self.unsent: memoryview | None = None
+        self.later = memoryview(b"")  # Sent behind `unsent`: a body that all connections share.
+        self.has_body = True
+        self.is_waiting = False  # True while it waits for the figures.
+
+    def respond(self, response: Response) -> None:
+        """Set the answer to be sent."""
+        self.unsent, self.later = memoryview(response.head), memoryview(response.body)
+
+
+class MetricsResponder:
+    """One per metrics listener. `render` gives content type and body of /metrics, `health` HTTP status and JSON of the
+    paths that it knows; `look` is called at every cycle. `gather` calls back when there is something to render."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        render: Render,
+        clock: Clock,
+        look: Callable[[int], None] = lambda _: None,
+        health: Health = lambda _: None,
+        gather: Gather = lambda then: then(),
+    ) -> None:
+        self._listening = listening
+        self._render = render
+        self._look = look
+        self._health = health
+        self._gather = gather
+        self._is_gathering = False
+        self._is_loopback = _is_loopback(listening.getsockname()[0])
+        self._lines = LogRate(logger, "and %d more connections of the metrics listener were closed")
+        self._clock = clock
+        self._scrapers: dict[int, _Scraper] = {}
+        self._body: tuple[str, bytes] = ("", b"")
+        self._body_expires_ns = 0
+        self._epoll = select.epoll()
+        listening.setblocking(False)
+        self._epoll.register(listening.fileno(), select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """Readable when `work` has something to do, except for deadlines, which the agent's next cycle checks."""
+        return self._epoll.fileno()
+
+    def work(self) -> int:
+        """Serve all ready connections as far as possible; return how many there were."""
+        self._look(self._clock.now_ns())
+        events = self._epoll.poll(0)
+        is_called = False
+        for fd, _ in events:
+            scraper = self._scrapers.get(fd)
+            if scraper is not None:
+                self._advance(scraper)
+            is_called = is_called or fd == self._listening.fileno()
+        if is_called:  # Last: a new connection may get the descriptor of one that was closed.
+            self._accept()
+        now_ns = self._clock.now_ns()
+        self._lines.tell(now_ns)
+        for scraper in [each for each in self._scrapers.values() if now_ns - each.since_ns >= DEADLINE_NS]:
+            self._evict(scraper, f"not done in {DEADLINE_NS // NS_PER_S} s")
+        return len(events)
+
+    def close(self) -> None:
+        for scraper in list(self._scrapers.values()):
+            self._close(scraper)
+        self._epoll.close()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, peer = self._listening.accept()
+            except BlockingIOError:
+                return
+            except (
+                OSError
+            ) as error:  # The client has left, or no descriptor is free and it waits in the backlog.
+                logger.debug("no connection of the metrics listener: %s", error)
+                return
+            sock.setblocking(False)
+            scraper = _Scraper(sock, share_key(pack_address(peer[0])), self._clock.now_ns())
+            self._scrapers[scraper.fd] = scraper
+            self._epoll.register(scraper.fd, select.EPOLLIN)
+            self._advance(scraper)  # Most clients have sent their request by now, and need no place.
+            if len(self._scrapers) > CONNECTIONS_MAX:
+                self._evict(self._surplus(), "all places are taken, and its address has most of them")
+
+    def _surplus(self) -> _Scraper:
+        """Return the connection that has to give way to a new one."""
+        counts = Counter(scraper.address for scraper in self._scrapers.values())
+        return max(
+            self._scrapers.values(),
+            key=lambda each: (
+                counts[each.address],
+                not each.is_waiting and each.unsent is None,
+                -each.since_ns,
+            ),
+        )
+
+    def _evict(self, scraper: _Scraper, reason: str) -> None:
+        if self._lines.has_room(self._clock.now_ns()):
+            logger.info("closing a connection of the metrics listener: %s", reason)
+        self._close(scraper)
+
+    def _close(self, scraper: _Scraper) -> None:
+        del self._scrapers[scraper.fd]
+        self._epoll.unregister(scraper.fd)
+        scraper.sock.close()
+
+    def _advance(self, scraper: _Scraper) -> None:
+        """Receive and send what is possible now."""
+        try:
+            if scraper.is_waiting:  # It has sent its request, so the only event left is that it closes.
+                self._close(scraper)
+                return
+            if scraper.unsent is None:
+                self._receive(scraper)
+            if scraper.unsent is not None:
+                self._send(scraper)
+        except OSError as error:
+            logger.debug("a scraper is gone: %s", error)
+            self._close(scraper)
+
+    def _receive(self, scraper: _Scraper) -> None:
+        try:
+            piece = scraper.sock.recv(REQUEST_BYTES_MAX)
+        except BlockingIOError:
+            return
+        if not piece:
+            self._close(scraper)
+            return
+        scraper.received += piece
+        if _END_OF_HEAD in scraper.received:
+            answer = self._answer(scraper)
+            if answer is None:
+                scraper.is_waiting = True
+                self._epoll.modify(scraper.sock.fileno(), 0)
+                self._begin_gathering()
+            else:
+                scraper.respond(answer)
+        elif len(scraper.received) > REQUEST_BYTES_MAX:
+            scraper.respond(_response(431, "text/plain", b"that is no request of a scraper\n"))
+        if scraper.unsent is not None:
+            self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
+
+    def _send(self, scraper: _Scraper) -> None:
+        assert scraper.unsent is not None
+        try:
+            while scraper.unsent:
+                sent = scraper.sock.send(scraper.unsent[:_SEND_BYTES])
+                scraper.unsent = scraper.unsent[sent:]
+                if not scraper.unsent:
+                    scraper.unsent, scraper.later = scraper.later, memoryview(b"")
+        except BlockingIOError:
+            return
+        self._close(scraper)
+
+    def _begin_gathering(self) -> None:
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._gather(self._on_gathered)
+
+    def _on_gathered(self) -> None:
+        """Render one answer for all waiting connections."""
+        self._is_gathering = False
+        try:
+            self._body = self._render()
+            self._body_expires_ns = self._clock.now_ns() + _FRESH_NS
+        except Exception:  # A bug in a figure must not end the role that writes the checkpoints.
+            logger.exception("the metrics cannot be rendered")
+            self._body = ("", b"")
+        for scraper in [each for each in self._scrapers.values() if each.is_waiting]:
+            scraper.is_waiting = False
+            scraper.respond(self._metrics(scraper))
+            self._epoll.modify(scraper.sock.fileno(), select.EPOLLOUT)
+
+    def _metrics(self, scraper: _Scraper) -> Response:
+        content_type, body = self._body
+        if not content_type:
+            return _response(500, "text/plain", b"the metrics cannot be rendered; see the broker's log\n")
+        return _response(200, content_type, body, has_body=scraper.has_body)
+
+    def _answer(self, scraper: _Scraper) -> Response | None:
+        """The answer to a request; None if it must wait for the figures."""
+        first, *headers = scraper.received.partition(_END_OF_HEAD)[0].split(b"\r\n")
+        line = first.split(b" ")
+        if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
+            return _response(400, "text/plain", b"that is no HTTP request\n")
+        if self._is_loopback and not all(map(_is_own_host, _hosts_in(headers))):
+            text = b"this listener answers for localhost, the host's own name and addresses: check the Host header\n"
+            return _response(421, "text/plain", text)
+        method, path = line[0], line[1].partition(b"?")[0]
+        health = self._health(path.decode("latin-1"))
+        if health is None and path != b"/metrics":
+            return _response(404, "text/plain", b"there are /metrics, /health/live and /health/ready\n")
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, "text/plain", b"there is only GET\n")
+        scraper.has_body = method == b"GET"
+        if health is not None:
+            return _response(health[0], "application/json", health[1], has_body=scraper.has_body)
+        return self._metrics(scraper) if self._clock.now_ns() < self._body_expires_ns else None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _hosts_in(headers: list[bytes]) -> list[str]:
+    """Return the values of all Host headers, without ports."""
+    hosts = []
+    for header in headers:
+        name, _, value = header.partition(b":")
+        if name.strip().lower() == b"host":
+            host = value.decode("latin-1").strip().lower()
+            bare, _, port = host.rpartition(":")
+            hosts.append(bare if bare and (port.isdecimal() or not port) else host)
+    return hosts
+
+
+def _is_own_host(host: str) -> bool:
+    """Return True for localhost, the host's name and addresses. A web page's own name is none of these."""
+    if host.rstrip(".") in ("localhost", socket.gethostname().lower()):
+        return True
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _response(status: int, content_type: str, body: bytes, *, has_body: bool = True) -> Response:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return Response(head.encode(), body if has_body else b"")

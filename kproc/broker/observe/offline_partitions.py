@@ -1,0 +1,97 @@
+"""Offline partitions and the reasons: each Handler reports its own to the controller, which shows them.
+
+A Handler knows the partitions that were used since its start. Both sides store at most SHOWN_MAX names; counts are
+exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.calls.calls import Call, Reply
+from kproc.broker.calls.controller_calls import AskController
+
+SHOWN_MAX: Final = 20
+_REASON_MAX: Final = 300
+
+Offline = Mapping[tuple[str, int], str]
+
+
+class Report(msgspec.Struct, array_like=True):
+    """How many partitions of a Handler are offline; the first of them as (topic, index, reason)."""
+
+    handler: int
+    count: int
+    first: list[tuple[str, int, str]]
+
+
+class Noted(Reply):
+    """The controller has the report."""
+
+
+TOLD: Final = Call("offline_partitions", Report, Noted)
+
+
+class OfflineNews:
+    """The Handler's side. `tell` is called about once a second."""
+
+    __slots__ = ("_ask_controller", "_handler", "_told")
+
+    def __init__(self, handler: int, ask_controller: AskController) -> None:
+        self._handler = handler
+        self._ask_controller = ask_controller
+        self._told: Offline = {}
+
+    def controller_is_new(self) -> None:
+        """Report again: a new controller has heard of no offline partition."""
+        self._told = {}
+
+    def tell(self, offline: Offline) -> None:
+        """Report the offline partitions if they differ from the last report."""
+        if offline == self._told:
+            return
+        self._told = dict(offline)
+        first = [(*key, offline[key][:_REASON_MAX]) for key in sorted(offline)[:SHOWN_MAX]]
+        report = Report(self._handler, len(offline), first)
+        self._ask_controller(TOLD, report, lambda _reply: None)
+
+
+class OfflinePartitions:
+    """The controller's side: the last report of each running Handler."""
+
+    def __init__(self) -> None:
+        self._by_handler: dict[int, Report] = {}
+
+    def update(self, report: Report) -> None:
+        """Store a Handler's report."""
+        self._by_handler[report.handler] = report
+
+    def forget(self, handler: int) -> None:
+        """Forget the report of a Handler that has ended: its successor will send its own."""
+        self._by_handler.pop(handler, None)
+
+    def describe(self) -> dict[str, Any]:
+        """How many there are, and the first of them by name."""
+        rows = sorted(
+            (topic, index, handler, reason)
+            for handler, report in self._by_handler.items()
+            for topic, index, reason in report.first
+        )
+        return {
+            "count": sum(report.count for report in self._by_handler.values()),
+            "first": [
+                {"topic": topic, "partition": index, "handler": handler, "reason": reason}
+                for topic, index, handler, reason in rows[:SHOWN_MAX]
+            ],
+        }
+
+    @property
+    def problem(self) -> str | None:
+        """One line for the status; None if no partition is offline."""
+        count = sum(report.count for report in self._by_handler.values())
+        if not count:
+            return None
+        return f"{count} partition{' is' if count == 1 else 's are'} offline"

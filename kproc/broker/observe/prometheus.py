@@ -1,0 +1,306 @@
+"""Exposition: the metrics in Prometheus' text format, from prometheus-client's families, which only a
+broker with a metrics listener imports.
+
+Metrics that Kafka has, too, get the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
+kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 is
+kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Times are histograms in milliseconds, as
+their names say; their _count is that of the timed requests. Percents are from 0 to 1, as Kafka's. What only kproc has
+is kproc_<metric of metrics/spec.py>{role,index}, or kproc_role_... for what the processes cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.metrics.histogram import Histogram
+from kproc.broker.metrics.requests import TIMINGS
+from kproc.broker.metrics.spec import METRICS, Kind
+from kproc.broker.observe.network_figures import ApiFigures, NetworkFigures
+from kproc.broker.role.roles import HANDLER
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+
+_US_PER_MS: Final = 1000
+_TIME_BOUNDS_US: Final = tuple(1 << power for power in range(4, 27))  # 16 us to 67 s
+_SIZE_BOUNDS: Final = tuple(1 << power for power in range(6, 29, 2))  # 64 B to 256 MiB
+_BYTES: Final = "RequestBytes"
+_REQUESTS: Final = "kafka_network_requestmetrics_"
+_LOAD_TIME: Final = "kafka_server_transaction_coordinator_metrics_partition_load_time_"
+_MARKERS: Final = "kafka_coordinator_transaction_transactionmarkerchannelmanager_"
+_VERIFICATION: Final = "kafka_server_addpartitionstotxnmanager_verification"
+_SOCKETS: Final = "kafka_server_socket_server_metrics_"
+
+_Figure = tuple[str, str, float | None]
+
+
+class Exposition:
+    """Renders the result of `describe`, which is the answer to `kproc status`, and the histograms; then `more`."""
+
+    def __init__(
+        self,
+        describe: Callable[[], dict[str, Any]],
+        figures: NetworkFigures,
+        more: Callable[[], bytes] = lambda: b"",
+    ) -> None:
+        self._describe = describe
+        self._figures = figures
+        self._more = more
+
+    def render(self) -> tuple[str, bytes]:
+        """Content type and text."""
+        from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+        text = "".join(text_of(family) for family in self._families())
+        return CONTENT_TYPE_PLAIN_0_0_4, text.encode() + self._more()
+
+    def _families(self) -> Iterator[Metric]:
+        status = self._describe()
+        yield from _requests(self._figures.apis())
+        yield from _network(status["network"])
+        yield from _processors(status["processes"])
+        yield from _roles(status["processes"])
+        yield from _broker(status)
+        yield from _transactions(status["processes"], self._figures)
+
+
+def load_prometheus() -> None:
+    """Import now what the first scrape would import. An import fails when no descriptor is free."""
+    import prometheus_client.exposition
+    import prometheus_client.metrics_core
+    import prometheus_client.utils  # noqa: F401
+
+
+def text_of(family: Metric) -> str:
+    """A counter, gauge or histogram in the text format: what generate_latest makes of it, in a third of the time.
+
+    It looks at every name again, whether it needs escaping; ours are those of this file.
+    """
+    from prometheus_client.utils import floatToGoString
+
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    kind = "untyped" if family.type == "unknown" else family.type
+    lines = [f"# HELP {name} {family.documentation}\n# TYPE {name} {kind}\n"]
+    for sample in family.samples:
+        labels = ",".join(f'{key}="{quoted(value)}"' for key, value in sorted(sample.labels.items()))
+        braced = f"{{{labels}}}" if labels else ""
+        lines.append(f"{sample.name}{braced} {floatToGoString(sample.value)}\n")  # type: ignore[no-untyped-call]
+    return "".join(lines)
+
+
+def quoted(text: str) -> str:
+    """A label's value, as it stands between quotes."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _requests(apis: list[ApiFigures]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
+
+    requests = CounterMetricFamily(
+        _REQUESTS + "requests", "Requests by API and version.", labels=["request", "version"]
+    )
+    errors = CounterMetricFamily(
+        _REQUESTS + "errors", "Error codes in answers, NONE left out.", labels=["request", "error"]
+    )
+    for api in apis:
+        for version, count in api.requests.items():
+            requests.add_metric([api.name, str(version)], count)
+        for error, count in api.errors.items():
+            errors.add_metric([api.name, error], count)
+    yield requests
+    yield errors
+    for number, name in enumerate(TIMINGS):
+        is_time = name != _BYTES
+        about = f"{name} of the timed requests" + (", in milliseconds." if is_time else ".")
+        family = HistogramMetricFamily(_REQUESTS + name.lower(), about, labels=["request"])
+        for api in apis:
+            _add_histogram(family, api, number, is_time=is_time)
+        yield family
+
+
+def _add_histogram(family: HistogramMetricFamily, api: ApiFigures, number: int, *, is_time: bool) -> None:
+    if api.times[number].count:
+        _add_times(family, [api.name], api.times[number], is_time=is_time)
+
+
+def _add_times(
+    family: HistogramMetricFamily, labels: list[str], histogram: Histogram, *, is_time: bool
+) -> None:
+    unit = _US_PER_MS if is_time else 1
+    bounds = _TIME_BOUNDS_US if is_time else _SIZE_BOUNDS
+    below = histogram.below(bounds)
+    buckets = [(str(bound / unit), float(count)) for bound, count in zip(bounds, below, strict=True)]
+    family.add_metric(labels, [*buckets, ("+Inf", float(histogram.count))], histogram.total / unit)
+
+
+def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
+    yield from _gauges(
+        ("kafka_network_socketserver_networkprocessoravgidle_percent", "Mean share of time that Processors waited "
+         "for work.", network["network_processor_avg_idle"]),
+        ("kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent", "Mean share of time that Handlers "
+         "waited for work.", network["request_handler_avg_idle"]),
+        ("kafka_network_requestchannel_requestqueuesize", "Requests that no Handler has taken.",
+         network["request_queue_size"]),
+        ("kafka_network_requestchannel_responsequeuesize", "Answers that no Processor has taken.",
+         network["response_queue_size"]),
+        ("kafka_network_socketserver_expiredconnectionskilledcount", "Connections closed for a request after their "
+         "session's end.",
+         network["expired_connections_killed"]),
+    )  # fmt: skip
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    blocked = GaugeMetricFamily(
+        "kafka_network_acceptor_acceptorblocked_percent",
+        "Share of time that an Acceptor let somebody wait.",
+        labels=["listener"],
+    )
+    for listener, share in network["acceptor_blocked"].items():
+        if share is not None:
+            blocked.add_metric([listener], share)
+    yield blocked
+    count = GaugeMetricFamily(_SOCKETS + "connection_count", "Open connections.", labels=["listener"])
+    created = CounterMetricFamily(
+        _SOCKETS + "connection_creation", "Connections that came.", labels=["listener"]
+    )
+    closed = CounterMetricFamily(
+        _SOCKETS + "connection_close", "Connections that ended.", labels=["listener"]
+    )
+    for listener, row in network["listeners"].items():
+        count.add_metric([listener], row["connections"])
+        created.add_metric([listener], row["created_total"])
+        closed.add_metric([listener], row["closed_total"])
+    yield from (count, created, closed)
+    for name, number in network["authentications"].items():
+        family = CounterMetricFamily(_SOCKETS + name, "Logins by SASL; failed ones with TLS handshakes.")
+        family.add_metric([], number)
+        yield family
+
+
+def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Kafka's names, by Processor; their sums over Processors are the broker's."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    idle = GaugeMetricFamily(
+        "kafka_network_processor_idle_percent",
+        "Share of time that a Processor waited.",
+        labels=["networkprocessor"],
+    )
+    # Kafka counts requests and responses from the client's side: its "requests" are the answers that we send.
+    names = {
+        "incoming_byte": ("bytes_in", "Bytes received."),
+        "outgoing_byte": ("bytes_out", "Bytes sent."),
+        "request": ("responses", "Answers sent (Kafka counts from the client's side)."),
+        "response": ("requests", "Requests received (Kafka counts from the client's side)."),
+    }
+    families = {
+        name: CounterMetricFamily(_SOCKETS + name, about, labels=["networkprocessor"])
+        for name, (_, about) in names.items()
+    }
+    for row in processes:
+        if row["role"] != "processor":
+            continue
+        label = [str(row["index"])]
+        if row["idle_percent"] is not None:
+            idle.add_metric(label, row["idle_percent"] / 100)
+        for name, (counter, _) in names.items():
+            families[name].add_metric(label, row["counters"][counter])
+    yield idle
+    yield from families.values()
+
+
+def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Metrics that Kafka does not have: every metric of every role, and the cost of its process."""
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+
+    rows = [(row, [row["role"], str(row["index"])]) for row in processes]
+    labels = ["role", "index"]
+    for metric in METRICS:
+        if metric.name == "heartbeat_ns":
+            continue
+        make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        family = make(f"kproc_{metric.name}", metric.doc, labels=labels)
+        for row, label in rows:
+            if row["role"] != "supervisor":
+                family.add_metric(label, row["counters"][metric.name])
+        yield family
+    cpu = CounterMetricFamily("kproc_role_cpu_seconds", "CPU time of the role's process.", labels=labels)
+    restarts = CounterMetricFamily("kproc_role_restarts", "How often it was started anew.", labels=labels)
+    memory = GaugeMetricFamily("kproc_role_pss_bytes", "Proportional set size of its process.", labels=labels)
+    running = GaugeMetricFamily("kproc_role_running", "1 while it is in the state running.", labels=labels)
+    beat = GaugeMetricFamily(
+        "kproc_role_heartbeat_age_seconds", "Since its last sign of life.", labels=labels
+    )
+    for row, label in rows:
+        cpu.add_metric(label, row["cpu_seconds"])
+        restarts.add_metric(label, row["restarts"])
+        memory.add_metric(label, row["pss_bytes"])
+        running.add_metric(label, row["state"] == "running")
+        if row["heartbeat_age_ms"] is not None:
+            beat.add_metric(label, row["heartbeat_age_ms"] / 1000)
+    yield from (cpu, restarts, memory, running, beat)
+
+
+def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import CounterMetricFamily
+
+    yield CounterMetricFamily("kproc_uptime_seconds", "Since the start.", value=status["uptime_ms"] / 1000)
+    yield from _gauges(
+        ("kproc_topics", "Topics.", status["topics"]),
+        ("kproc_partitions", "Partitions.", status["partitions"]),
+        ("kproc_shared_memory_unmapped_bytes", "Shared memory that no process has mapped.",
+         status["shared_memory_unmapped_bytes"]),
+        ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),
+        ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
+        ("kafka_log_logcleanermanager_uncleanable_partitions_count", "Partitions that are not compacted: a batch "
+         "cannot be read.", status["uncleanable"]["count"]),
+        ("kafka_log_logcleanermanager_uncleanable_bytes", "Bytes of their logs.", status["uncleanable"]["bytes"]),
+        ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
+    )  # fmt: skip
+
+
+def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:
+    """Kafka's names; kproc_transactions_... of _roles have the states of transactional ids, which it does not tell."""
+    from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+
+    rows = [row["counters"] for row in processes if row["role"] == HANDLER]
+
+    def total(name: str) -> int:
+        return sum(row[name] for row in rows)
+
+    loads = total("transaction_loads")
+    longest_us = max((row["transaction_load_us_max"] for row in rows), default=0)
+    yield from _gauges(
+        (_LOAD_TIME + "max", "Longest load of a coordinator of transactions in the last 30 s, in milliseconds.",
+         longest_us / _US_PER_MS if loads else None),
+        (_LOAD_TIME + "avg", "Mean time of these loads, in milliseconds.",
+         total("transaction_load_us") / loads / _US_PER_MS if loads else None),
+        (_MARKERS + "unknowndestinationqueuesize", "Transactions that have ended and whose markers are sent again: the "
+         "owner of a partition was away, or could not write one.", total("transactions_unmarked")),
+        (_MARKERS + "logappendretryqueuesize", "Transactions whose last state is written again.",
+         total("transactions_unfinished")),
+        ("kafka_server_replicamanager_partitionswithlatetransactionscount", "Partitions with a transaction that nobody "
+         "ends.", total("late_transaction_partitions")),
+    )  # fmt: skip
+    times, refused = figures.verifications()
+    failures = Metric(
+        _VERIFICATION + "failurerate_count",
+        "Partitions that a transaction's coordinator refused when their owner asked.",
+        "unknown",
+    )
+    failures.add_sample(failures.name, {}, refused)
+    yield failures
+    family = HistogramMetricFamily(
+        _VERIFICATION + "timems",
+        "Time that a transaction's coordinator took to answer owners, in milliseconds.",
+    )
+    _add_times(family, [], times, is_time=True)
+    yield family
+
+
+def _gauges(*figures: _Figure) -> Iterator[Metric]:
+    from prometheus_client.metrics_core import GaugeMetricFamily
+
+    for name, about, value in figures:
+        if value is not None:  # Not known yet.
+            yield GaugeMetricFamily(name, about, value=value)

@@ -1,0 +1,240 @@
+"""Status: the running processes, their load and cost, for `kproc status` and the metrics. It runs in
+the controller.
+
+Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
+process has mapped: PSS alone hides pre-allocated, untouched regions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.broker.cluster.dynamic_settings import left_out
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.metrics.slab import Slab
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.observe.disk_watch import DiskWatch, Shortages
+from kproc.broker.observe.network_figures import NetworkFigures
+from kproc.broker.observe.offline_partitions import OfflinePartitions
+from kproc.broker.observe.uncleanable_partitions import UncleanablePartitions
+from kproc.broker.observe.unserved_directories import UnservedDirectories
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import HANDLER, slab_row
+from kproc.broker.transaction.state import STORED
+from kproc.broker.transport.agent import AgentId
+
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_KIB: Final = 1024
+
+
+class Status:
+    """Answers the private operation `status`. `processes` is the supervisor's last message."""
+
+    def __init__(self, plan: Plan, slab: Slab, *, started_ns: int | None = None) -> None:
+        self._plan = plan
+        self._slab = slab
+        self._started_ns = plan.clock.now_ns() if started_ns is None else started_ns
+        self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
+        self.processes: list[dict[str, Any]] = []
+        self.phase = "starting"  # Then running, then stopping.
+        self.problem: str | None = None  # Which of the settings in force could not be reached.
+        self.listeners: dict[str, dict[str, str]] = {
+            each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
+        }
+        # By index; "" of a removed one.
+        self.listener_names: list[str] = [each.name for each in plan.endpoints]
+        self.image: Callable[[], ClusterImage] | None = None
+        self.figures = NetworkFigures(slab)
+        self.offline = OfflinePartitions()  # Handlers report to it.
+        self.uncleanable = UncleanablePartitions()  # The cleaner reports to it.
+        self._unserved = UnservedDirectories(
+            plan.fs, Path(plan.config.log_dirs), lambda: None if self.image is None else self.image()
+        )
+        self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
+
+    def listener_name(self, index: int) -> str:
+        """The name of a listener by its index; it may have been removed since."""
+        name = self.listener_names[index] if index < len(self.listener_names) else ""
+        return name or f"removed-{index}"
+
+    def update(self, message: dict[str, Any]) -> None:
+        """Store the supervisor's message about the running processes."""
+        self.processes = message["processes"]
+        self.listeners = message["listeners"]
+        self.problem = message["problem"]
+        self.phase = message["phase"]
+        self.listener_names = message["listener_names"]
+
+    def look(self, now_ns: int) -> None:
+        """Take samples for the idle shares; to be called more often than once a second."""
+        self.figures.look(self.processes, now_ns)
+        self.disk.look(now_ns)
+
+    def describe(self) -> dict[str, Any]:
+        """The whole answer, as `kproc status --json` shows it."""
+        plan = self._plan
+        image = self.image() if self.image is not None else None
+        names = {index: name for index, name in enumerate(self.listener_names) if name}
+        rows = [self._row(each) for each in self.processes]
+        mapped = sum(row.pop("_pss_shmem_bytes") for row in rows)
+        return {
+            "cluster_id": plan.cluster_id,
+            "data": str(plan.config.log_dirs),
+            "transport": plan.config.kproc_transport,
+            "flush": plan.config.kproc_flush,
+            "authorizer": plan.config.authorizer_class_name or None,
+            "uptime_ms": (plan.clock.now_ns() - self._started_ns) // 1_000_000,
+            "listeners": self.listeners,
+            "control": plan.control.bound if plan.control is not None else None,
+            "metrics": plan.metrics.bound if plan.metrics is not None else None,
+            "problem": self._problem(image),
+            "disk": self.disk.describe(),
+            "processes": rows,
+            "shared_memory_unmapped_bytes": max(0, self._shared_bytes() - mapped),
+            "topics": len(image.topics_by_name) if image else 0,
+            "partitions": image.partition_count if image else 0,
+            "offline": self.offline.describe(),
+            "uncleanable": self.uncleanable.describe(),
+            "unserved_directories": self._unserved.describe(),
+            "transactions": {
+                state.word: sum(row["counters"][f"transactions_{state.name.lower()}"] for row in rows)
+                for state in STORED
+            },
+            "network": self.figures.describe(self.processes, names),
+        }
+
+    def _problem(self, image: ClusterImage | None) -> str | None:
+        """One line about what differs from the wanted state, or None."""
+        stored = left_out(image, self._plan.config).values() if image is not None else ()
+        known = (self.disk.problem, self.offline.problem, self.uncleanable.problem)
+        return "; ".join(filter(None, (self.problem, *stored, *known))) or None
+
+    def _shortages(self) -> Shortages:
+        """For each role: writes that failed for lack of room, and the bytes of the last of them."""
+        agents = [
+            AgentId(each["role"], each["index"]) for each in self.processes if each["role"] != "supervisor"
+        ]
+        rows = {agent: slab_row(agent) for agent in agents}
+        read = self._slab.read_one
+        return {
+            agent: (read(row, "writes_without_room"), read(row, "room_wanted_bytes"))
+            for agent, row in rows.items()
+        }
+
+    def _row(self, process: dict[str, Any]) -> dict[str, Any]:
+        """One role's line; rates are since the last call."""
+        role, index, pid = process["role"], process["index"], process["pid"]
+        now_ns = self._plan.clock.now_ns()
+        cpu = cpu_seconds(pid)
+        pss_bytes, pss_shmem_bytes = _pss(pid)
+        counts = dict.fromkeys(SLOT, 0)
+        if role != "supervisor":
+            counts = self._slab.read(slab_row(AgentId(role, index)))
+        requests = counts["requests"]
+        before_ns, before_cpu, before_requests = self._before.get((role, index), (self._started_ns, 0.0, 0))
+        self._before[role, index] = (now_ns, cpu, requests)
+        seconds = max(1e-3, (now_ns - before_ns) / 1e9)
+        capacity = counts["ring_capacity_bytes"]
+        heartbeat_ns = counts["heartbeat_ns"]
+        idle = self.figures.idle(AgentId(role, index)) if role != "supervisor" else None
+        return {
+            "role": role,
+            "index": index,
+            "pid": pid,
+            "start_ticks": start_ticks(pid),
+            "state": process["state"],
+            "restarts": process["restarts"],
+            "hung_ms": process["hung_ms"],
+            "pool": process["pool"],
+            "cpu_percent": round(100 * max(0.0, cpu - before_cpu) / seconds, 1),
+            "cpu_seconds": round(cpu, 2),
+            "idle_percent": round(100 * idle, 1) if idle is not None else None,
+            "pss_bytes": pss_bytes,
+            "_pss_shmem_bytes": pss_shmem_bytes,
+            "connections": counts["connections"],
+            "requests_per_s": round(max(0, requests - before_requests) / seconds, 1),
+            "requests_total": requests,
+            "ring_fill": round(counts["ring_fill_bytes"] / capacity, 4) if capacity else 0.0,
+            "queue_depth": counts["requests_inflight"] + counts["overflow"],
+            "parked": counts["parked"],
+            "heartbeat_age_ms": (now_ns - heartbeat_ns) // 1_000_000 if heartbeat_ns else None,
+            "counters": counts,
+        }
+
+    def _shared_bytes(self) -> int:
+        """Allocated memory of every memfd that any of the broker's processes holds, each counted once.
+
+        Handlers are not looked at beside a supervisor: what they hold it holds, too, and they have three files open
+        for each partition.
+        """
+        seen: dict[int, int] = {}
+        rows = self.processes
+        if any(each["role"] == "supervisor" for each in rows):
+            rows = [each for each in rows if each["role"] != HANDLER]
+        for pid in {each["pid"] for each in rows}:
+            try:
+                names = os.listdir(f"/proc/{pid}/fd")
+            except OSError:  # It has ended since the supervisor last said what runs.
+                continue
+            for name in names:
+                try:
+                    if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:kproc-"):
+                        facts = os.stat(f"/proc/{pid}/fd/{name}")
+                        seen[facts.st_ino] = facts.st_blocks * 512
+                except OSError:
+                    continue  # Closed meanwhile.
+        return sum(seen.values())
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process; 0 if it has ended."""
+    fields = _stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND if fields else 0.0
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start time of a process in clock ticks after the boot; None if it has ended.
+
+    A pid together with its start time names one process, even after the kernel has used the number again.
+    """
+    fields = _stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def parent_pid(pid: int) -> int | None:
+    """The parent of a process; None if it has ended."""
+    fields = _stat_fields(pid)
+    return int(fields[1]) if fields else None
+
+
+def real_uid(pid: int) -> int:
+    """The user who started a process. The owner of /proc/PID would be root if the process forbids core dumps."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        return int(next(line for line in file if line.startswith("Uid:")).split()[1])
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat behind the command's name, from the state on; none if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def _pss(pid: int) -> tuple[int, int]:
+    """PSS of a process and the shared-memory part of it; zeros if it has ended."""
+    pss = shmem = 0
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss:"):
+                    pss = int(line.split()[1]) * _KIB
+                elif line.startswith(b"Pss_Shmem:"):
+                    shmem = int(line.split()[1]) * _KIB
+    except OSError:
+        return 0, 0
+    return pss, shmem

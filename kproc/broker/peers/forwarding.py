@@ -1,0 +1,201 @@
+"""Requests about many partitions: ours are answered here, the others' by their owners, all in one answer.
+
+An API declares with `@operation(name)` how one partition of ours is answered, and calls `gather`. A partition that
+does not exist, that cannot be opened, or whose owner died, gets the API's own error; one that is on its way to this
+Handler is waited for. What an owner is asked and how answers are joined: owners.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kproc.broker.calls.calls import Answers, Call, ForOwner, OnResult
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.peers.owners import Gather, OnOwnersReply, serve_parts
+from kproc.broker.peers.served_calls import serves
+from kproc.broker.request.context import PartitionMoving
+from kproc.broker.request.rights import REFUSALS, denied_topics
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import OwnedPartition, RequestContext, Services
+
+Answer = dict[str, Any]
+Part = tuple[str, int, Any]  # Topic, partition index, what is wanted of it: plain values, as it may travel.
+OnAnswer = Callable[[Answer], None]
+OnAnswers = Callable[[list[Answer]], None]
+# (services, topic, partition, what is wanted, where the answer goes): for a partition of this Handler.
+Serve = Callable[["Services", str, PartitionImage, Any, OnAnswer], None]
+# (partition index, error code, message) -> the row that says so.
+Failed = Callable[[int, int, str | None], Answer]
+
+
+class Later(Exception):
+    """An operation goes on in another turn, with `wanted` as it has become.
+
+    It has used up this one, or waits until a log is recovered.
+    """
+
+    def __init__(self, wanted: Any, recovering: OwnedPartition | None = None) -> None:
+        super().__init__()
+        self.wanted = wanted
+        self.recovering = recovering
+
+
+class PartsAsked(ForOwner):
+    """Some partitions of one owner."""
+
+    parts: list[Part]
+
+
+class PartitionOperation:
+    """What an API does with one partition, and how it says that it could not."""
+
+    __slots__ = ("call", "failed", "serve")
+
+    def __init__(self, call: Call[PartsAsked, Answers], serve: Serve, failed: Failed) -> None:
+        self.call = call
+        self.serve = serve
+        self.failed = failed
+
+
+OPERATIONS: Final[dict[str, PartitionOperation]] = {}
+
+
+def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
+    """Register how this Handler answers `name` for a partition that it owns."""
+
+    call = Call(name, PartsAsked, Answers)
+
+    @serves(call)
+    def serve_call(services: Services, body: PartsAsked, on_reply: OnResult[Answers]) -> None:
+        serve_parts(services, body.parts, _Question(services, name).serve, on_reply)
+
+    def register(serve: Serve) -> Serve:
+        OPERATIONS[name] = PartitionOperation(call, serve, failed)
+        return serve
+
+    return register
+
+
+def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]], on_done: OnAnswers) -> None:
+    """Answer (topic, partition index, wanted) each; `on_done` gets the answers in that order."""
+    Gather(services, _Question(services, name), parts, on_done).start()
+
+
+def gather_allowed(
+    context: RequestContext,
+    name: str,
+    parts: Sequence[tuple[str, int, Any]],
+    right: Operation | None,
+    on_done: OnAnswers,
+) -> None:
+    """The same for a client; topics on which it has not the right get the API's row of an error instead."""
+    hidden = () if right is None else denied_topics(context, right, dict.fromkeys(part[0] for part in parts))
+
+    def on_answers(answers: list[Answer]) -> None:
+        left, failed = iter(answers), OPERATIONS[name].failed
+        refusal = REFUSALS[ResourceType.TOPIC]
+        on_done([failed(part[1], *refusal) if part[0] in hidden else next(left) for part in parts])
+
+    gather(context.services, name, [part for part in parts if part[0] not in hidden], on_answers)
+
+
+def answer_by_topic(
+    context: RequestContext,
+    name: str,
+    topics: Sequence[tuple[str, Sequence[tuple[int, Any]]]],
+    right: Operation | None,
+    *,
+    label: str = "name",
+) -> None:
+    """Answer (topic, [(partition index, wanted)...]) each, in the shape that most such responses have."""
+    parts = [(topic, index, wanted) for topic, rows in topics for index, wanted in rows]
+
+    def on_done(answers: list[Answer]) -> None:
+        rows = iter(answers)
+        context.reply(
+            {
+                "topics": [
+                    {label: topic, "partitions": [next(rows) for _ in wanted]} for topic, wanted in topics
+                ]
+            }
+        )
+
+    gather_allowed(context, name, parts, right, on_done)
+
+
+class _Question(NamedTuple):
+    """An operation as `Gather` asks it."""
+
+    services: Services
+    name: str
+
+    def owner_of(self, part: Part) -> int:
+        partition = self.services.image.partition(part[0], part[1])
+        return self.services.handler_index if partition is None else partition.owner
+
+    def serve(self, part: Part, on_answer: Callable[[Answer | None], None]) -> None:
+        topic, index, wanted = part
+        _serve_ours(self.services, self.name, topic, index, wanted, on_answer)
+
+    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
+        body = PartsAsked(self.services.image.version, list(parts))
+        self.services.peers.ask(owner, OPERATIONS[self.name].call, body, on_reply)
+
+    def lost(self, part: Part) -> Answer:
+        return OPERATIONS[self.name].failed(part[1], ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
+
+
+def _serve_ours(
+    services: Services,
+    name: str,
+    topic: str,
+    index: int,
+    wanted: Any,
+    on_answer: Callable[[Answer | None], None],
+) -> None:
+    """Answer for a partition of ours; if its log is still on its way from another Handler, when it is here. None if
+    it is not ours (any more)."""
+    operation_ = OPERATIONS[name]
+    partition = services.image.partition(topic, index)
+    if partition is None:
+        on_answer(operation_.failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None))
+        return
+    if partition.owner != services.handler_index:
+        on_answer(None)
+        return
+
+    def go_on(wanted: Any, is_ready: bool) -> None:
+        if is_ready:
+            _serve_ours(services, name, topic, index, wanted, on_answer)
+        else:
+            on_answer(operation_.failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
+
+    try:
+        services.partitions.get(topic, partition)
+    except PartitionMoving as moving:
+        services.transfers.when_ready(moving.key, partial(go_on, wanted))
+        return
+    except KafkaError as error:
+        on_answer(operation_.failed(index, error.code, error.message))
+        return
+    try:
+        operation_.serve(services, topic, partition, wanted, on_answer)
+    except Later as later:
+        resume = partial(go_on, later.wanted)
+        if later.recovering is None:
+            services.transfers.later((topic, index), resume)
+            return
+
+        def on_synced(code: int) -> None:
+            # A shortage leaves the log open and recovering: another turn would only wait again.
+            if code:
+                on_answer(operation_.failed(index, ErrorCode(code), None))
+            else:
+                resume(True)
+
+        later.recovering.when_synced(later.recovering.recovered_end, on_synced)

@@ -1,0 +1,156 @@
+"""Markers: what ends a transaction in each of its partitions, brought to their owners.
+
+One call for each owner, whatever the number of its partitions. An owner that hangs holds up the transactions that it
+takes part in, and no others, and has a bounded number of markers to answer. A marker is answered when it is as durable
+as acks=all promises: only then may the coordinator forget that it owes it. One that is sent twice does no harm, so
+whoever hears that a partition has moved or that its owner died sends it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from msgspec.structs import astuple
+
+from kproc.broker.cluster.image import PartitionImage
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
+from kproc.broker.request.context import PartitionKey, PartitionMoving, Services
+from kproc.common.errors import ErrorCode, KafkaError
+
+_OPERATION: Final = "append_marker"
+
+OnCode = Callable[[int], None]
+OnCodes = Callable[[list[int]], None]
+# Gets the place of a marker among those that were sent, and its outcome.
+OnCodeOf = Callable[[int, int], None]
+Parts = Sequence[tuple[PartitionKey, Marker]]
+
+# Of one owner that have not been answered: what its ring holds, and no more than that in memory when it hangs.
+IN_FLIGHT_MAX: Final = 2_000
+
+
+class MarkerSender:
+    """Brings the markers of one Handler's coordinators to the owners, each of whom answers by itself."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._in_flight: dict[int, int] = {}  # By owner, of others.
+
+    def send(self, parts: Parts, on_code: OnCodeOf) -> None:
+        """`on_code` gets each outcome once, those of `send_markers`; NOT_LEADER_OR_FOLLOWER also for a marker that
+        was not sent, because its owner has as many to answer as it may have."""
+        services = self._services
+        by_owner: dict[int, list[int]] = {}
+        for at, (key, _) in enumerate(parts):
+            partition = services.image.partition(*key)
+            owner = services.handler_index if partition is None else partition.owner
+            by_owner.setdefault(owner, []).append(at)
+        for at in by_owner.pop(services.handler_index, ()):
+            self._append(*parts[at], partial(on_code, at))
+        for owner, ats in by_owner.items():
+            in_flight = self._in_flight.get(owner, 0)
+            sent, left = ats[: IN_FLIGHT_MAX - in_flight], ats[IN_FLIGHT_MAX - in_flight :]
+            self._in_flight[owner] = in_flight + len(sent)
+            if sent:
+                on_codes = partial(self._take, owner, sent, on_code)
+                send_markers(services, [parts[at] for at in sent], on_codes)
+            for at in left:
+                on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _append(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+        """End a transaction in a partition of ours: at once, unless its log or coordinator may be on its way here."""
+        if key[0] not in self._services.coordinators:
+            try:
+                _append_here(self._services, key, marker, on_code)
+            except PartitionMoving:
+                pass
+            else:
+                return
+        send_markers(self._services, [(key, marker)], lambda codes: on_code(codes[0]))
+
+    def _take(self, owner: int, sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
+        self._in_flight[owner] -= len(sent)
+        _pass_on(sent, on_code, codes)
+
+
+def _pass_on(sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
+    for at, code in zip(sent, codes, strict=True):
+        on_code(at, code)
+
+
+def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
+    """End transactions in partitions, wherever they are; `on_codes` gets the outcomes in that order, once.
+
+    UNKNOWN_TOPIC_OR_PARTITION: there is no such partition (any more). NOT_LEADER_OR_FOLLOWER: its owner died or is not
+    known, so it may have the marker or not.
+    """
+
+    def on_done(answers: list[Answer]) -> None:
+        on_codes([answer["error_code"] for answer in answers])
+
+    gather(services, _OPERATION, [(*key, astuple(marker)) for key, marker in parts], on_done)
+
+
+def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+    """End a transaction in a partition of ours."""
+    try:
+        _append_here(services, key, marker, on_code)
+    except PartitionMoving as moving:
+        on_code(moving.code)
+
+
+def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+    """The same; PartitionMoving if its log is not here yet."""
+    name, index = key
+    partition = services.image.partition(name, index)
+    if partition is None:
+        on_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return
+    try:
+        coordinators = services.coordinators.get(name)
+        if coordinators is not None:  # It has offsets of its own to show or to drop.
+            coordinators.append_marker(index, marker, on_code)
+            return
+    except KafkaError:
+        on_code(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return
+    try:
+        owned = services.partitions.get(name, partition)
+    except PartitionMoving:
+        raise
+    except KafkaError as error:
+        on_code(error.code)
+        return
+    result = owned.log.append_marker(
+        marker.producer_id,
+        marker.epoch,
+        marker.coordinator_epoch,
+        is_commit=marker.is_commit,
+        transaction_version=marker.transaction_version,
+        is_hidden=services.waits_for_sync,
+    )
+    if result.error_code:
+        on_code(result.error_code)
+        return
+    owned.after_append()
+    if services.waits_for_sync:
+        owned.when_synced(result.last_offset + 1, on_code)
+    else:
+        on_code(ErrorCode.NONE)
+
+
+def _answer(_index: int, code: int, _message: str | None) -> Answer:
+    return {"error_code": int(code)}
+
+
+@operation(_OPERATION, _answer)
+def serve(services: Services, name: str, partition: PartitionImage, marker: Any, on_answer: OnAnswer) -> None:
+    """Append a marker that a coordinator sent, of whichever Handler."""
+
+    def on_code(code: int) -> None:
+        on_answer(_answer(partition.index, code, None))
+
+    append_marker(services, (name, partition.index), Marker(*marker), on_code)

@@ -1,0 +1,165 @@
+"""A question about many parts, each of which some Handler owns: ask the owners, join their answers, look again.
+
+A part is what a request names one by one: a partition, a group, a Handler's own share. `Gather` has ours answered here
+and asks every other owner once for all of its parts; the answers stand in the order of the request. What an owner
+gives back, as it is another's by now, is looked for again with the metadata that this owner knows. That must be newer
+than what it was asked by, so that this ends. What an owner took with it when it died is not asked again: whether it was
+done nobody knows, and which error says so is the API's matter.
+
+A Produce or a Fetch of one partition of ours comes through none of this. Those with parts of other owners use `Join`
+alone or nothing: produce_order.py and fetch_owners.py say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from kproc.broker.calls.calls import Answers, Lost, OnResult
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext, Services
+
+A = TypeVar("A")
+P = TypeVar("P")
+A_co = TypeVar("A_co", covariant=True)
+P_contra = TypeVar("P_contra", contravariant=True)
+OnOwnersReply = Callable[[Answers | Lost], None]
+
+
+class Join(Generic[A]):
+    """Answers by their place, until all are there."""
+
+    __slots__ = ("_on_done", "answers", "left")
+
+    def __init__(self, answers: list[A], on_done: Callable[[list[A]], None]) -> None:
+        self.answers = answers  # What stands for those that have not come.
+        self.left = len(answers)
+        self._on_done = on_done
+
+    def take(self, at: int, answer: A) -> None:
+        """One of them; the last one ends it."""
+        assert self.left > 0, "a part was answered twice"
+        self.answers[at] = answer
+        self.left -= 1
+        if not self.left:
+            self._on_done(self.answers)
+
+    def taker(self, at: int) -> Callable[[A], None]:
+        """Where the answer of that place goes."""
+        return partial(self.take, at)
+
+
+class Gone:
+    """Whether the client of a question has left."""
+
+    __slots__ = ("is_so",)
+
+    def __init__(self) -> None:
+        self.is_so = False
+
+
+class Question(Protocol[P_contra, A_co]):
+    """What an API asks about each part."""
+
+    def owner_of(self, part: P_contra) -> int:
+        """The Handler that answers for it; we, if there is none: `serve` says so."""
+
+    def serve(self, part: P_contra, on_answer: Callable[[A_co | None], None]) -> None:
+        """Answer for a part of ours, now or later; None if it has become another's meanwhile."""
+
+    def ask(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
+        """Call another owner for its parts, who answers as `serve_parts` does."""
+
+    def lost(self, part: P_contra) -> A_co:
+        """The answer for a part whose owner died, or that nobody will have."""
+
+
+class Gather(Generic[P, A]):
+    """The answers to one question. `on_done` gets them when all are there, in the order of the parts."""
+
+    __slots__ = ("_gone", "_join", "_parts", "_question", "_services")
+
+    def __init__(
+        self,
+        services: Services,
+        question: Question[P, A],
+        parts: Sequence[P],
+        on_done: Callable[[list[Any]], None],
+        gone: Gone | None = None,
+    ) -> None:
+        self._services = services
+        self._question = question
+        self._parts = parts
+        self._gone = gone or Gone()
+        self._join: Join[A | None] = Join([None] * len(parts), on_done)
+        if not parts:
+            on_done([])
+
+    def start(self) -> None:
+        """Ask."""
+        self._place(range(len(self._parts)))
+
+    def start_for(self, context: RequestContext) -> None:
+        """The same where answers may take minutes: a client that has left by then is not answered."""
+        self.start()
+        if self._join.left:
+            context.when_gone(self._on_gone)
+
+    def _on_gone(self) -> None:
+        self._gone.is_so = True
+
+    def _place(self, ats: Iterable[int]) -> None:
+        """Have each answered where it is."""
+        question, parts = self._question, self._parts
+        remote: dict[int, list[int]] = {}
+        for at in ats:
+            owner = question.owner_of(parts[at])
+            if owner == self._services.handler_index:
+                question.serve(parts[at], partial(self._take, at))
+            else:
+                remote.setdefault(owner, []).append(at)
+        version = self._services.image.version
+        for owner, asked in remote.items():
+            question.ask(owner, [parts[at] for at in asked], partial(self._take_reply, asked, version))
+
+    def _take(self, at: int, answer: A | None) -> None:
+        if self._gone.is_so:
+            return
+        if answer is None:  # It waited here for its log, which went on to another owner.
+            self._place([at])
+        else:
+            self._join.take(at, answer)
+
+    def _take_reply(self, ats: list[int], asked_by: int, reply: Answers | Lost) -> None:
+        """One owner's answers, or its death."""
+        if isinstance(reply, Lost):
+            reply = Answers([None] * len(ats), asked_by)
+        moved: list[int] = []
+        for at, answer in zip(ats, reply.answers, strict=True):
+            if answer is not None:
+                self._take(at, answer)
+            elif reply.known > asked_by:
+                moved.append(at)
+            else:
+                self._take(at, self._question.lost(self._parts[at]))
+        if moved:
+            self._services.transfers.when_image(reply.known, partial(self._place, moved))
+
+
+def serve_parts(
+    services: Services,
+    parts: Sequence[P],
+    serve: Callable[[P, Callable[[A | None], None]], None],
+    on_reply: OnResult[Answers],
+) -> None:
+    """The owner's side: another Handler's call for parts of ours. One reply when all are answered, with None for what
+    is another's by now; and with our metadata's version, by which the caller looks for that."""
+
+    def done(answers: list[A | None]) -> None:
+        on_reply(Answers(answers, services.image.version))
+
+    join: Join[A | None] = Join([None] * len(parts), done)
+    for at, part in enumerate(parts):
+        serve(part, join.taker(at))

@@ -1,0 +1,1 @@
+"""The Processor: own client connections, read requests, write responses."""

@@ -1,0 +1,417 @@
+"""ConnectionTable: the connections of a Processor. It registers and closes them, and decides what each waits for.
+
+`update_interest` makes that decision; whoever changes what a connection waits for calls it. request_reader.py reads
+connections, response_writer.py sends their answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Protocol
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.activity import ActivityWheel
+from kproc.broker.processor.address_shares import share_key
+from kproc.broker.processor.connection import Books, Connection, Origin
+from kproc.broker.processor.describe import connection_name, describe
+from kproc.broker.processor.gate import DEFAULT_LIMITS, Gate
+from kproc.broker.processor.handler_peer import HandlerPeer
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.memory_budget import MemoryBudget
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
+from kproc.broker.processor.transport_layer import Transport
+from kproc.broker.security.session import Session
+from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import NS_PER_MS, Clock
+from kproc.common.containment import Containment
+from kproc.common.deadlines import Deadlines
+
+logger = logging.getLogger(__name__)
+
+_NUMBER_MAX: Final = (1 << 31) - 1  # Kafka counts connections in a Java int.
+_AGAIN_NS: Final = 1_000_000_000
+_ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
+
+
+class Mover(Protocol):
+    """Lets connections migrate to other Processors: migration_steps.py."""
+
+    def advance(self, connection: Connection) -> None:
+        """A request of a migrating connection was answered."""
+
+    def forget(self, connection: Connection) -> None:
+        """A migrating connection was closed."""
+
+
+class ConnectionTable:
+    """One per Processor. A connection is in all of its tables or in none."""
+
+    __slots__ = (
+        "_activity", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers",
+        "_next_id", "_number", "_owner", "_sessions", "_state", "_throttles", "awaiting_block", "by_fd", "by_id",
+        "gated", "logins", "mover",
+        "short_of_memory", "stalled", "watch",
+    )  # fmt: skip
+
+    mover: Mover  # Set by ConnectionMigration, which needs this table to make it.
+
+    def __init__(
+        self,
+        owner: AgentId,
+        state: ProcessorState,
+        *,
+        watch: EpollWatch,
+        handlers: HandlerSet,
+        budget: MemoryBudget,
+        clock: Clock,
+    ) -> None:
+        self._owner = owner
+        self._state = state
+        self.watch = watch
+        self._handlers = handlers
+        self._budget = budget
+        self._clock = clock
+        self._containment = Containment()
+        self.by_fd: dict[int, Connection] = {}
+        self.by_id: dict[int, Connection] = {}
+        self.stalled: dict[Connection, None] = {}
+        self.short_of_memory: dict[Connection, None] = {}
+        # By address (share_key): those whose frames need memory that is not free.
+        self.awaiting_block: dict[bytes, dict[Connection, None]] = {}
+        self.gated: dict[Connection, None] = {}  # Their clients have to log in.
+        self._sessions: Deadlines[Connection] = Deadlines()  # Their ends, in ns.
+        self.logins = DEFAULT_LIMITS
+        self._activity = ActivityWheel()
+        self._throttles: Deadlines[Connection] = Deadlines()
+        self._closed_listeners: set[int] = set()
+        self._number = -1
+        # Unique in the broker, also after a restart: time, count, Processor. A connection keeps it when it moves.
+        self._next_id = (clock.wall_ms() << _ID_TIME_SHIFT) | owner.index
+
+    # -- coming and going --------------------------------------------------------------------------------------
+
+    def open(
+        self, transport: Transport, books: Books, *, listener: int, flags: int, address: bytes, port: int
+    ) -> Connection | None:
+        """Register a new socket; None if it had to be closed."""
+        if not self._handlers.by_id or self._state.is_stopping:
+            transport.close()
+            return None
+        home = self._handlers.least_busy()
+        self._next_id += 1 << _ID_NUMBER_SHIFT
+        self._number = (self._number + 1) & _NUMBER_MAX
+        accepted_ms = self._clock.wall_ms()
+        origin = Origin(self._owner.index, self._number, listener, flags, address, port, accepted_ms)
+        now_ns = self._clock.now_ns()
+        connection = Connection(
+            self._next_id, transport, origin=origin, books=books, home=home, now_ns=now_ns
+        )
+        try:
+            self.watch.begin(connection)
+        except OSError as error:  # This one socket cannot be used; the others can.
+            logger.info("closing a connection that cannot be registered: %s", error)
+            transport.close()
+            return None
+        self.keep(connection)
+        books.opened(connection)
+        return connection
+
+    def keep(self, connection: Connection) -> None:
+        """Enter the connection in every table."""
+        (connection.next_home or connection.home).homes += 1
+        self.by_fd[connection.fd] = connection
+        self.by_id[connection.id] = connection
+        connection.books.is_here(connection)
+        self._activity.add(connection)
+        if connection.gate is not None:
+            self.gated[connection] = None
+        elif connection.session.ends_ns:
+            self.begin_session(connection)
+        if connection.throttled_until_ns:  # It did not move after all.
+            self._await_throttle(connection)
+        if connection.awaits_block:
+            self._await_block(connection)
+        self._budget.held_bytes += len(connection.held)
+
+    def remove(self, connection: Connection) -> None:
+        """Take the connection out of every table and the epoll; it keeps its arena block."""
+        del self.by_fd[connection.fd]
+        del self.by_id[connection.id]
+        connection.books.is_gone(connection)
+        self._activity.discard(connection)
+        self.stalled.pop(connection, None)
+        self.gated.pop(connection, None)
+        self._sessions.discard(connection)
+        self._throttles.discard(connection)
+        self.short_of_memory.pop(connection, None)
+        self._await_no_block(connection)
+        self._budget.held_bytes -= len(connection.held)
+        self.watch.end(connection)
+        (connection.next_home or connection.home).homes -= 1
+
+    def close(self, connection: Connection, reason: str) -> None:
+        """Close a connection, and tell the Handlers that nobody waits for its answers any more."""
+        logger.debug("closing connection %d: %s", connection.id, reason)
+        self.remove(connection)
+        if connection.migration is not None:
+            self.mover.forget(connection)
+        self.free_block(connection)
+        self._end_socket(connection)
+        self._handlers.tell_gone(connection, 0)
+        connection.books.closed(connection)
+
+    def close_failed(self, connection: Connection, error: Exception) -> None:
+        """Close a connection after an unexpected error, in whatever state its descriptor is."""
+        if not isinstance(error, OSError):
+            self.contain(f"the work for connection {connection.id}", error)
+        logger.error("closing connection %d: %s", connection.id, error)
+        if connection.fd not in self.by_fd:
+            return
+        try:
+            self.watch.end(connection)
+        except OSError as also:
+            logger.debug("connection %d is in no epoll: %s", connection.id, also)
+        connection.interest = DETACHED
+        self.close(connection, str(error))
+
+    def contain(self, what: str, error: Exception) -> None:
+        """Count and log an unexpected error."""
+        self._state.counts[SLOT["contained_failures"]] += 1
+        self._containment.caught(what, error)
+
+    def hung_up(self, connection: Connection) -> None:
+        """Handle a hang-up of a client. If its connection is paused, requests in the socket are still to be served."""
+        if connection.interest == PAUSED:
+            self.watch.detach(connection)
+        else:
+            self.close(connection, "the client is gone")
+
+    def free_block(self, connection: Connection) -> None:
+        """Free the memory of a frame that has not arrived whole."""
+        if connection.block is not None:
+            connection.block.memory.release(connection, connection.block)
+
+    def _end_socket(self, connection: Connection) -> None:
+        connection.transport.end()
+        connection.transport.close()
+
+    # -- waiting -----------------------------------------------------------------------------------------------
+
+    def update_interest(self, connection: Connection) -> None:
+        """Decide what the connection waits for: room in its socket first, then requests, if it may be read.
+
+        Whoever makes a connection wait, or ends that, calls this; so this also changes its home, continues its
+        migration, and closes it when its time has come.
+        """
+        if connection.next_home is not None and not connection.inflight:
+            connection.home = connection.target = connection.next_home
+            connection.next_home = None
+        if connection.migration is not None:
+            self.mover.advance(connection)
+        if connection.is_stalled and not connection.out and not connection.is_full:
+            self.stalled[connection] = None
+            self._state.press()
+        if connection.out:
+            self.watch.set(connection, WRITING)
+        elif (
+            connection.is_stalled
+            or connection.is_full
+            or self._state.is_stopping
+            or connection.is_closing
+            or connection.is_ended
+            or connection.throttled_until_ns
+            or connection.migration is not None
+            or connection.next_home is not None
+            or connection.is_short_of_memory
+            or connection.awaits_turn
+            or connection.awaits_block
+        ):
+            self.watch.set(connection, PAUSED)
+            if connection.is_ended and not connection.inflight and not connection.is_stalled:
+                self.close(connection, "its bytes were not Kafka's protocol")
+        else:
+            self.watch.set(connection, ACTIVE)
+
+    def stall(self, connection: Connection) -> None:
+        """Stop reading a connection for whose bytes there is no room; TCP pushes back on the client."""
+        connection.is_stalled = True
+        self.stalled[connection] = None
+        self._state.press()
+        self._state.counts[SLOT["reads_stalled"]] += 1
+        self.update_interest(connection)
+
+    def wait_for_memory(self, connection: Connection) -> None:
+        """Stop reading a connection until the memory budget has room for a new request."""
+        connection.is_short_of_memory = True
+        self.short_of_memory[connection] = None
+        self._state.press()
+        self._state.counts[SLOT["reads_stalled"]] += 1
+        self.update_interest(connection)
+
+    def wait_for_block(self, connection: Connection) -> None:
+        """Stop reading a connection until there is memory for more of the frame that it has begun."""
+        connection.awaits_block = True
+        self._await_block(connection)
+        self._state.counts[SLOT["reads_stalled"]] += 1
+        self.update_interest(connection)
+
+    def _await_block(self, connection: Connection) -> None:
+        self.awaiting_block.setdefault(share_key(connection.origin.address), {})[connection] = None
+        self._state.press()
+
+    def _await_no_block(self, connection: Connection) -> None:
+        key = share_key(connection.origin.address)
+        waiting = self.awaiting_block.get(key, {})
+        if connection in waiting:
+            del waiting[connection]
+            if not waiting:
+                del self.awaiting_block[key]
+
+    def resume_with_block(self, connection: Connection) -> None:
+        """Read a connection again whose frame has got memory."""
+        self._await_no_block(connection)
+        connection.awaits_block = False
+        self.update_interest(connection)
+
+    def end_shortage(self) -> None:
+        """Read the connections that wait for memory again, if the budget has room."""
+        if self.short_of_memory and self._budget.has_room():
+            for connection in list(self.short_of_memory):
+                del self.short_of_memory[connection]
+                connection.is_short_of_memory = False
+                self.update_interest(connection)
+
+    def plan_home(self, connection: Connection, home: HandlerPeer) -> None:
+        """Change the home as soon as no request is in work; until then the connection is not read."""
+        planned = connection.next_home or connection.home
+        planned.homes -= 1
+        home.homes += 1
+        connection.next_home = home
+        self.update_interest(connection)
+
+    def pause_all(self) -> None:
+        """Read no connection any more: the broker stops."""
+        for connection in list(self.by_fd.values()):
+            if not connection.out:
+                self.watch.set(connection, PAUSED)
+
+    def has_whole_request(self) -> bool:
+        """Whether a stalled connection has a whole request that waits for room, or for another Handler."""
+        for connection in list(self.stalled):  # A copy: with the thread transport the main thread calls this.
+            block = connection.block
+            if connection.held or (block is not None and block.filled == block.length):
+                return True
+        return False
+
+    def has_unanswered(self) -> bool:
+        return any(each.inflight or each.out for each in list(self.by_fd.values()))
+
+    # -- throttled ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_throttled(self) -> bool:
+        return bool(self._throttles)
+
+    def throttle(self, connection: Connection, until_ns: int) -> None:
+        """Do not read the connection before `until_ns`. The caller calls `update_interest`."""
+        if until_ns > connection.throttled_until_ns:
+            connection.throttled_until_ns = until_ns
+            self._await_throttle(connection)
+
+    def _await_throttle(self, connection: Connection) -> None:
+        self._throttles.move(connection, connection.throttled_until_ns)
+        self._state.press()
+
+    def end_throttles(self, now_ns: int) -> None:
+        """Read the connections again whose throttle has ended."""
+        for connection in self._throttles.pop_due(now_ns):
+            connection.throttled_until_ns = 0
+            self.update_interest(connection)
+
+    def throttled_ms(self) -> int:
+        """Milliseconds until the next throttle ends, rounded up. Only while `has_throttled`."""
+        return max(0, -(-(self._throttles.first - self._clock.now_ns()) // NS_PER_MS))
+
+    # -- logins ------------------------------------------------------------------------------------------------
+
+    def authenticated(self, connection: Connection, session: Session) -> None:
+        """A client has logged in, or has prolonged its session."""
+        connection.open_gate(session)
+        self.gated.pop(connection, None)
+        if session.ends_ns:
+            self.begin_session(connection)
+
+    def begin_session(self, connection: Connection) -> None:
+        """Have the client log in again when its session ends."""
+        self._sessions.move(connection, connection.session.ends_ns)
+
+    def end_sessions(self, now_ns: int) -> None:
+        """Close the gates of connections whose sessions have ended. Requests in work are answered."""
+        for connection in self._sessions.pop_due(now_ns):
+            if connection.gate is not None:
+                continue
+            if connection.migration is not None:  # Its next Processor sees to that, or we if it stays.
+                self._sessions.move(connection, now_ns + _AGAIN_NS)
+                continue
+            connection.close_gate(Gate(now_ns, has_session=True))
+            self.gated[connection] = None
+            self.update_interest(connection)
+
+    def expire_logins(self, now_ns: int) -> None:
+        """Close connections whose clients began to log in and did not get on with it."""
+        longest_ns = self.logins.ns_max
+        for connection in list(self.gated) if longest_ns else ():
+            gate = connection.gate
+            if gate is not None and gate.is_late(now_ns, longest_ns):
+                self._state.counts[SLOT["logins_failed"]] += 1
+                if self._state.refusals.has_room(now_ns):
+                    logger.info(
+                        "closing connection %s: no login within kproc.authentication.timeout.ms",
+                        connection_name(connection),
+                    )
+                self.close(connection, "it did not log in in time")
+
+    # -- evicted, expired, killed ------------------------------------------------------------------------------
+
+    def evict(self, count: int, listener: int) -> None:
+        """Close the connections of a listener that were idle longest: the broker has too many."""
+        for victim in self._activity.least_recent(count, lambda each: each.listener == listener):
+            self.close(victim, "max.connections is exceeded")
+
+    def expire_idle(self, before_ns: int) -> None:
+        """Close connections that moved no byte for connections.max.idle.ms, even with requests in work."""
+        for connection in self._activity.idle_since(before_ns):
+            self._state.counts[SLOT["connections_expired"]] += 1
+            self.close(connection, "idle for connections.max.idle.ms")
+
+    def close_listener(self, listener: int) -> int:
+        """Close every connection of a removed listener, also those that still migrate to here; return how many."""
+        self._closed_listeners.add(listener)
+        those = [each for each in self.by_fd.values() if each.origin.listener == listener]
+        for connection in those:
+            self.close(connection, "its listener was removed")
+        return len(those)
+
+    def open_listener(self, listener: int) -> None:
+        """Let another listener use the index of a removed one, whose connections are closed first."""
+        self.close_listener(listener)
+        self._closed_listeners.discard(listener)
+
+    def close_if_listener_is_gone(self, connection: Connection) -> None:
+        """Close a connection whose listener was removed while it migrated."""
+        if connection.listener in self._closed_listeners and connection.fd in self.by_fd:
+            self.close(connection, "its listener was removed")
+
+    def kill(self, name: str) -> bool:
+        """Close the connection with the id that `describe` shows; False if it is not here."""
+        for connection in self.by_fd.values():
+            if connection_name(connection) == name:
+                self.close(connection, "an operator asked for it")
+                return True
+        return False
+
+    def describe(self) -> list[dict[str, Any]]:
+        """One entry for each connection, for people and `kproc clients`."""
+        now_ns = self._clock.now_ns()
+        return [describe(each, self._owner.index, now_ns) for each in list(self.by_fd.values())]

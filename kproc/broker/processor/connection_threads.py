@@ -1,0 +1,155 @@
+"""The parts of a Processor that has a thread for each connection: which thread waits, reads or writes.
+
+All fields are protected by the one lock of the broker, except where a comment says otherwise.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.response_writer import ResponseWriter
+from kproc.broker.processor.socket_watch import ACTIVE, PAUSED, WRITING, EpollWatch
+from kproc.broker.transport.envelope import HEAD, SEND
+
+# Edge-triggered: reported once. Requests are not reported here, because the threads read them.
+_HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET
+
+
+class ConnectionThread:
+    """The thread of a connection."""
+
+    __slots__ = ("has_hung_up", "is_waiting", "is_writing", "sent_bytes", "signal", "thread")
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = thread
+        self.signal = threading.Lock()  # Locked while the thread has no reason to wake up.
+        self.signal.acquire()
+        self.is_waiting = False
+        # Cleared by the thread itself, when everything that it took from `ready` is sent.
+        self.is_writing = False
+        self.has_hung_up = False
+        self.sent_bytes = 0  # Used by the thread only: bytes that are not in the metrics yet.
+
+    def wake(self) -> None:
+        if self.is_waiting:
+            self.is_waiting = False
+            self.signal.release()
+
+
+class ThreadWatch(EpollWatch):
+    """Starts a thread for each connection, which runs `serve`. The epoll reports only clients that hung up."""
+
+    __slots__ = ("_serve", "threads")
+
+    def __init__(self, serve: Callable[[Connection], None]) -> None:
+        super().__init__()
+        self._serve = serve
+        self.threads: dict[int, ConnectionThread] = {}  # By connection.
+
+    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+        connection.transport.set_blocking(True)
+        name = f"connection-{connection.origin.number}"
+        thread = threading.Thread(target=self._serve, args=(connection,), name=name, daemon=True)
+        self.epoll.register(connection.fd, _HANG_UP)
+        self.threads[connection.id] = ConnectionThread(thread)
+        connection.interest = interest
+        try:
+            thread.start()  # The thread begins to read at once, and waits for the lock only afterwards.
+        except RuntimeError as error:
+            self.forget(connection)
+            # The host allows no more threads: treated like having no more descriptors.
+            raise OSError(str(error)) from error
+
+    def end(self, connection: Connection) -> None:
+        """Do nothing: the connection's thread ends by itself, and calls `forget`."""
+
+    def forget(self, connection: Connection) -> None:
+        """Drop the thread and the registration of a connection that has ended."""
+        del self.threads[connection.id]
+        if not self.epoll.closed:
+            self.epoll.unregister(connection.fd)
+
+    def set(self, connection: Connection, interest: int) -> None:
+        owner = self.threads.get(connection.id)
+        if owner is not None and owner.is_writing and interest == PAUSED:
+            interest = WRITING
+        connection.interest = interest
+        if interest == ACTIVE:
+            self.wake(connection)
+
+    def wake(self, connection: Connection) -> None:
+        """Wake the connection's thread: it has an answer to send, may read on, or must end."""
+        owner = self.threads.get(connection.id)
+        if owner is not None:
+            owner.wake()
+
+    def is_writing(self, connection: Connection) -> bool:
+        owner = self.threads.get(connection.id)
+        return owner is not None and owner.is_writing
+
+
+class ThreadTable(ConnectionTable):
+    """A connection's block and socket belong to its thread, and are freed when that ends."""
+
+    __slots__ = ()
+
+    watch: ThreadWatch
+
+    def update_interest(self, connection: Connection) -> None:
+        if self.watch.is_writing(connection):
+            # Decided again when the write is done (`ThreadProcessor._settle`): the connection must not end before.
+            connection.interest = WRITING
+        else:
+            super().update_interest(connection)
+
+    def hung_up(self, connection: Connection) -> None:
+        """The client has closed. A thread that reads notices that itself; one that waits for an answer is woken."""
+        owner = self.watch.threads.get(connection.id)
+        if owner is not None:
+            owner.has_hung_up = True
+            if owner.is_waiting:
+                self.close(connection, "the client closed it")
+
+    def free_block(self, connection: Connection) -> None:
+        """Do not free the block yet: the connection's thread may be receiving into it."""
+
+    def _end_socket(self, connection: Connection) -> None:
+        """Shut the socket down and let its thread close it: the descriptor's number must not be used again before."""
+        connection.transport.end()
+        self.watch.wake(connection)
+
+    def end(self, connection: Connection) -> None:
+        """Close the connection; the last thing that its thread does."""
+        super().free_block(connection)
+        self.watch.forget(connection)
+        connection.transport.close()
+
+
+class ThreadWriter(ResponseWriter):
+    """Leaves the sending to the connections' threads: the present thread must not wait for another client."""
+
+    __slots__ = ("watch",)
+
+    watch: ThreadWatch
+
+    def _send(self, connection: Connection) -> None:
+        self.watch.wake(connection)
+
+    def _pass_back(
+        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
+    ) -> None:
+        """Queue the answers for the connections' threads."""
+        for connection_id, sequence, frame in answers:
+            head = HEAD.pack(connection_id, sequence, 0, 0)
+            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+
+    def _pass_back_range(
+        self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
+    ) -> bool:
+        """Leave the sending to the connection's thread, as `_pass_back` does."""
+        return False

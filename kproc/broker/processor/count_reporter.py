@@ -1,0 +1,135 @@
+"""CountReporter: a Processor tells the Acceptors which connections it has and which sockets it has registered.
+
+Acceptors decide about limits, connections end in Processors, and either may die. So every Processor sends every
+Acceptor its changes per (listener, address) over their handoff socket. An Acceptor keeps one table per Processor and
+drops it with the socket. Counts are therefore right after any death, and after a connection migrated: one Processor
+reports it as closed, the other as opened.
+
+An acknowledgement travels in one message with the change that it causes. The Acceptor counts a socket itself until
+then, so a connection is never counted twice and never missing.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from kproc.broker.role.handoff import CHANGES_MAX, CREDITS, Key, Report
+from kproc.broker.transport.agent import AgentId
+
+logger = logging.getLogger(__name__)
+
+_NOT_NOW: Final = (BlockingIOError, InterruptedError)
+
+
+class _Reader:
+    """One Acceptor: its socket, and the changes that have not been sent to it."""
+
+    __slots__ = ("answers", "changes", "is_new", "peer", "sock")
+
+    def __init__(self, peer: AgentId, sock: socket.socket, changes: dict[Key, int]) -> None:
+        self.peer = peer
+        self.sock = sock
+        self.changes = changes
+        self.answers: list[int] = []
+        self.is_new = True
+
+
+class CountReporter:
+    """One per Processor, called by the thread that runs it.
+
+    `has_unsent` says whether `flush` has anything to send. `on_unsent` is called at every change.
+    """
+
+    def __init__(self, on_unsent: Callable[[], None] = lambda: None) -> None:
+        self._totals: dict[Key, int] = {}
+        self._readers: dict[socket.socket, _Reader] = {}
+        self._on_unsent = on_unsent
+        self.has_unsent = False
+
+    def attach(self, peer: AgentId, sock: socket.socket) -> None:
+        """An Acceptor has started: report every open connection to it. The caller keeps the socket."""
+        self._readers[sock] = _Reader(peer, sock, dict(self._totals))
+        self._note_unsent()
+
+    def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
+        """Forget the socket `sock`, or every socket of `peer`, which has ended. A successor may be attached already."""
+        for reader in [each for each in self._readers.values() if each.peer == peer]:
+            if sock is None or reader.sock is sock:
+                del self._readers[reader.sock]
+
+    def opened(self, listener: int, address: bytes) -> None:
+        """A connection was registered."""
+        self._change((address, listener), 1)
+
+    def closed(self, listener: int, address: bytes) -> None:
+        """A connection that `opened` counted was closed, or has migrated to another Processor."""
+        self._change((address, listener), -1)
+
+    def acknowledge(self, sock: socket.socket, answer: int) -> None:
+        """Acknowledge a socket that came over `sock`: its serial, perhaps with REFUSED. Sent by the next flush."""
+        reader = self._readers.get(sock)
+        if reader is not None:  # Otherwise that Acceptor has ended; we keep the connection it passed to us.
+            reader.answers.append(answer)
+            self._note_unsent()
+
+    @property
+    def totals(self) -> dict[Key, int]:
+        """Open connections by (address, listener); to look at, not to write."""
+        return self._totals
+
+    def flush(self) -> None:
+        """Send what has not been sent, as far as the sockets take it. Once per duty cycle."""
+        if not self.has_unsent:
+            return
+        self.has_unsent = False
+        for reader in list(self._readers.values()):
+            try:
+                self._send(reader)
+            except _NOT_NOW:
+                # The Acceptor is slow or stopped. Further changes are added to those that wait.
+                self.has_unsent = True
+            except OSError as error:
+                logger.info("%s cannot be told of connections: %s", reader.peer, error)
+                del self._readers[reader.sock]
+
+    def _change(self, key: Key, change: int) -> None:
+        _add(self._totals, key, change)
+        for reader in self._readers.values():
+            _add(reader.changes, key, change)
+        self._note_unsent()
+
+    def _note_unsent(self) -> None:
+        self.has_unsent = True
+        self._on_unsent()
+
+    def _send(self, reader: _Reader) -> None:
+        changes, answers = reader.changes, reader.answers
+        # Opened connections go first, in one message with their acknowledgements.
+        pending = sorted(changes.items(), key=_by_change, reverse=True)
+        start = 0
+        # The first report is sent even if it is empty: it tells the Acceptor that it has heard everything.
+        while changes or answers or reader.is_new:
+            some = pending[start : start + CHANGES_MAX]
+            said = answers[:CREDITS]
+            reader.sock.send(Report(said, some, has_more=len(some) < len(changes)).pack())
+            reader.is_new = False
+            del answers[: len(said)]
+            for key, _ in some:
+                del changes[key]
+            start += len(some)
+
+
+def _by_change(entry: tuple[Key, int]) -> int:
+    return entry[1]
+
+
+def _add(counts: dict[Key, int], key: Key, change: int) -> None:
+    """Add to the entry and drop it at zero: entries of addresses that never return would pile up."""
+    count = counts.get(key, 0) + change
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

@@ -1,0 +1,143 @@
+"""FrameMemory: memory for large frames while they are received. It grows with the bytes that arrived, not with the
+length that a client announced.
+
+A Processor has two of them. Frames of clients that may send requests are received into its arena, where Handlers read
+them. Frames of clients that still have to log in are received into `LoginBlocks`, private memory with a small bound, so
+a client without a login cannot occupy the arena.
+
+    in use            what a frame gets
+    up to an eighth   its length, at most USUAL_BYTES: a producer's batch is received without being moved
+    up to a half      FIRST_BYTES, then four times as much whenever that is full
+    more              its whole rest at once, or it waits (ConnectionTable.wait_for_block)
+
+Without the last rule many frames could each hold a part of the memory and wait for the rest of it for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kproc.broker.processor.address_shares import AddressShares
+from kproc.broker.processor.connection import Block, Connection
+from kproc.broker.transport.agent import BlockOwner
+
+FIRST_BYTES: Final = 64 * 1024
+USUAL_BYTES: Final = 1 << 20  # max.request.size of producers, and a little less than message.max.bytes.
+_GROWTH: Final = 4
+
+
+class FrameMemory:
+    """Blocks for the unfinished frames of one Processor. `shares` says which client address has how many bytes."""
+
+    __slots__ = ("_owner", "shares")
+
+    def __init__(self, owner: BlockOwner) -> None:
+        self._owner = owner
+        self.shares = AddressShares()
+
+    @property
+    def free_count(self) -> int:
+        """The number of times that memory became free. While it does not change, another attempt would fail, too."""
+        return self._owner.free_count
+
+    def needed_bytes(self, length: int, filled: int, present: int = 0) -> int:
+        """Return how large the next block of a frame must be that has `filled` of `length` bytes in a block of
+        `present` bytes.
+        """
+        used, capacity = self._owner.lent_bytes - present, self._owner.capacity
+        size = min(length, max(FIRST_BYTES, _GROWTH * filled))
+        usual = min(length, max(size, USUAL_BYTES))
+        if used + usual <= capacity // 8:
+            return usual
+        return size if used + size <= capacity // 2 else length
+
+    def start(self, connection: Connection, length: int, data: bytes | memoryview) -> bool:
+        """Give a connection the block of a frame that begins with `data`; False if there is no room for that."""
+        block = self.reserve(length, len(data))
+        if block is None:
+            return False
+        block.extend(data)
+        self.assign(connection, block)
+        return True
+
+    def reserve(self, length: int, filled: int) -> Block | None:
+        """Return an empty block for a frame of which `filled` bytes are elsewhere, or None without room."""
+        size = self.needed_bytes(length, filled)
+        offset = self._owner.allocate(size)
+        return None if offset is None else Block(self, offset, length, self._owner.view(offset, size))
+
+    def assign(self, connection: Connection, block: Block) -> None:
+        """Give a reserved block to a connection."""
+        connection.block = block
+        self.shares.put(connection, len(block.view))
+
+    def grow(self, connection: Connection, block: Block) -> bool:
+        """Make room for more of a frame; False if there is none."""
+        present = len(block.view)
+        size = self.needed_bytes(block.length, block.filled, present)
+        block.view.release()
+        offset = self._owner.grow(block.offset, size, block.filled)
+        if offset is None:
+            block.view = self._owner.view(block.offset, present)
+            return False
+        block.offset, block.view = offset, self._owner.view(offset, size)
+        self.shares.put(connection, size)
+        return True
+
+    def discard(self, block: Block) -> None:
+        """Free a reserved block that was not assigned to a connection."""
+        block.view.release()
+        self._owner.free(block.offset)
+
+    def release(self, connection: Connection, block: Block) -> None:
+        """Free the block of a frame that will not be received."""
+        self.hand_out(connection, block)
+        self._owner.free(block.offset)
+
+    def hand_out(self, connection: Connection, block: Block) -> None:
+        """Remove a block from its connection without freeing it: a Handler uses it now."""
+        block.view.release()
+        connection.block = None
+        self.shares.remove(connection)
+
+
+class LoginBlocks:
+    """Private memory for the frames of clients that still have to log in. A BlockOwner, as the arena is."""
+
+    __slots__ = ("_blocks", "_next_offset", "capacity", "free_count", "lent_bytes")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.lent_bytes = 0
+        self.free_count = 0
+        self._blocks: dict[int, memoryview] = {}
+        self._next_offset = 0
+
+    def allocate(self, length: int) -> int | None:
+        """Return the name of a new block, or None if the bound is reached."""
+        if self.lent_bytes + length > self.capacity:
+            return None
+        self._next_offset += 1
+        self._blocks[self._next_offset] = memoryview(bytearray(length))
+        self.lent_bytes += length
+        return self._next_offset
+
+    def grow(self, offset: int, length: int, filled: int) -> int | None:
+        """Replace a block by a longer one with the same first bytes; None if the bound is reached."""
+        old = self._blocks[offset]
+        if self.lent_bytes - len(old) + length > self.capacity:
+            return None
+        new = memoryview(bytearray(length))
+        new[:filled] = old[:filled]
+        self._blocks[offset] = new
+        self.lent_bytes += length - len(old)
+        return offset
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Return the first bytes of a block, writable."""
+        return self._blocks[offset][:length]
+
+    def free(self, offset: int) -> None:
+        """Free a block."""
+        self.lent_bytes -= len(self._blocks.pop(offset))
+        self.free_count += 1

@@ -1,0 +1,90 @@
+"""HandlerPeer: one Handler as a Processor sees it, and the Router that says which Handler gets a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kproc.broker.transport.agent import AgentId, Link
+from kproc.broker.transport.outbox import Buffer, Inbox, Outbox
+
+
+class Router(Protocol):
+    """Decides which Handler gets a frame. Supplied from outside, because net/ does not know what a frame means."""
+
+    def route(self, frame: memoryview) -> int:
+        """The Handler's index, or -1 for the connection's home Handler."""
+
+    def learn(self, hint: memoryview) -> None:
+        """Store a Handler's hint about who owns the partition of frames like this one."""
+
+
+def _without_link(_: int) -> None:
+    """What `reserve_run` and `commit_run` are without a link: there is no room. They must not keep a dead ring."""
+
+
+class HandlerPeer:
+    """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not.
+
+    Whoever puts a record into its ring enters the Handler in `unpublished`; `notify` does both.
+    """
+
+    __slots__ = (
+        "_notices", "_publish", "_unpublished", "_wake", "commit_run", "homes", "inbox", "is_away", "is_leaving",
+        "link", "peer", "reserve_run",
+    )  # fmt: skip
+
+    _notices: Outbox  # Set by the first link, as these are, which are the sender's.
+    reserve_run: Callable[[int], tuple[memoryview, int, int] | None]
+    commit_run: Callable[[int], None]
+
+    def __init__(self, peer: AgentId, unpublished: dict[HandlerPeer, None]) -> None:
+        self.peer = peer
+        self._unpublished = unpublished
+        self.link: Link | None = None
+        self.inbox: Inbox | None = None
+        self.homes = 0
+        self.is_leaving = False
+        self.is_away = False  # As found by the last look, once a second.
+
+    def attach(self, link: Link) -> None:
+        self.link = link
+        self.inbox = Inbox(link.receiver)
+        self._notices = Outbox(link.sender, link.waker)
+        self._publish, self._wake = link.sender.publish, link.waker.wake
+        self.reserve_run, self.commit_run = link.sender.reserve_run, link.sender.commit_run
+        self._unpublished.pop(self, None)
+
+    def detach(self) -> None:
+        if self.link is not None:
+            self._notices.close()
+            self._publish, self._wake = self._notices.flush, self._notices.flush
+            self.reserve_run = self.commit_run = _without_link
+        self.link = self.inbox = None
+        self._unpublished.pop(self, None)
+
+    def leave(self) -> None:
+        """It will end, and gets no more connections."""
+        self.is_leaving = True
+
+    def stays_away(self) -> bool:
+        """Look whether it has a link: True if it had none at the last look either."""
+        was_away, self.is_away = self.is_away, self.link is None
+        return was_away and self.is_away
+
+    def notify(self, kind: int, *parts: Buffer) -> None:
+        """Send a record, which waits here if the ring is full. Do nothing if the Handler has no link."""
+        if self.link is not None:
+            self._notices.push(kind, *parts)
+            self._unpublished[self] = None
+
+    def publish(self) -> None:
+        """Publish what was put into the ring, and wake the Handler if it sleeps."""
+        notices = self._notices
+        if notices.is_dirty:
+            notices.flush()  # It publishes the whole ring, with the requests.
+            if notices.is_dirty:
+                self._unpublished[self] = None  # Some records did not fit.
+        else:
+            self._publish()
+            self._wake()

@@ -1,0 +1,102 @@
+"""HandlerSet: the Handlers that a Processor has links to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.handler_peer import HandlerPeer, Router
+from kproc.broker.transport.agent import AgentId, Sender
+from kproc.broker.transport.envelope import DISCONNECTED, HEAD, IDENTITY
+from kproc.broker.transport.outbox import Inbox
+
+
+class HandlerSet:
+    """One per Processor. homes.py decides which connection has which of them as its home."""
+
+    __slots__ = (
+        "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "only",
+        "router", "unpublished",
+    )  # fmt: skip
+
+    def __init__(self, router: Router | None) -> None:
+        self._given_router = router
+        self.router: Router | None = None  # None with one Handler: routing would only cost.
+        self.only: HandlerPeer | None = None  # If there is only one: it is the home of all connections.
+        self.by_id: dict[AgentId, HandlerPeer] = {}
+        # Without those that are leaving. In no order, because a Handler that was restarted comes last.
+        self.by_index: dict[int, HandlerPeer] = {}
+        self.unpublished: dict[HandlerPeer, None] = {}  # Handlers in whose ring this pass has put something.
+        self.inboxes: list[Inbox] = []  # Of those that have a link.
+        self._looks: list[Callable[[], bool]] = []
+        # The next pass has to take answers before it polls: the last look found some, or the eventfd announced some. A
+        # pass that does not take them loses nothing, because every sleep begins with a look (ipc/wait.py).
+        self.may_have_answers = False
+
+    def links_changed(self) -> None:
+        """Update the tables after a Handler got or lost its link."""
+        self.inboxes = [each.inbox for each in self.by_id.values() if each.inbox is not None]
+        self._looks = [inbox.is_empty for inbox in self.inboxes]
+
+    def choose_routing(self) -> HandlerPeer | None:
+        """Switch the router on or off; return the only Handler if there is one only."""
+        self.router = self._given_router if len(self.by_id) > 1 else None
+        self.only = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
+        return self.only
+
+    def least_busy(self) -> HandlerPeer:
+        """The Handler that is to be the next connection's home: a live one with the fewest connections."""
+        return min(
+            self.by_index.values() or self.by_id.values(),
+            key=lambda each: (each.link is None, each.homes, each.peer.index),
+        )
+
+    def senders(self) -> list[Sender]:
+        """The sending ends of all request rings."""
+        return [each.link.sender for each in self.by_id.values() if each.link is not None]
+
+    def has_answers(self) -> bool:
+        """Whether some response ring has records that were not taken. Called at every sleep."""
+        # A loop, because any() over a generator costs 0.2 us more.
+        for is_empty in self._looks:
+            if not is_empty():
+                self.may_have_answers = True
+                return True
+        return False
+
+    def introduce(self, connection: Connection) -> bool:
+        """Send the client's address and session to every Handler, before the first request; False without room.
+
+        Each request could carry them instead, but hardly any request needs them.
+        """
+        # All but those without a link: the link to its successor brings us here again.
+        if not all(
+            self.introduce_to(each, connection) for each in self.by_id.values() if each.link is not None
+        ):
+            return False
+        connection.is_introduced = True
+        return True
+
+    def introduce_to(self, handler: HandlerPeer, connection: Connection) -> bool:
+        """Send them to one Handler, which has a link; False if its ring has no room."""
+        assert handler.link is not None
+        head = HEAD.pack(connection.id, 0, 0, 0)
+        identity = connection.origin.address + connection.session.pack()
+        if not handler.link.sender.try_push(IDENTITY, head, identity):
+            return False
+        self.unpublished[handler] = None
+        return True
+
+    def tell_gone(self, connection: Connection, flags: int) -> None:
+        """Tell Handlers that a connection is closed or has migrated: its home, or all of them if there is a router, for
+        each of them may have had its requests.
+        """
+        for handler in (connection.home,) if self.router is None else self.by_id.values():
+            handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
+
+    def publish(self) -> None:
+        """Publish what this pass put into rings. A Handler whose ring had no room for all is entered again."""
+        waiting = list(self.unpublished)
+        self.unpublished.clear()
+        for handler in waiting:
+            handler.publish()

@@ -1,0 +1,328 @@
+"""Handshakes: the TLS handshakes of one Processor, and what they may cost those who are served already.
+
+    a socket comes      it has `kproc.tls.handshake.timeout.ms` to finish
+    its first record    it waits for its turn. Answering it is the expensive step: a signature and a key exchange. In
+                        a pass of the Processor as many are answered as fit into _TURN_NS, at least one; the others
+                        are not read meanwhile. Client addresses take turns, and the oldest client of an address
+                        comes first. A client that closes its connection meanwhile is not answered, and one that has
+                        waited for half of its time is dropped. Unanswered first records take _HELLO_BYTES_MAX
+    answered            it costs some 50 KiB, so there are `kproc.tls.handshakes.max` of these at most. It makes
+                        progress when the client begins to send its next flight
+    finished            the client's certificate, if it showed one, becomes the connection's principal; when the
+                        certificate ends, the connection is closed
+
+A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory. When
+all places are taken, a handshake gives up its place only if its address has most of them, and only in these cases:
+
+    it made no progress for _STALE_NS            to a new client of any address
+    it is the newest that made no progress       to a new client of an address that has fewer places
+    it is the newest, and all made progress      the same
+
+Otherwise the new client waits for its turn. Only handshakes in which a client has begun its next flight lately, or that
+are younger than _STALE_NS, hold up others of their address, and each of them ends with its time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple, Protocol
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.address_shares import AddressShares, share_key
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.describe import connection_name
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.tls_transport import TlsTransport
+from kproc.broker.security.certificate import MalformedCertificate, facts_of
+from kproc.broker.security.principal import USER, Principal
+from kproc.broker.security.principal_mapping import NoMatchingRule
+from kproc.broker.security.session import Session
+from kproc.common.clock import Clock
+from kproc.common.deadlines import Deadlines
+from kproc.common.log_rate import LogRate
+
+logger = logging.getLogger(__name__)
+
+_TURN_NS: Final = 500_000
+# Clients in a pass that are answered, closed or found to have to wait: bounds a pass when few can be answered.
+_CHECKS_MAX: Final = 64
+# A client that waited for so much of its time is dropped, because it needs the rest to finish. Without this bound a
+# Processor with too much to do would answer only clients that cannot finish in time.
+_WAIT_SHARE: Final = 0.5
+_BLOCKED_MS: Final = 10  # How often to check for a free place. Handshakes that finish are noticed at once.
+_HELLO_BYTES_MAX: Final = 16 << 20
+# An answer crosses the slowest links in less, there and back. A core begins fewer handshakes in this time than
+# kproc.tls.handshakes.max allows, so a flood from one address lets other clients of that address finish.
+_STALE_NS: Final = 1_000_000_000
+_EXPIRED: Final = "its client's certificate has expired"
+
+
+class Table(Protocol):
+    """What is needed of ConnectionTable."""
+
+    by_fd: dict[int, Connection]
+
+    def update_interest(self, connection: Connection) -> None:
+        """Decide what the connection waits for."""
+
+    def close(self, connection: Connection, reason: str) -> None:
+        """Close the connection."""
+
+
+class WaitingHello(NamedTuple):
+    """A client whose first record is whole, and since when."""
+
+    transport: TlsTransport
+    since_ns: int
+
+
+class BegunHandshake(NamedTuple):
+    """A handshake whose first record is answered. `progress_ns` is when that was, or when the next flight began."""
+
+    transport: TlsTransport
+    progress_ns: int
+    has_progressed: bool
+
+
+class Handshakes:
+    """One per Processor that has had a TLS connection."""
+
+    __slots__ = (
+        "_begun", "_begun_max", "_begun_shares", "_certificates", "_clock", "_connections", "_hello_bytes",
+        "_hello_shares", "_is_blocked", "_lines", "_newly_waiting", "_open", "_state", "_table", "_timeout_ns",
+        "_turns",
+    )  # fmt: skip
+
+    def __init__(
+        self, table: Table, state: ProcessorState, clock: Clock, *, timeout_ms: int, begun_max: int
+    ) -> None:
+        self._table = table
+        self._state = state
+        self._clock = clock
+        self._timeout_ns = timeout_ms * 1_000_000
+        self._begun_max = begun_max
+        self._open: dict[int, int] = {}  # By descriptor, the oldest first: when they must be done.
+        self._begun: dict[int, BegunHandshake] = {}  # By descriptor. The stalest comes first.
+        self._begun_shares = AddressShares()
+        # Those that wait for a turn, by address. The address whose turn it is comes first.
+        self._turns: dict[bytes, dict[int, WaitingHello]] = {}
+        self._is_blocked = False  # Every client that was checked in the last pass waits for a place.
+        self._newly_waiting: list[int] = []  # Descriptors of those that are still read.
+        self._connections: dict[int, Connection] = {}  # By descriptor: all that have sent something.
+        self._hello_bytes = 0  # Of all first records that are kept.
+        self._hello_shares = AddressShares()
+        self._certificates: Deadlines[int] = Deadlines()  # By descriptor: when they end, in ms since 1970.
+        self._lines = LogRate(logger, "and %d more failed TLS handshakes")
+
+    @property
+    def has_turns(self) -> bool:
+        """Return True if a connection waits for its turn, or first records take too much memory."""
+        return bool(self._turns) or self._hello_bytes > _HELLO_BYTES_MAX
+
+    def wait_ms(self, longest_ms: int) -> int:
+        """Return how long the Processor may sleep before it calls `work`."""
+        if not self.has_turns:
+            return longest_ms
+        return min(longest_ms, _BLOCKED_MS) if self._is_blocked else 0
+
+    def opened(self, transport: TlsTransport) -> None:
+        """A connection has come."""
+        self._open[transport.fd] = self._state.now_ns + self._timeout_ns
+
+    def wait_for_turn(self, transport: TlsTransport) -> None:
+        """A client's first record is whole: it is answered in the next pass, or a later one."""
+        key = _key_of(self._connections[transport.fd])
+        self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
+        self._newly_waiting.append(transport.fd)
+        self._state.press()
+
+    def received_hello(self, transport: TlsTransport, size: int) -> None:
+        """A client has sent `size` bytes of its first record."""
+        connection = self._connections[transport.fd] = self._table.by_fd[transport.fd]
+        self._hello_bytes += size - self._hello_shares.amount_of(connection)
+        self._hello_shares.put(connection, size)
+        if self._hello_bytes > _HELLO_BYTES_MAX:
+            self._state.press()
+
+    def advanced(self, transport: TlsTransport) -> None:
+        """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
+        del self._begun[transport.fd]
+        self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, True)
+
+    def work(self) -> int:
+        """Answer the first records of as many clients as one pass may; those that are left are not read meanwhile."""
+        until_ns = self._clock.now_ns() + _TURN_NS
+        oldest_ns = self._state.now_ns - int(self._timeout_ns * _WAIT_SHARE)
+        answered = closed = blocked = 0
+        for _ in range(_CHECKS_MAX):
+            is_late = (answered or blocked) and self._clock.now_ns() >= until_ns
+            if is_late or blocked >= len(self._turns):
+                break
+            key, (transport, since_ns) = self._next_turn()
+            connection = self._table.by_fd[transport.fd]
+            if transport.has_left():
+                self._table.close(connection, "the client closed it before its handshake")
+                closed += 1
+            elif since_ns < oldest_ns:
+                self._drop(transport, "more clients begin a handshake than can be answered")
+                closed += 1
+            elif self._make_place(key):
+                self._begin(transport, connection)
+                answered += 1
+            else:
+                blocked += 1
+        self._is_blocked = not answered and not closed
+        while self._hello_bytes > _HELLO_BYTES_MAX:
+            victim = next(reversed(self._hello_shares.largest_holders()))
+            self._table.close(victim, "first records of TLS handshakes take too much memory")
+        fresh, self._newly_waiting = self._newly_waiting, []
+        for fd in fresh:
+            newcomer = self._connections.get(fd)
+            if newcomer is not None and fd in self._turns.get(_key_of(newcomer), ()):
+                newcomer.awaits_turn = True
+                self._table.update_interest(newcomer)
+        return answered + closed
+
+    def _next_turn(self) -> tuple[bytes, WaitingHello]:
+        """Return the oldest waiting client of the address whose turn it is. The next turn is another address's."""
+        key = next(iter(self._turns))
+        waiting = self._turns[key] = self._turns.pop(key)
+        return key, next(iter(waiting.values()))
+
+    def _end_turn(self, connection: Connection) -> None:
+        """Remove a connection from those that wait for a turn, if it does."""
+        key = _key_of(connection)
+        waiting = self._turns.get(key, {})
+        if waiting.pop(connection.fd, None) is not None and not waiting:
+            del self._turns[key]
+
+    def _begin(self, transport: TlsTransport, connection: Connection) -> None:
+        self._end_turn(connection)
+        self._discard_hello(connection)
+        self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, False)
+        self._begun_shares.put(connection, 1)
+        try:
+            transport.begin()
+        except OSError as error:
+            self._table.close(connection, str(error))
+            return
+        if connection.awaits_turn:
+            connection.awaits_turn = False
+            self._table.update_interest(connection)
+
+    def _make_place(self, key: bytes) -> bool:
+        """Close a handshake if all places are taken. Return False if a client of this address has to wait instead."""
+        while len(self._begun) >= self._begun_max:
+            victim = self._find_victim(key)
+            if victim is None:
+                return False
+            self._drop(victim, f"{self._begun_max} handshakes are under way (kproc.tls.handshakes.max)")
+        return True
+
+    def _find_victim(self, key: bytes) -> TlsTransport | None:
+        """Return the handshake that gives its place to a client of this address; None if none has to."""
+        shares = self._begun_shares
+        largest = shares.largest_share()
+        for fd, begun in self._begun.items():
+            if self._state.now_ns - begun.progress_ns < _STALE_NS:
+                break
+            if shares.share_of(self._connections[fd]) == largest:
+                return begun.transport
+        if shares.share_of_key(key) + 1 >= largest:
+            return None
+        newest_first = [self._begun[each.fd] for each in reversed(shares.largest_holders())]
+        return next((each for each in newest_first if not each.has_progressed), newest_first[0]).transport
+
+    def finished(self, transport: TlsTransport) -> None:
+        """A handshake is over. Raises OSError if the client's certificate makes it nobody."""
+        self._close_handshake(transport)
+        self._state.counts[SLOT["tls_handshakes"]] += 1
+        connection = self._table.by_fd[transport.fd]
+        certificate = transport.peer_certificate()
+        if certificate is None:
+            return
+        try:
+            facts = facts_of(certificate)
+            ends_ms = int(facts.ends.timestamp() * 1000)
+            if (
+                ends_ms <= self._clock.wall_ms()
+            ):  # Of a resumed session, where sessions could not be switched off.
+                self.refused(transport, _EXPIRED)
+                raise OSError(_EXPIRED)
+            self._certificates.move(transport.fd, ends_ms)
+            if connection.gate is not None:  # The login names the principal.
+                return
+            principal = Principal(USER, transport.context.mapper.name_of(facts.subject))
+        except (NoMatchingRule, MalformedCertificate) as error:
+            self.refused(transport, str(error))
+            raise OSError(str(error)) from error
+        if complaint := principal.complaint():
+            self.refused(transport, complaint)
+            raise OSError(complaint)
+        connection.session = Session(principal)
+
+    def refused(self, transport: TlsTransport, reason: str) -> None:
+        """A client is about to be closed: count it, and log it unless there were many in this second."""
+        self._state.counts[SLOT["authentications_failed"]] += 1
+        if self._lines.has_room(self._clock.now_ns()):
+            logger.warning("failed TLS handshake with %s: %s", _peer_of(transport), reason)
+
+    def expire(self) -> None:
+        """Close those that are too late. Called once a second."""
+        now_ns = self._state.now_ns
+        self._lines.tell(self._clock.now_ns())
+        for fd in self._certificates.pop_due(self._clock.wall_ms()):
+            connection = self._table.by_fd[fd]
+            if self._lines.has_room(now_ns):
+                logger.warning("closing connection %s: %s", connection_name(connection), _EXPIRED)
+            self._state.counts[SLOT["certificates_expired"]] += 1
+            self._table.close(connection, _EXPIRED)
+        for begun in list(self._begun.values()):
+            try:
+                begun.transport.flush_handshake()
+            except OSError as error:
+                self._table.close(self._table.by_fd[begun.transport.fd], str(error))
+        for fd, until_ns in list(self._open.items()):
+            if until_ns > now_ns:
+                break
+            late = self._begun.get(fd)
+            if late is not None:
+                self._drop(late.transport, "it takes longer than kproc.tls.handshake.timeout.ms")
+            else:
+                self._table.close(self._table.by_fd[fd], "no TLS handshake came in time")
+
+    def forget(self, transport: TlsTransport) -> None:
+        """The connection is closed."""
+        self._close_handshake(transport)
+        self._certificates.discard(transport.fd)
+
+    def _close_handshake(self, transport: TlsTransport) -> None:
+        fd = transport.fd
+        self._open.pop(fd, None)
+        connection = self._connections.pop(fd, None)
+        if connection is None:  # It has sent nothing.
+            return
+        if self._begun.pop(fd, None) is not None:
+            self._begun_shares.remove(connection)
+        self._discard_hello(connection)
+        self._end_turn(connection)
+
+    def _discard_hello(self, connection: Connection) -> None:
+        self._hello_bytes -= self._hello_shares.amount_of(connection)
+        self._hello_shares.remove(connection)
+
+    def _drop(self, transport: TlsTransport, reason: str) -> None:
+        self.refused(transport, reason)
+        self._table.close(self._table.by_fd[transport.fd], reason)
+
+
+def _key_of(connection: Connection) -> bytes:
+    return share_key(connection.origin.address)
+
+
+def _peer_of(transport: TlsTransport) -> str:
+    try:
+        name = transport.sock.getpeername()
+    except OSError:
+        return "a client that has gone"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a client"

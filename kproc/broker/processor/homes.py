@@ -1,0 +1,150 @@
+"""Homes: chooses the home of each connection, as Handlers come and go.
+
+The home is the Handler that gets a connection's requests unless the router knows a better one.
+"""
+
+from __future__ import annotations
+
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.handler_peer import HandlerPeer
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.lent_blocks import LentBlocks
+from kproc.broker.processor.migration_steps import MigrationSteps
+from kproc.broker.processor.timed_requests import TimedRequests
+from kproc.broker.transport.agent import AgentId, Link
+
+
+class Homes:
+    """One per Processor."""
+
+    __slots__ = ("_blocks", "_handlers", "_steps", "_table", "_timed")
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        handlers: HandlerSet,
+        *,
+        blocks: LentBlocks,
+        steps: MigrationSteps,
+        timed: TimedRequests,
+    ) -> None:
+        self._table = table
+        self._handlers = handlers
+        self._blocks = blocks
+        self._steps = steps
+        self._timed = timed
+
+    def attach(self, link: Link) -> None:
+        """A Handler has started: use its link, and make it the home of its share of the connections."""
+        handlers = self._handlers
+        handler = handlers.by_id.get(link.peer)
+        is_new = handler is None
+        if handler is None:
+            handler = handlers.by_id[link.peer] = HandlerPeer(link.peer, handlers.unpublished)
+        if not handler.is_leaving:
+            handlers.by_index[link.peer.index] = handler
+        handler.attach(link)
+        handlers.links_changed()
+        for connection in self._table.by_fd.values():
+            connection.is_introduced = False  # The new one knows no connection.
+        if is_new:
+            self._choose_routing()
+        if not handler.is_leaving:
+            self._spread(handler)
+
+    def detach(self, peer: AgentId) -> None:
+        """A Handler has ended. One that dies and is to leave afterwards is detached twice: the second time for good."""
+        handler = self._handlers.by_id.get(peer)
+        if handler is None:
+            return
+        if handler.link is not None:
+            self._lose(handler)
+        if handler.is_leaving:
+            del self._handlers.by_id[peer]
+            self._choose_routing()
+
+    def _lose(self, handler: HandlerPeer) -> None:
+        """Close the connections whose requests it had in work, and free its blocks."""
+        handler.detach()
+        self._handlers.links_changed()
+        self._steps.handler_lost(handler)
+        self._timed.forget_handler(handler.peer)
+        for connection in list(self._table.by_fd.values()):
+            if (connection.target is handler and connection.inflight) or _logs_in_at(connection, handler):
+                self._table.close(connection, "its Handler died")
+        self._blocks.lose(handler)
+
+    def leave(self, peer: AgentId) -> None:
+        """A Handler will end: give its connections other homes, each when it has nothing of it in work."""
+        handler = self._handlers.by_id.get(peer)
+        if handler is None or handler.is_leaving:
+            return
+        handler.leave()
+        self._handlers.by_index.pop(peer.index, None)
+        for connection in list(self._table.by_fd.values()):
+            if _logs_in_at(connection, handler):
+                self._table.close(connection, "its Handler leaves before it has logged in")
+            elif handler in (connection.home, connection.next_home):
+                self._table.plan_home(connection, self._handlers.least_busy())
+
+    def uses(self, peer: AgentId) -> bool:
+        """Whether a Handler has requests, connections or blocks of ours, or may still get some."""
+        handler = self._handlers.by_id.get(peer)
+        if handler is None:
+            return False
+        if handler in self._handlers.unpublished:
+            return True
+        return self._blocks.has_any_at(handler) or any(
+            handler in (each.home, each.next_home) or (each.inflight and each.target is handler)
+            for each in self._all()
+        )
+
+    def leave_dead(self) -> None:
+        """Give connections other homes if their Handler is away longer than a restart takes. Called once a second.
+
+        Another Handler refuses requests for the missing one's partitions and serves those for all others.
+        """
+        least_busy = self._handlers.least_busy
+        for handler in self._handlers.by_id.values():
+            if not handler.stays_away() or least_busy().link is None:
+                continue
+            for connection in list(self._table.by_fd.values()):
+                if handler is (connection.next_home or connection.home):
+                    self._table.plan_home(connection, least_busy())
+
+    def _choose_routing(self) -> None:
+        only = self._handlers.choose_routing()
+        if only is None:
+            return
+        for connection in self._all():
+            if connection.home is not only and _logs_in_at(connection, connection.home):
+                self._table.close(connection, "its Handler is gone before it has logged in")
+                continue
+            connection.home = connection.target = only
+            connection.next_home = None
+        for connection in list(self._table.by_fd.values()):
+            self._table.update_interest(connection)
+
+    def _spread(self, handler: HandlerPeer) -> None:
+        """Make a new Handler the home of its share of the connections."""
+        connections = list(self._table.by_fd.values())
+        share = len(connections) // max(1, len(self._handlers.by_index))
+        for connection in connections:
+            if handler.homes >= share:
+                return
+            if (
+                connection.next_home is None
+                and connection.home.homes > share
+                and not _logs_in_at(connection, connection.home)
+            ):
+                self._table.plan_home(connection, handler)
+
+    def _all(self) -> list[Connection]:
+        """All connections, with those that may come back from another Processor."""
+        return [*self._table.by_fd.values(), *self._steps.given()]
+
+
+def _logs_in_at(connection: Connection, handler: HandlerPeer) -> bool:
+    """Whether a login has begun at that Handler: no other one could go on with it."""
+    return connection.gate is not None and connection.gate.is_begun and connection.home is handler

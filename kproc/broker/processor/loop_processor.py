@@ -1,0 +1,87 @@
+"""LoopProcessor: an asyncio loop watches the clients' sockets and also runs the roles.
+
+    loop --reader--> recv_into a record, frames (of every socket that is ready) --> one turn: Handler, answers, send
+
+It uses callbacks (`add_reader`, `add_writer`) instead of asyncio's transports: these are built on the same callbacks
+and cost more at each read and write, for buffers and flow control that a Processor already has
+(bench/alternatives/asyncio_protocol.py measures it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.socket_watch import ACTIVE, PAUSED, WRITING, EpollWatch
+from kproc.broker.processor.turn_processor import TurnProcessor
+
+OnEvent = Callable[[Connection], None]
+
+
+class LoopWatch(EpollWatch):
+    """Lets the loop watch the clients' sockets; its epoll holds Acceptors' sockets only."""
+
+    __slots__ = ("_loop", "_on_readable", "_on_writable")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, on_readable: OnEvent, on_writable: OnEvent
+    ) -> None:
+        super().__init__()
+        self._loop = loop
+        self._on_readable = on_readable
+        self._on_writable = on_writable
+
+    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+        connection.transport.set_blocking(False)
+        self.set(connection, interest)
+
+    def end(self, connection: Connection) -> None:
+        self._loop.remove_reader(connection.fd)
+        self._loop.remove_writer(connection.fd)
+
+    def set(self, connection: Connection, interest: int) -> None:
+        before = connection.interest
+        if before == interest:
+            return
+        connection.interest = interest
+        if before == ACTIVE:
+            self._loop.remove_reader(connection.fd)
+        elif before == WRITING:
+            self._loop.remove_writer(connection.fd)
+        if interest == ACTIVE:
+            self._loop.add_reader(connection.fd, self._on_readable, connection)
+        elif interest == WRITING:
+            self._loop.add_writer(connection.fd, self._on_writable, connection)
+        else:
+            assert interest == PAUSED, interest
+
+
+class LoopProcessor(TurnProcessor):
+    """`on_input` is called when something was read; no task is made for a request."""
+
+    __slots__ = ("_loop", "_on_input")
+
+    def __init__(
+        self, *arguments: Any, loop: asyncio.AbstractEventLoop, on_input: Callable[[], None], **named: Any
+    ) -> None:
+        self._loop = loop
+        self._on_input = on_input
+        super().__init__(*arguments, **named)
+
+    def _make_watch(self) -> EpollWatch:
+        return LoopWatch(self._loop, on_readable=self._on_ready, on_writable=self._on_room)
+
+    def _on_ready(self, connection: Connection) -> None:
+        self.note_time()
+        self.runs.read_ready([(connection.fd, ACTIVE)])
+        self._on_input()
+
+    def _on_room(self, connection: Connection) -> None:
+        self.note_time()
+        try:
+            self.writer.go_on(connection)
+        except OSError as error:
+            self.table.close_failed(connection, error)
+        self._on_input()

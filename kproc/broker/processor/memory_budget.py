@@ -1,0 +1,64 @@
+"""MemoryBudget: a Processor's share of Kafka's limits queued.max.requests and queued.max.request.bytes.
+
+A read may exceed them; the next one has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.queued_requests import QueuedRequests
+from kproc.broker.transport.agent import BlockOwner
+
+
+class MemoryBudget:
+    """One per Processor. Both limits are the broker's, divided by its number of Processors; -1 means no limit."""
+
+    __slots__ = (
+        "_arena", "_bytes_max", "_handlers", "_processor_count", "_processors_in_all", "_queued",
+        "_requests_max", "held_bytes", "is_limited",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        handlers: HandlerSet,
+        arena: BlockOwner,
+        *,
+        bytes_max: int,
+        requests_max: int,
+        processors_in_all: Callable[[DynamicSettings], int],
+    ) -> None:
+        self._handlers = handlers
+        self._arena = arena
+        self._bytes_max, self._requests_max = bytes_max, requests_max
+        self._processors_in_all = processors_in_all
+        self._processor_count = processors_in_all(DynamicSettings())
+        self._queued = QueuedRequests()
+        self.held_bytes = 0  # In Connection.held of all connections.
+        self.is_limited = bytes_max > 0 or requests_max > 0
+
+    def apply_settings(self, settings: DynamicSettings) -> None:
+        """Use the number of Processors that the changed settings mean."""
+        self._processor_count = self._processors_in_all(settings)
+
+    def has_room(self) -> bool:
+        """Whether a new request may be read."""
+        senders = self._handlers.senders()
+        if self._requests_max > 0:
+            waiting = self._queued.count(senders)
+            if waiting * self._processor_count >= self._requests_max:
+                return False
+        if self._bytes_max <= 0:
+            return True
+        queued = sum(sender.capacity - sender.free_bytes() for sender in senders)
+        lent = self._arena.lent_bytes
+        return (queued + lent + self.held_bytes) * self._processor_count < self._bytes_max
+
+    def count(self, connection: Connection, requests: int) -> None:
+        """Count requests that one read passed on; they went to one Handler, the connection's target."""
+        link = connection.target.link
+        if requests and link is not None and self._requests_max > 0:
+            self._queued.add(link.sender, requests)

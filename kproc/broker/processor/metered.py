@@ -1,0 +1,119 @@
+"""MeteredConnections: how long a Processor works at the sockets of clients that have a request_percentage (KIP-124).
+
+A Handler that serves such a client says so with METERED. From then on that connection's transport is wrapped in one
+that looks at the clock around each call, TLS included; ten times a second the time goes to the connection's home, which
+charges the client. Other connections pay nothing. Where a thread waits in a client's socket nothing is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.transport_layer import Transport
+from kproc.broker.transport.envelope import HEAD, SOCKET_NS, SOCKET_TIME
+
+
+class MeteredTransport:
+    """A transport, and the time spent in it."""
+
+    __slots__ = ("_now_ns", "fd", "inner", "sock", "used_ns")
+
+    def __init__(self, inner: Transport, now_ns: Callable[[], int]) -> None:
+        self.inner = inner
+        self.fd = inner.fd
+        self.sock = inner.sock
+        self.used_ns = 0
+        self._now_ns = now_ns
+
+    @property
+    def can_move(self) -> bool:
+        return self.inner.can_move
+
+    def recv_into(self, into: memoryview) -> int:
+        begun_ns = self._now_ns()
+        try:
+            return self.inner.recv_into(into)
+        finally:
+            self.used_ns += self._now_ns() - begun_ns
+
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:
+        begun_ns = self._now_ns()
+        try:
+            return self.inner.send(data, flags)
+        finally:
+            self.used_ns += self._now_ns() - begun_ns
+
+    def send_file(self, file_fd: int, position: int, count: int) -> int:
+        begun_ns = self._now_ns()
+        try:
+            return self.inner.send_file(file_fd, position, count)
+        finally:
+            self.used_ns += self._now_ns() - begun_ns
+
+    def send_all(self, data: bytes | memoryview, flags: int) -> None:
+        self.inner.send_all(data, flags)
+
+    def set_blocking(self, is_blocking: bool) -> None:
+        self.inner.set_blocking(is_blocking)
+
+    def end(self) -> None:
+        self.inner.end()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class MeteredConnections:
+    """One per Processor."""
+
+    __slots__ = ("_by_id", "_handlers", "_metered", "_now_ns")
+
+    def __init__(
+        self, by_id: Mapping[int, Connection], handlers: HandlerSet, now_ns: Callable[[], int]
+    ) -> None:
+        self._by_id = by_id
+        self._handlers = handlers
+        self._now_ns = now_ns
+        self._metered: dict[int, tuple[Connection, MeteredTransport, bytes]] = {}
+
+    def switch(self, connection: Connection, client_id: bytes, *, is_on: bool) -> None:
+        """Measure a connection, or no more; its client is called that from now on."""
+        known = self._metered.get(connection.id)
+        if not is_on:
+            if known is not None:
+                del self._metered[connection.id]
+                _use(connection, known[1].inner)
+        elif known is not None:
+            self._metered[connection.id] = (connection, known[1], client_id)
+        elif not connection.transport.sock.getblocking():
+            wrapped = MeteredTransport(connection.transport, self._now_ns)
+            self._metered[connection.id] = (connection, wrapped, client_id)
+            _use(connection, wrapped)
+
+    def tell(self) -> None:
+        """Send the homes what was measured, as far as their rings have room."""
+        if not self._metered:
+            return
+        for connection_id, (connection, wrapped, client_id) in list(self._metered.items()):
+            if self._by_id.get(connection_id) is not connection:  # Closed, or with another Processor.
+                del self._metered[connection_id]
+                continue
+            link = connection.home.link
+            head = HEAD.pack(connection_id, 0, 0, 0)
+            used = SOCKET_NS.pack(wrapped.used_ns)
+            if (
+                wrapped.used_ns
+                and link is not None
+                and link.sender.try_push(SOCKET_TIME, head, used, client_id)
+            ):
+                wrapped.used_ns = 0
+                self._handlers.unpublished[connection.home] = None
+        self._handlers.publish()
+
+
+def _use(connection: Connection, transport: Transport) -> None:
+    connection.transport = transport
+    connection.recv_into = transport.recv_into
+    connection.send = transport.send

@@ -1,0 +1,40 @@
+"""MigrationState: how far one connection's migration to another Processor has come."""
+
+from __future__ import annotations
+
+from kproc.broker.transport.agent import AgentId
+
+
+class MigrationState:
+    """The state of one migration; held by the connection while it migrates."""
+
+    __slots__ = ("attempt", "is_asked", "is_lost", "kept", "target")
+
+    def __init__(self, target: AgentId | None, attempt: int) -> None:
+        # None: any target that has room, because the connection must leave this Processor.
+        self.target = target
+        # Tells a MOVED of this attempt from a late one of an attempt that was given up.
+        self.attempt = attempt
+        self.is_asked = False
+        # The Handler that keeps its answers died during the migration: the connection must be closed.
+        self.is_lost = False
+        self.kept: list[int] = []
+
+    def must_leave(self) -> None:
+        """Any target will do: the connection may not stay here."""
+        self.target = None
+
+    def keep(self, attempt: int, sequences: list[int]) -> bool:
+        """A Handler keeps the answers of these requests; False if it was asked in an attempt that was given up."""
+        if attempt != self.attempt:
+            return False
+        self.kept += sequences
+        return True
+
+    def lose(self) -> None:
+        """The Handler that keeps the answers has died."""
+        self.is_lost = True
+
+    def is_ready(self, inflight: int, stashed: int) -> bool:
+        """Whether no answer is outstanding but the kept ones and those that came before their turn."""
+        return inflight == len(self.kept) + stashed

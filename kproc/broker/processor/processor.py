@@ -1,0 +1,520 @@
+"""Processor: owns client connections, reads their requests, passes these to Handlers, and sends the answers.
+
+It is made of parts, which share ProcessorState:
+
+    ConnectionTable      registers and closes connections, decides what each waits for    connection_table.py
+    RunReader            sockets -> request rings, whole frames side by side               run_reader.py
+    RequestReader        the same for everything else                                     request_reader.py
+    ResponseWriter       response rings -> sockets                                        response_writer.py
+    HandlerSet, Homes    the Handlers, and which connection has which as its home         handler_set.py, homes.py
+    ConnectionMigration  gives connections to other Processors and takes theirs           migration.py
+
+A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
+what is ready straight into the request rings; and publishes once per ring. If no connection waits and nothing is to be
+reported, that costs two comparisons (ProcessorState), and one look at the Handlers' rings before the sleep. If only
+answers end the sleep, or keep a cycle without other work from it, they are sent and it sleeps once more, so that a lone
+client's request costs one cycle.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.connection_books import ClientBooks, ProbeBooks
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.frame_memory import FrameMemory, LoginBlocks
+from kproc.broker.processor.gate import DEFAULT_LIMITS, LoginLimits
+from kproc.broker.processor.handler_peer import Router
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.homes import Homes
+from kproc.broker.processor.lent_blocks import LentBlocks
+from kproc.broker.processor.memory_budget import MemoryBudget
+from kproc.broker.processor.metered import MeteredConnections
+from kproc.broker.processor.migration import ConnectionMigration
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.request_reader import RequestReader
+from kproc.broker.processor.response_writer import ResponseWriter
+from kproc.broker.processor.run_reader import RunReader
+from kproc.broker.processor.slow_frames import SlowFrameReaper
+from kproc.broker.processor.socket_watch import EpollWatch
+from kproc.broker.processor.timed_requests import TimedRequests
+from kproc.broker.processor.tls_listeners import TlsListeners, TlsSide
+from kproc.broker.processor.transport_layer import PlaintextTransport, Transport
+from kproc.broker.processor.unsent_answers import UnsentAnswers
+from kproc.broker.role.descriptors import descriptor_end
+from kproc.broker.role.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
+from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, BlockOwner, Doze, Link
+from kproc.broker.transport.envelope import FLAG_PROBE, FLAG_TLS
+from kproc.common.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+_STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
+_COMPLAINT_NS: Final = 10_000_000_000
+_NO_EVENTS: Final[list[tuple[int, int]]] = []
+# The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
+# before it polls. After a lone request that would be in vain: its Handler has only just been woken.
+_LONE_WORK: Final = 2
+# Memory for large frames of clients that have not logged in: at least so much, and so many of the longest frames.
+_LOGIN_BYTES_MIN: Final = 16 << 20
+_LOGINS_MIN: Final = 4
+_COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
+
+
+class Processor:
+    """Owns the client connections given to it. One instance runs in one role."""
+
+    __slots__ = (  # More attributes than CPython keeps inline in an object without.
+        "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
+        "_doze_fd", "_epoll", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
+        "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken",
+        "_poll", "_probe_books", "_read_ready", "_reporter", "_sleep_ms_max", "_slow_frames", "_state",
+        "_take_responses", "_tls", "_unsent", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration",
+        "reader", "runs", "table", "timed", "tls_listeners", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        *,
+        doze: Doze,
+        metrics: MetricsRow,
+        clock: Clock,
+        arena: BlockOwner,
+        request_bytes_max: int,
+        idle_ms_max: int,
+        receive_ms_max: int = 0,
+        logins: LoginLimits = DEFAULT_LIMITS,
+        router: Router | None = None,
+        queued_bytes_max: int = -1,
+        queued_requests_max: int = -1,
+        processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
+        tls_listeners: TlsListeners | None = None,
+    ) -> None:
+        """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit.
+
+        A request must arrive within `receive_ms_max`; 0 means no limit.
+        """
+        self.id = agent_id
+        self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd
+        self._counts = metrics.values
+        self._state = state = ProcessorState(metrics.values, clock.now_ns())
+        self._watch = watch = self._make_watch()
+        self._epoll = watch.epoll
+        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+        self._books = ClientBooks(metrics, agent_id.index, state.make_due)
+        self._probe_books, self._reporter = ProbeBooks(metrics), self._books.reporter
+        self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
+        self.handlers = handlers = HandlerSet(router)
+        self._blocks = blocks = LentBlocks(arena)
+        memory = FrameMemory(arena)
+        self._budget = budget = MemoryBudget(
+            handlers,
+            arena,
+            bytes_max=queued_bytes_max,
+            requests_max=queued_requests_max,
+            processors_in_all=processors_in_all,
+        )
+        self.table = table = self._table_kind(
+            agent_id, state, watch=watch, handlers=handlers, budget=budget, clock=clock
+        )
+        table.logins = logins
+        self.migration = ConnectionMigration(
+            table, handlers, state, watch=watch, books=self._books, timed=timed, memory=memory, clock=clock
+        )
+        steps = self.migration.steps
+        self._homes = Homes(table, handlers, blocks=blocks, steps=steps, timed=timed)
+        self._slow_frames = SlowFrameReaper(
+            table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
+        )
+        self.reader = RequestReader(
+            table,
+            handlers,
+            state,
+            budget=budget,
+            blocks=blocks,
+            timed=timed,
+            memory=memory,
+            login_memory=FrameMemory(LoginBlocks(max(_LOGIN_BYTES_MIN, _LOGINS_MIN * logins.bytes_max))),
+            reaper=self._slow_frames,
+            request_bytes_max=request_bytes_max,
+        )
+        self.runs = RunReader(self.reader, table, handlers, state)
+        self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
+        self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
+        # What every pass calls.
+        self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
+        self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
+        self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
+        self._unsent = UnsentAnswers(table, state, blocks)
+        self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
+        self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
+        self._descriptor_end = descriptor_end()
+        self._next_complaint_ns = self._next_second_ns = self._next_store_ns = self._cycle_count = 0
+        self._watched_fd, self.is_called, self._sleep_ms_max = -1, False, STORE_MS
+        self.tls_listeners, self._tls = tls_listeners, None
+
+    _tls: TlsSide | None
+    # The parts that a Processor for comparison replaces (thread_processor.py).
+    _table_kind: type[ConnectionTable] = ConnectionTable
+    _writer_kind: type[ResponseWriter] = ResponseWriter
+
+    def _make_watch(self) -> EpollWatch:
+        return EpollWatch()
+
+    # -- wiring ------------------------------------------------------------------------------------------------
+
+    def attach(self, link: Link) -> None:
+        """A Handler has started: use its link."""
+        self._homes.attach(link)
+
+    def detach(self, peer: AgentId) -> None:
+        """A role has ended: a Processor, of which we take back what it did not take, or a Handler."""
+        if not self.migration.detach(peer):
+            self._homes.detach(peer)
+
+    def handler_leaving(self, peer: AgentId) -> None:
+        """A Handler will end: connections leave it when it has nothing of them in work."""
+        self._homes.leave(peer)
+
+    def uses(self, peer: AgentId) -> bool:
+        """Whether a Handler has anything of ours, or may still get something."""
+        return self._homes.uses(peer)
+
+    def attach_migration(self, peer: AgentId, sock: socket.socket) -> None:
+        """Another Processor has started: use the socket pair with it."""
+        self.migration.attach(peer, sock)
+
+    def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
+        """An Acceptor has started: take its sockets."""
+        sock.setblocking(False)
+        self._handoffs[sock.fileno()] = (peer, sock)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self._reporter.attach(peer, sock)
+
+    def apply_settings(self, settings: DynamicSettings) -> None:
+        """Use the broker's changed settings."""
+        self._budget.apply_settings(settings)
+        if self.tls_listeners is not None:
+            self.tls_listeners.apply_settings(settings)
+
+    def watch(self, fd: int) -> None:
+        self._watched_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def adopt_probe(self, sock: socket.socket) -> None:
+        """Register the broker's own connection, which has no listener and no quota, and asks whether it serves."""
+        transport, flags = PlaintextTransport(sock), FLAG_PROBE
+        self.table.open(transport, self._probe_books, listener=0, flags=flags, address=NO_ADDRESS, port=0)
+
+    def poll_fd(self) -> int:
+        return self._epoll.fileno()
+
+    def next_deadline_ms(self) -> int:
+        if self.table.has_throttled:
+            return min(self._pressed_ms(), self.table.throttled_ms())
+        return self._pressed_ms() if self._state.is_pressed else 500
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
+
+    def do_work(self, timeout_ms: int) -> int:
+        """Send answers, read requests. Sleep only if no Handler has answered and no socket is ready."""
+        self._cycle_count += 1
+        work = 0
+        state, handlers = self._state, self.handlers
+        if handlers.may_have_answers or not timeout_ms:
+            handlers.may_have_answers = False
+            work = self._take_responses()
+            if work:
+                self._sleep_ms_max = STORE_MS
+        if timeout_ms > self._sleep_ms_max:
+            timeout_ms = self._sleep_ms_max
+        if state.is_pressed:
+            work += self._relieve()
+            timeout_ms = min(timeout_ms, self.next_deadline_ms())
+            if not timeout_ms:
+                self._has_answers()  # As a sleep would: nobody signals who is awake.
+        # Also after work: with something ready it does not sleep, and one system call is saved.
+        events = (
+            self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
+        )
+        if not events and handlers.may_have_answers:
+            # It has not slept: a Handler has answered meanwhile. For a lone client that is all there is.
+            events = self._poll(0) if work else self._only_woken
+        state.now_ns = now_ns = self._now_ns()
+        if events == self._only_woken and timeout_ms >= STORE_MS and now_ns < state.due_ns:
+            # Handlers have answered and nothing else has happened. Send the answers and sleep again, in the same pass,
+            # until the tick at most: a lone client's request then costs one pass and not two.
+            handlers.may_have_answers = False
+            work += self._take_responses()
+            self._sleep_ms_max = STORE_MS
+            events = _NO_EVENTS
+            if now_ns < state.due_ns and not (state.is_pressed or handlers.unpublished):
+                events = self._doze.wait(self._poll, (state.due_ns - now_ns) / 1e9, self._has_answers)
+                state.now_ns = now_ns = self._now_ns()
+        if events:
+            others = self._read_ready(events)
+            work += len(events) - len(others)
+            if others:
+                work += self._on_events(others)
+        if handlers.unpublished:
+            handlers.publish()
+        if now_ns >= state.due_ns:
+            self._on_due(work)
+        elif work:
+            self._sleep_ms_max = STORE_MS  # What was counted is to be stored, too.
+            if work > _LONE_WORK:
+                handlers.may_have_answers = True
+        return work
+
+    def _on_events(self, events: list[tuple[int, int]]) -> int:
+        """Handle events that are not only something to read for a connection."""
+        work = 0
+        others: list[int] = []
+        for fd, mask in events:
+            connection = self.table.by_fd.get(fd)
+            if connection is None:
+                if fd == self._doze_fd:
+                    self.handlers.may_have_answers = True
+                else:
+                    others.append(fd)
+                continue
+            work += 1
+            try:
+                if mask & select.EPOLLOUT:
+                    self.writer.go_on(connection)
+                elif mask & select.EPOLLIN:
+                    self.reader.read(connection)
+                else:
+                    self.table.hung_up(connection)
+            except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
+                self.table.close_failed(connection, error)
+        # Last: these close connections and bring others with the same descriptors, whom an event to come would hit.
+        for fd in others:
+            work += self._on_other_event(fd)
+        return work
+
+    def _on_other_event(self, fd: int) -> int:
+        """Handle an event of an Acceptor, another Processor, or whoever runs this one."""
+        if fd in self._handoffs:
+            return self._take_sockets(fd)
+        if self.migration.on_readable(fd):
+            return 1
+        if fd == self._watched_fd:
+            self.is_called = True
+        return 0
+
+    def _relieve(self) -> int:
+        """Continue connections that wait for what no descriptor reports (ProcessorState.is_pressed)."""
+        work = 0
+        table, steps = self.table, self.migration.steps
+        if table.stalled:
+            self.reader.retry_stalled()
+        if table.awaiting_block:
+            self.reader.retry_block_waits()
+        table.end_shortage()
+        if table.has_throttled:
+            table.end_throttles(self._clock.now_ns())
+        is_moving = steps.is_active
+        if is_moving:
+            work += steps.work()
+        tls = self._tls
+        if tls is not None:
+            work += tls.work(self.reader.read)
+        if self.handlers.unpublished:
+            self.handlers.publish()
+        self._state.is_pressed = bool(
+            is_moving
+            or table.stalled
+            or table.awaiting_block
+            or table.short_of_memory
+            or table.has_throttled
+            or (tls is not None and tls.is_busy)
+        )
+        return work
+
+    def _pressed_ms(self) -> int:
+        """How long to sleep while a connection waits for room, memory or a migration."""
+        waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
+        wait_ms = _STALL_POLL_MS if waits_for_room else STORE_MS if self.table.awaiting_block else 500
+        return wait_ms if self._tls is None else min(wait_ms, self._tls.wait_ms())
+
+    def close(self) -> None:
+        for connection in list(self.table.by_fd.values()):
+            self.table.close(connection, "the broker stops")
+        self.migration.steps.close()
+        for _, sock in self._handoffs.values():
+            sock.close()
+        self.writer.files.close()
+        self._epoll.close()
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def _take_sockets(self, fd: int) -> int:
+        """Register the sockets of an Acceptor, acknowledge each, close connections if it asks for that."""
+        peer, sock = self._handoffs[fd]
+        taken = 0
+        while True:
+            try:
+                message = recv_fd(sock, HANDOFF.size)
+            except (EOFError, ConnectionError):  # That Acceptor ended; its successor brings a new pair.
+                self._epoll.unregister(fd)
+                del self._handoffs[fd]
+                self._reporter.detach(peer, sock)
+                sock.close()
+                return taken
+            except TruncatedDescriptor as error:  # Out of descriptors: the Acceptor still has the socket.
+                self._complain_of_descriptors(str(error))
+                self._reporter.acknowledge(sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
+                return taken
+            if message is None:
+                return taken
+            payload, client_fd = message
+            serial, listener, flags, address, port = HANDOFF.unpack(payload)
+            if serial == EVICT:
+                self.table.evict(flags, listener)
+                taken += 1
+                continue
+            if client_fd is not None and (self._state.is_leaving or client_fd >= self._descriptor_end):
+                if not self._state.is_leaving:
+                    self._complain_of_descriptors("those that are left are for links, not for clients")
+                os.close(client_fd)
+                serial |= REFUSED
+            elif client_fd is not None:
+                transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
+                if transport is not None:
+                    self.table.open(
+                        transport, self._books, listener=listener, flags=flags, address=address, port=port
+                    )
+                taken += 1
+            self._reporter.acknowledge(sock, serial)
+
+    def _transport(self, sock: socket.socket, listener: int, flags: int) -> Transport | None:
+        """How this connection reads and writes; None if it was closed: its listener has no usable key."""
+        if not flags & FLAG_TLS:
+            return PlaintextTransport(sock)
+        if self._tls is None:
+            assert self.tls_listeners is not None
+            self._tls = self.tls_listeners.make(self.table, self._state, self._clock, self.tls_listeners)
+        return self._tls.transport(sock, listener)
+
+    def use_listeners(self, names: list[str]) -> None:
+        """The listeners are these from now on, by index."""
+        if self.tls_listeners is not None:
+            self.tls_listeners.use_names(names)
+
+    def renew_certificates(self) -> list[str]:
+        """Read keys and certificates again, for new connections; what was wrong with them."""
+        return [] if self._tls is None else self._tls.renew()
+
+    def _complain_of_descriptors(self, why: str) -> None:
+        """Log that descriptors ran out, but seldom: the Acceptor tries again ten times a second."""
+        if self._state.now_ns >= self._next_complaint_ns:
+            self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
+            logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
+
+    # -- leaving, stopping, what is asked of it ------------------------------------------------------------------
+
+    def begin_leave(self, targets: list[AgentId]) -> None:
+        """Give every connection to these Processors, and accept no new one. `is_drained` when none is left."""
+        self.migration.leave(targets)
+
+    def move_connections(self, count: int, target: AgentId) -> int:
+        """Give `count` connections to another Processor; return how many will go."""
+        return self.migration.rebalance(count, target)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a connection migrates to another Processor."""
+        return self.migration.steps.is_active
+
+    def begin_stop(self) -> None:
+        """Read no more requests; answer those that were read."""
+        self._state.is_stopping = True
+        self.migration.steps.cancel_all()
+        self.table.pause_all()
+
+    def is_drained(self) -> bool:
+        """Whether, stopping, every request is answered; leaving, every connection and every block is elsewhere."""
+        if self._state.is_leaving and not self._state.is_stopping:
+            has_waiting = self.table.by_fd or self.is_moving or self._blocks.by_request
+            return not has_waiting and not self._reporter.has_unsent
+        if not self._state.is_stopping or self.is_moving:
+            return False
+        return not self.table.has_whole_request() and not self.table.has_unanswered()
+
+    def close_listener(self, listener: int) -> int:
+        """Close every connection of a removed listener; return how many."""
+        return self.table.close_listener(listener)
+
+    def open_listener(self, listener: int) -> None:
+        """Let another listener use the index of a removed one."""
+        self.table.open_listener(listener)
+
+    def describe_connections(self) -> list[dict[str, Any]]:
+        """One entry for each connection, for people and `kproc clients`."""
+        return self.table.describe()
+
+    def kill_connection(self, name: str) -> bool:
+        """Close the connection with the id that `describe_connections` shows; False if it is not here."""
+        return self.table.kill(name)
+
+    # -- now and then ------------------------------------------------------------------------------------------
+
+    def _on_due(self, work: int) -> None:
+        """End a pass in which reports, times of requests or the tick are due."""
+        if self.timed.leaving:
+            self.timed.finish(self.table.by_id)
+        if self._reporter.has_unsent:
+            self._reporter.flush()
+        if self._state.now_ns >= self._next_store_ns:
+            self._on_tick()
+        elif work:
+            self._sleep_ms_max = STORE_MS
+        is_late = self.timed.leaving or self._reporter.has_unsent
+        self._state.due_ns = 0 if is_late else self._next_store_ns
+
+    def _on_tick(self) -> None:
+        """Store the metrics, every STORE_MS or, idle, every REST_MS. Once a second look for idle connections, too."""
+        now_ns = self._state.now_ns
+        self._next_store_ns = now_ns + STORE_MS * 1_000_000
+        self._sleep_ms_max = STORE_MS if self._reporter.has_unsent else REST_MS
+        self.writer.metered.tell()
+        counts = self._counts
+        counts[SLOT["heartbeat_ns"]] = now_ns
+        counts[SLOT["duty_cycles"]] = self._cycle_count
+        counts[SLOT["wakeups_rescued"]] = self._doze.rescued_count
+        counts[SLOT["slept_ns"]] += self._doze.slept_ns
+        self._doze.slept_ns = 0
+        counts[SLOT["connections"]] = len(self.table.by_fd)
+        senders = self.handlers.senders()
+        counts[SLOT["ring_capacity_bytes"]] = sum(sender.capacity for sender in senders)
+        counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
+        counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
+        self._books.ledger.store()
+        self.table.end_sessions(now_ns)
+        if now_ns >= self._next_second_ns:
+            self._next_second_ns = now_ns + 1_000_000_000
+            self._state.refusals.tell(now_ns)
+            counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self.table.by_fd.values())
+            self.writer.files.drop_unlinked()
+            self._homes.leave_dead()
+            self._slow_frames.work()
+            self._blocks.recall()
+            self._unsent.work()
+            if self._tls is not None:
+                self._tls.every_second()
+            if self.table.gated:
+                self.table.expire_logins(now_ns)
+            if self._idle_ns_max:
+                self.table.expire_idle(now_ns - self._idle_ns_max)
+        self._metrics.store()

@@ -1,0 +1,322 @@
+"""ResponseWriter: sends the Handlers' answers in the order of the requests, by one `send` per connection and pass."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.files import FileCache, StaleFile
+from kproc.broker.processor.handler_set import HandlerSet
+from kproc.broker.processor.lent_blocks import LentBlocks
+from kproc.broker.processor.metered import MeteredConnections
+from kproc.broker.processor.migration_steps import MigrationSteps
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.socket_watch import ACTIVE
+from kproc.broker.processor.timed_requests import TimedRequests
+from kproc.broker.security.session import Session
+from kproc.broker.transport.envelope import (
+    AUTHENTICATED,
+    BLOCK_FREE,
+    CLOSE,
+    HEAD,
+    HEAD_BYTES,
+    HINT,
+    METERED,
+    MOVED,
+    NO_OP,
+    NOTE,
+    SEND,
+    SEND_PARTS,
+    SENDS,
+    SEQUENCE_MASK,
+    THROTTLE,
+    THROTTLE_MS,
+    TIMES,
+    answers_of,
+    decode_parts,
+    unpack_sequences,
+)
+
+logger = logging.getLogger(__name__)
+
+_RESPONSES_PER_PASS: Final = 512
+_BYTES_OUT: Final = SLOT["bytes_out"]
+_RESPONSES: Final = SLOT["responses"]
+_unpack_head: Final = HEAD.unpack_from
+_BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
+
+
+class ResponseWriter:
+    """One per Processor."""
+
+    metered: MeteredConnections  # Set by the Processor.
+    __slots__ = (
+        "_blocks", "_by_id", "_counts", "_handlers", "_lent", "_state", "_steps", "_table",
+        "_timed", "files", "metered",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        handlers: HandlerSet,
+        state: ProcessorState,
+        *,
+        blocks: LentBlocks,
+        timed: TimedRequests,
+        steps: MigrationSteps,
+    ) -> None:
+        self._table = table
+        self._handlers = handlers
+        self._state = state
+        self._counts = state.counts
+        self._blocks = blocks
+        self._by_id = table.by_id
+        self._lent = blocks.by_request
+        self._timed = timed
+        self._steps = steps
+        self.files = FileCache()
+
+    def take_responses(self) -> int:
+        """Send what the Handlers answered, and give the rings' records back before returning."""
+        work = 0
+        lent = self._lent
+        for inbox in self._handlers.inboxes:
+            batch = inbox.poll(_RESPONSES_PER_PASS)
+            if not batch:
+                continue
+            work += len(batch)
+            touched: dict[Connection, None] = {}
+            answers: list[tuple[int, int, bytes | memoryview]] = []  # Whole answers that were not sent yet.
+            for kind, view in batch:
+                if kind == SEND:
+                    connection_id, sequence, _, _ = _unpack_head(view)
+                    if lent:
+                        self._blocks.give_back(connection_id, sequence)
+                    answers.append((connection_id, sequence, view[_BEHIND_HEAD]))
+                    continue
+                if kind == SENDS:  # Answers of known Produce requests, none of which came in a block.
+                    answers += answers_of(view)
+                    continue
+                if answers:
+                    self._pass_back(answers, touched)
+                    answers = []
+                try:
+                    if kind <= CLOSE:
+                        connection_id, sequence, _, _ = _unpack_head(view)
+                        if lent:
+                            self._blocks.give_back(connection_id, sequence)
+                        if kind != SEND_PARTS or not self._pass_back_range(
+                            connection_id, sequence, view, touched
+                        ):
+                            self._take_response(kind, view, touched)
+                    elif kind != HINT:
+                        self._take_word(kind, view)
+                    elif self._handlers.router is not None:
+                        self._handlers.router.learn(view)
+                except Exception as error:  # noqa: BLE001 - contained: the connection that it is about ends
+                    self._close_misread(view, error)
+            if answers:
+                self._pass_back(answers, touched)
+            for connection in touched:
+                try:
+                    self._send(connection)
+                except OSError as error:
+                    self._table.close_failed(connection, error)
+            inbox.release()
+            if self._timed.leaving:
+                self._finish_timed()
+        return work
+
+    def _close_misread(self, view: memoryview, error: Exception) -> None:
+        """Close the connection of a Handler's record that could not be read."""
+        connection = self._table.by_id.get(_unpack_head(view)[0]) if len(view) >= HEAD_BYTES else None
+        if connection is not None:
+            self._table.close_failed(connection, error)
+        else:
+            self._table.contain("the record of a Handler", error)
+
+    def _finish_timed(self) -> None:
+        self._timed.finish(self._table.by_id)
+        if self._timed.leaving:
+            self._state.make_due()  # Some of these answers are sent later.
+
+    def _pass_back(
+        self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
+    ) -> None:
+        """Send whole answers. One leaves at once if its connection expects no other, else with all of this pass."""
+        by_id, counts = self._by_id, self._counts
+        now_ns = self._state.now_ns
+        count = size = 0
+        for connection_id, sequence, frame in answers:
+            connection = by_id.get(connection_id)
+            if connection is None:
+                continue  # Closed meanwhile.
+            if (
+                sequence != connection.next_send
+                or connection.inflight != 1
+                or connection.interest != ACTIVE
+                or (touched and connection in touched)
+            ):
+                self._queue(connection, sequence, frame, touched)
+                continue
+            # An active connection has nothing else to send, but for what this pass has for it.
+            connection.next_send = (sequence + 1) & SEQUENCE_MASK
+            connection.inflight = 0
+            count += 1
+            try:
+                sent = connection.send(frame)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self._table.close(connection, str(error))
+                continue
+            size += sent
+            connection.last_active_ns = now_ns
+            if sent != len(frame):
+                connection.out = deque((bytes(frame[sent:]),))
+                touched[connection] = None  # To wait for room.
+        counts[_RESPONSES] += count
+        counts[_BYTES_OUT] += size
+
+    def _queue(
+        self,
+        connection: Connection,
+        sequence: int,
+        frame: bytes | memoryview,
+        touched: dict[Connection, None],
+    ) -> None:
+        """Add a whole answer to those that leave at the end of this pass, if it is its turn."""
+        if sequence != connection.next_send or connection.stash or connection.is_closing:
+            head = HEAD.pack(connection.id, sequence, 0, 0)
+            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+            return
+        connection.next_send = (sequence + 1) & SEQUENCE_MASK
+        connection.inflight -= 1
+        connection.ready.append(frame)
+        touched[connection] = None
+        self._counts[_RESPONSES] += 1
+
+    def _pass_back_range(
+        self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
+    ) -> bool:
+        """Send an answer with records of one file at once, if its connection has no other; False if it was not sent."""
+        connection = self._by_id.get(connection_id)
+        if connection is None or not connection.expects_only(sequence):
+            return False
+        try:
+            sent = connection.send_range(view, self.files)
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return True
+        if sent < 0:
+            return False
+        connection.next_send = (sequence + 1) & SEQUENCE_MASK
+        connection.inflight = 0
+        connection.last_active_ns = self._state.now_ns
+        self._counts[_RESPONSES] += 1
+        self._counts[_BYTES_OUT] += sent
+        if connection.out:
+            touched[connection] = None  # To wait for room.
+        return True
+
+    def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
+        connection_id, sequence, _, _ = HEAD.unpack_from(view)
+        connection = self._table.by_id.get(connection_id)
+        if connection is None:
+            return  # Closed meanwhile.
+        touched[connection] = None
+        if sequence != connection.next_send:
+            connection.stash[sequence] = (kind, bytes(view))
+            return
+        self._deliver(connection, kind, view)
+        stash = connection.stash
+        while stash and connection.next_send in stash:
+            kind, kept = stash.pop(connection.next_send)
+            self._deliver(connection, kind, memoryview(kept))
+
+    def _deliver(self, connection: Connection, kind: int, view: memoryview) -> None:
+        """Append the next answer in order to those that leave in this pass."""
+        connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
+        connection.inflight -= 1
+        if connection.is_closing:
+            return
+        if kind == SEND:
+            connection.ready.append(view[HEAD_BYTES:])
+        elif kind == SEND_PARTS:
+            try:
+                connection.add_parts(decode_parts(view[HEAD_BYTES:]), self.files)
+            except (StaleFile, OSError, EOFError) as error:
+                # The segment is gone or shorter than the answer says. Half an answer must not leave.
+                logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
+                connection.is_closing = True
+        elif kind == CLOSE:
+            if len(view) > HEAD_BYTES:
+                connection.ready.append(view[HEAD_BYTES:])
+            connection.is_closing = True
+        else:
+            assert kind == NO_OP, kind
+        self._counts[_RESPONSES] += 1
+
+    def _send(self, connection: Connection) -> None:
+        if connection.fd not in self._table.by_fd:
+            return
+        try:
+            if connection.ready:
+                self._counts[_BYTES_OUT] += connection.send_ready()
+                connection.last_active_ns = self._state.now_ns
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return
+        if connection.is_closing or connection.out or connection.interest != ACTIVE:
+            self.after_send(connection)
+
+    def go_on(self, connection: Connection) -> None:
+        try:
+            self._counts[_BYTES_OUT] += connection.flush()
+        except (OSError, EOFError) as error:
+            self._table.close(connection, str(error))
+            return
+        connection.last_active_ns = self._state.now_ns
+        self.after_send(connection)
+
+    def after_send(self, connection: Connection) -> None:
+        if connection.is_closing and not connection.out:
+            self._table.close(connection, "a Handler asked for it")
+        elif connection.out or connection.interest != ACTIVE:
+            self._table.update_interest(connection)
+
+    def _take_word(self, kind: int, view: memoryview) -> None:
+        """Handle a record about a connection that is not an answer."""
+        connection_id, sequence, _, _ = HEAD.unpack_from(view)
+        connection = self._table.by_id.get(connection_id)
+        if kind == MOVED:
+            # The Handler keeps nothing of what it has parked, so blocks need not wait for the answers.
+            sequences = unpack_sequences(view[HEAD_BYTES:])
+            for each in sequences:
+                self._blocks.give_back(connection_id, each)
+            if connection is not None:
+                self._steps.on_moved(connection, sequence, sequences)
+        elif kind == BLOCK_FREE:
+            self._blocks.free_recalled(connection_id, sequence)
+        elif kind == TIMES:
+            self._timed.answered(connection_id, sequence, view[HEAD_BYTES:])
+        elif connection is None:
+            return  # Closed meanwhile.
+        elif kind == THROTTLE:
+            (throttle_ms,) = THROTTLE_MS.unpack_from(view, HEAD_BYTES)
+            self._table.throttle(connection, self._state.now_ns + throttle_ms * 1_000_000)
+            self._table.update_interest(connection)
+        elif kind == METERED:
+            self.metered.switch(connection, bytes(view[HEAD_BYTES:]), is_on=sequence > 0)
+        elif kind == AUTHENTICATED:
+            self._table.authenticated(connection, Session.unpack(bytes(view[HEAD_BYTES:])))
+        else:
+            assert kind == NOTE, kind
+            connection.client = msgspec.msgpack.decode(view[HEAD_BYTES:], type=tuple[str, str, str])

@@ -1,0 +1,181 @@
+"""SlowFrames: closes connections whose unfinished requests hold memory for too long.
+
+A frame that has begun holds memory until it is whole: in `Connection.held`, in the arena, or in LoginBlocks. Three
+rules bound what a client gets by sending slowly. The first two count the time in which the Processor reads the
+connection, because a client is not slow while the Processor makes it wait.
+
+    always                          a frame must be whole within kproc.request.receive.timeout.ms
+    while a connection waits        all frames that arrived below RATE_MIN over the last WATCHED_NS are closed at once
+    while a connection cannot get   the address that holds most gives way, one frame after the other, until the
+    its share                       connection has its block; frames younger than _GRACE_NS are left alone
+
+Unfinished frames are looked at once a second. Requests that arrive whole never pay for this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from heapq import nlargest
+from struct import Struct
+from typing import Final
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.describe import connection_name
+from kproc.broker.processor.frame_memory import FrameMemory
+from kproc.broker.processor.memory_budget import MemoryBudget
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.socket_watch import ACTIVE
+
+logger = logging.getLogger(__name__)
+
+# How much of an unfinished frame is kept in `Connection.held`: with one more read it fits into the smallest ring.
+LARGE_FRAME_BYTES: Final = 16 * 1024
+# TCP resends within this time, so a live sender makes progress in it. A frame that arrives faster than this is not
+# slow.
+WATCHED_NS: Final = 5_000_000_000
+RATE_MIN: Final = 64 * 1024  # Bytes per second.
+# An honest frame that is younger may just be crossing a busy network.
+_GRACE_NS: Final = 1_000_000_000
+_VICTIMS_MAX: Final = 64  # Closed at once for one that waits, so that a pass does not take long.
+_SECOND_NS: Final = 1_000_000_000
+_LENGTH: Final = Struct(">i")
+
+
+def wanted_bytes(connection: Connection) -> int:
+    """Return the length of the frame for which a connection that has no block waits."""
+    return int(_LENGTH.unpack_from(connection.held)[0])
+
+
+class Progress:
+    """The progress of one unfinished frame. Time counts only while its connection is read."""
+
+    __slots__ = ("is_slow", "number", "read_ns", "since_ns", "window_bytes", "window_ns")
+
+    def __init__(self, number: int, received: int, now_ns: int) -> None:
+        self.number = number  # The frame's, in its connection.
+        self.since_ns = now_ns
+        self.read_ns = 0
+        self.window_ns = 0
+        self.window_bytes = received  # Had come when the window began.
+        self.is_slow = False  # By the last window.
+
+    def advance(self, received: int, elapsed_ns: int, rate_min: float) -> None:
+        """Add the time since the last update, in which the connection was read."""
+        self.read_ns += elapsed_ns
+        self.window_ns += elapsed_ns
+        if self.window_ns >= WATCHED_NS:
+            self.is_slow = (received - self.window_bytes) * _SECOND_NS < rate_min * self.window_ns
+            self.window_ns, self.window_bytes = 0, received
+
+
+class SlowFrames:
+    """The progress of all unfinished frames of one Processor."""
+
+    def __init__(self, receive_ns_max: int) -> None:
+        self._receive_ns_max = receive_ns_max
+        self._progress: dict[int, Progress] = {}  # By connection id.
+        self._seen_ns = 0
+
+    def update(self, begun: Iterable[Connection], now_ns: int) -> None:
+        """Measure the connections that have an unfinished frame. Called once a second."""
+        elapsed_ns, self._seen_ns = now_ns - self._seen_ns, now_ns
+        progress: dict[int, Progress] = {}
+        for connection in begun:
+            block = connection.block
+            received = len(connection.held) if block is None else block.filled
+            seen = self._progress.get(connection.id)
+            if seen is None or seen.number != connection.next_sequence:
+                seen = Progress(connection.next_sequence, received, now_ns)
+            elif connection.interest == ACTIVE:
+                seen.advance(received, elapsed_ns, self._rate_min(connection))
+            progress[connection.id] = seen
+        self._progress = progress
+
+    def _rate_min(self, connection: Connection) -> float:
+        """Return the bytes per second below which a frame is slow. A long one must arrive faster to be in time."""
+        block = connection.block
+        if block is None or not self._receive_ns_max:
+            return RATE_MIN
+        return max(RATE_MIN, block.length * _SECOND_NS / self._receive_ns_max)
+
+    def _find(self, connection: Connection) -> Progress | None:
+        seen = self._progress.get(connection.id)
+        return seen if seen is not None and seen.number == connection.next_sequence else None
+
+    def is_slow(self, connection: Connection) -> bool:
+        """Return True if the frame arrived too slowly in the last window."""
+        seen = self._find(connection)
+        return seen is not None and seen.is_slow
+
+    def is_late(self, connection: Connection) -> bool:
+        """Return True if the frame takes longer than kproc.request.receive.timeout.ms."""
+        seen = self._find(connection)
+        return seen is not None and 0 < self._receive_ns_max <= seen.read_ns
+
+    def is_older(self, connection: Connection, age_ns: int, now_ns: int) -> bool:
+        """Return True if the frame began so long ago."""
+        seen = self._find(connection)
+        return seen is not None and now_ns - seen.since_ns >= age_ns
+
+
+class SlowFrameReaper:
+    """One per Processor. Closes connections by the rules of SlowFrames."""
+
+    __slots__ = ("_budget", "_slow_frames", "_state", "_table")
+
+    def __init__(
+        self, table: ConnectionTable, state: ProcessorState, *, budget: MemoryBudget, receive_ns_max: int
+    ) -> None:
+        self._table = table
+        self._state = state
+        self._budget = budget
+        self._slow_frames = SlowFrames(receive_ns_max)
+
+    def work(self) -> None:
+        """Check all unfinished frames. Called once a second."""
+        begun = [each for each in self._table.by_fd.values() if each.block is not None or each.held]
+        frames = self._slow_frames
+        frames.update(begun, self._state.now_ns)
+        if not begun:
+            return
+        others_wait = bool(self._table.awaiting_block) or (
+            bool(self._table.short_of_memory) and not self._budget.has_room()
+        )
+        for connection in begun:
+            if connection.interest != ACTIVE:
+                continue  # Waits for us: a whole frame without room in a ring, or one that waits for a block.
+            if frames.is_late(connection):
+                self._close(connection, "its request did not arrive within kproc.request.receive.timeout.ms")
+            elif others_wait and frames.is_slow(connection):
+                self._close(connection, "its request is arriving too slowly while others wait for memory")
+
+    def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
+        """Close frames of the address that holds most memory, if the address of `waiting` holds less.
+
+        Stops when as much memory is free as `waiting` needs, or after _VICTIMS_MAX. Returns False if it closed none,
+        because the other address would then hold less than the address that gets the memory.
+        """
+        shares = memory.shares
+        share, largest = shares.share_of(waiting), shares.largest_share()
+        now_ns = self._state.now_ns
+        victims = [
+            (size, each)
+            for each, size in shares.largest_holders().items()
+            if self._slow_frames.is_older(each, _GRACE_NS, now_ns)
+        ]
+        freed = 0
+        for size, victim in nlargest(_VICTIMS_MAX, victims, key=lambda each: each[0]):
+            if freed >= needed or largest - freed - size < share + needed:
+                continue
+            freed += size
+            self._close(victim, "its address holds more memory for unfinished requests than any other")
+        return freed > 0
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        self._state.counts[SLOT["slow_frames_closed"]] += 1
+        if self._state.refusals.has_room(self._state.now_ns):
+            logger.warning("closing connection %s: %s", connection_name(connection), reason)
+        self._table.close(connection, reason)

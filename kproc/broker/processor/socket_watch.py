@@ -1,0 +1,53 @@
+"""EpollWatch: asks the kernel which clients' sockets are readable or writable.
+
+The Processors that exist for comparison replace it: one uses an asyncio loop, one a thread for each connection.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import Final
+
+from kproc.broker.processor.connection import Connection
+
+ACTIVE: Final = select.EPOLLIN
+PAUSED: Final = 0
+WRITING: Final = select.EPOLLOUT
+# Of a client that hung up while it was not read: epoll would report that without end, so it is not in the epoll.
+DETACHED: Final = -1
+
+
+class EpollWatch:
+    """One per Processor. Only it writes `Connection.interest`, except when a broken connection is closed."""
+
+    __slots__ = ("epoll",)
+
+    def __init__(self) -> None:
+        self.epoll = select.epoll()
+
+    def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
+        """Begin to watch a connection. Raises OSError for a socket that cannot be used."""
+        connection.transport.set_blocking(False)
+        self.epoll.register(connection.fd, interest)
+        connection.interest = interest
+
+    def end(self, connection: Connection) -> None:
+        """Stop watching a connection whose socket is about to be closed or given away."""
+        if connection.interest != DETACHED:
+            self.epoll.unregister(connection.fd)
+
+    def detach(self, connection: Connection) -> None:
+        """Take a client that hung up out of the epoll until its connection is read again."""
+        self.epoll.unregister(connection.fd)
+        connection.interest = DETACHED
+
+    def set(self, connection: Connection, interest: int) -> None:
+        """Watch a connection for this from now on."""
+        before = connection.interest
+        if before == interest or (before == DETACHED and interest == PAUSED):
+            return
+        connection.interest = interest
+        if before == DETACHED:
+            self.epoll.register(connection.fd, interest)
+        else:
+            self.epoll.modify(connection.fd, interest)

@@ -1,0 +1,225 @@
+"""ThreadProcessor: every connection has a thread, which reads requests, runs the roles that serve them, and writes.
+
+    a connection's thread:  recv (blocks) -> the one lock: frames, Handler, answers -> send (blocks) -> recv ...
+                                             parked? -> sleep until somebody has answered -> send
+
+Everything but the sockets is protected by the one lock. As in Kafka, no further request is read before the last one is
+answered, but the requests of one read are served together. A client that does not read its answers blocks its own
+thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.processor.connection import Connection, FileSend, flags_before
+from kproc.broker.processor.connection_threads import ConnectionThread, ThreadTable, ThreadWatch, ThreadWriter
+from kproc.broker.processor.request_reader import READ_BYTES
+from kproc.broker.processor.socket_watch import ACTIVE, EpollWatch
+from kproc.broker.processor.turn_processor import TurnProcessor
+
+_JOIN_S: Final = 5.0
+
+Part = bytes | memoryview | FileSend
+
+
+class ThreadProcessor(TurnProcessor):
+    """`lock` is the one lock of the broker; `run` runs the roles that are due and must be called with the lock held.
+
+    `on_error` gets an unexpected exception of a connection's thread: any role may have raised it.
+    """
+
+    __slots__ = ("_lock", "_on_error", "_received", "_run", "_threads")
+
+    _table_kind = ThreadTable
+    _writer_kind = ThreadWriter
+    table: ThreadTable
+
+    def __init__(
+        self,
+        *arguments: Any,
+        lock: AbstractContextManager[Any],
+        run: Callable[[], None],
+        on_error: Callable[[BaseException], None],
+        **named: Any,
+    ) -> None:
+        self._lock = lock
+        self._run = run
+        self._on_error = on_error
+        self._threads = ThreadWatch(self._serve)
+        super().__init__(*arguments, **named)
+        assert isinstance(self.writer, ThreadWriter)
+        self.writer.watch = self._threads
+        self._received: deque[tuple[Connection, memoryview, int]] = deque()
+
+    def _make_watch(self) -> EpollWatch:
+        return self._threads
+
+    # -- under the lock ----------------------------------------------------------------------------------------
+
+    def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
+        """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
+        if count and self._state.is_stopping:
+            return  # A closing connection's further requests are not answered.
+        self.note_time()
+        owner = self._threads.threads[connection.id]
+        self._counts[_BYTES_OUT] += owner.sent_bytes
+        owner.sent_bytes = 0
+        self.reader.pass_received(connection, buffer, count)
+
+    def _take_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
+        if not connection.ready:
+            return []  # An empty list of our own: other threads append to `ready`.
+        ready: list[Part] = connection.ready
+        connection.ready = []
+        owner.is_writing = True
+        return ready
+
+    def _may_read(self, connection: Connection) -> bool:
+        return not connection.inflight and connection.interest == ACTIVE and not connection.is_closing
+
+    # -- a connection's thread -----------------------------------------------------------------------------------
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            with self._lock:  # Wait until the thread that registers this connection has finished doing so.
+                owner = self._threads.threads[connection.id]
+            buffer = memoryview(bytearray(READ_BYTES))
+            while self._serve_once(connection, owner, buffer):
+                pass
+            with self._lock:
+                self.table.end(connection)
+                self.publish()
+                self._run()
+        except BaseException as error:  # noqa: BLE001 - it may have been in any role: whoever runs them decides.
+            self._on_error(error)
+
+    def _serve_once(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:
+        """One read and its answers; False when the connection has ended."""
+        block = connection.block
+        into = buffer if block is None else block.view[block.filled :]
+        failure: OSError | EOFError | None = None
+        count = 0
+        try:
+            count = connection.recv_into(into)
+        except OSError as error:
+            failure = error
+        else:
+            self._received.append((connection, into, count))
+        with self._lock:
+            if not self.is_here(connection):
+                return False
+            if failure is not None:
+                self.table.close(connection, str(failure))
+                return False
+            self._take_received()
+            if not self.is_here(connection):
+                return False
+            ready = self._take_ready(connection, owner)
+            is_over = self._may_read(connection)
+        sent = 0
+        while True:
+            if ready:
+                try:
+                    sent = _write(connection, ready)
+                except (OSError, EOFError) as error:
+                    failure = error
+                owner.is_writing = False
+                if is_over and failure is None:
+                    owner.sent_bytes += sent  # Added to the metrics when the thread has the lock again.
+                    return True
+            elif is_over:
+                return True
+            with self._lock:
+                if not self.is_here(connection):
+                    return False
+                if failure is not None:
+                    self.table.close(connection, str(failure))
+                    return False
+                owner.sent_bytes += sent
+                sent = 0
+                is_over = self._settle(connection, owner)
+                ready = self._take_ready(connection, owner)
+                if not self.is_here(connection):
+                    return False
+            if not ready and not is_over:
+                owner.signal.acquire()
+
+    def _take_received(self) -> None:
+        """Serve what this thread received, together with what threads that wait for the lock received: one pass is
+        cheaper than several.
+        """
+        received = self._received
+        has_any = False
+        while received:
+            connection, buffer, count = received.popleft()
+            if self.is_here(connection):
+                self._took(connection, buffer, count)
+                has_any = True
+        if has_any:
+            self.publish()
+            self._run()
+
+    def _settle(self, connection: Connection, owner: ConnectionThread) -> bool:
+        """After a write: whether the thread goes on reading. If not, and nothing is ready, it will be woken."""
+        if connection.ready:
+            return False
+        self.note_time()
+        self.writer.after_send(connection)
+        self.publish()
+        self._run()
+        if connection.ready or not self.is_here(connection):
+            return False
+        if self._may_read(connection):
+            return True
+        if owner.has_hung_up:
+            self.table.close(connection, "the client closed it")
+            self.publish()
+            self._run()
+        else:
+            owner.is_waiting = True
+        return False
+
+    # -- stopping ------------------------------------------------------------------------------------------------
+
+    def is_drained(self) -> bool:
+        # Without the lock an answer could be missed while it goes from one state to the next.
+        with self._lock:
+            has_ready = any(each.ready for each in self.table.by_fd.values())
+            is_writing = any(each.is_writing for each in self._threads.threads.values())
+            return super().is_drained() and not has_ready and not is_writing
+
+    def close(self) -> None:
+        with self._lock:
+            threads = [owner.thread for owner in self._threads.threads.values()]
+            super().close()
+        for thread in threads:
+            thread.join(_JOIN_S)
+
+
+_BYTES_OUT: Final = SLOT["bytes_out"]
+
+
+def _write(connection: Connection, parts: Sequence[Part]) -> int:
+    """Send everything and return the bytes sent. Raises OSError, or EOFError if a file is too short."""
+    total = 0
+    run: list[bytes | memoryview] = []
+    for at, part in enumerate(parts):
+        if not isinstance(part, FileSend):
+            total += len(part)
+            run.append(part)
+            if at + 1 < len(parts) and not isinstance(parts[at + 1], FileSend):
+                continue
+            data = run[0] if len(run) == 1 else b"".join(run)
+            run = []
+            flags = flags_before(len(data) + len(parts[at + 1])) if at + 1 < len(parts) else 0
+            connection.transport.send_all(data, flags)
+            continue
+        total += part.remaining
+        while part.remaining:
+            part.send_by(connection.transport)
+    return total

@@ -1,0 +1,189 @@
+"""TlsConnections: the TLS side of one Processor: contexts of its listeners, connections that are to be read without
+being readable, handshakes, and what becomes of connections that cannot move when the Processor leaves.
+
+Made when the first TLS connection comes: whoever has no TLS listener loads nothing of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from kproc.broker.config.values import ConfigError
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.handshakes import Handshakes
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.socket_watch import ACTIVE
+from kproc.broker.processor.tls_listeners import TlsListeners
+from kproc.broker.processor.tls_transport import TlsShare, TlsTransport
+from kproc.broker.security.tls import (
+    Sources,
+    TlsContext,
+    Value,
+    complaint_about_change,
+    make_context,
+    settings_of,
+    sources_of,
+)
+from kproc.common.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+# Clients of a Processor that leaves are closed one by one: all at once they would come back at once, and a handshake
+# costs more than anything else that a client does.
+_PAUSE_NS: Final = 50_000_000
+_LEAVE_NS_MAX: Final = 15_000_000_000
+_LEAVE_MS: Final = 10  # How often a Processor that leaves looks whether the next one is due.
+_REST_MS: Final = 500
+_COMPLAINT_NS: Final = 1_000_000_000
+
+
+class TlsConnections:
+    """One per Processor that has had a TLS connection."""
+
+    __slots__ = (
+        "_clock", "_contexts", "_leave_pause_ns", "_listeners", "_next_complaint_ns", "_next_leave_ns", "_share",
+        "_state", "_table", "handshakes",
+    )  # fmt: skip
+
+    def __init__(
+        self, table: ConnectionTable, state: ProcessorState, clock: Clock, listeners: TlsListeners
+    ) -> None:
+        self._table = table
+        self._state = state
+        self._clock = clock
+        self._listeners = listeners
+        config = listeners.config
+        self.handshakes = Handshakes(
+            table,
+            state,
+            clock,
+            timeout_ms=config.kproc_tls_handshake_timeout_ms,
+            begun_max=config.kproc_tls_handshakes_max,
+        )
+        self._share = TlsShare(state, self.handshakes)
+        self._contexts: dict[
+            str, tuple[TlsContext, Sources]
+        ] = {}  # By listener, with what they were made from.
+        self._next_complaint_ns = 0
+        self._leave_pause_ns = self._next_leave_ns = 0
+        listeners.on_change = self._renew_changed
+
+    # -- connections -------------------------------------------------------------------------------------------
+
+    def transport(self, sock: socket.socket, listener: int) -> TlsTransport | None:
+        """The transport of a new connection; None if it was closed: the listener has no usable key."""
+        try:
+            context = self._context(self._listeners.names[listener])
+        except (ConfigError, IndexError) as error:
+            if self._state.now_ns >= self._next_complaint_ns:
+                self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
+                logger.error("closing a TLS connection: %s", error)
+            sock.close()
+            return None
+        transport = TlsTransport(sock, context, self._share)
+        self.handshakes.opened(transport)
+        return transport
+
+    def work(self, read: Callable[[Connection], None]) -> int:
+        """Read what has more inside, go on with handshakes. Called in each pass while `is_busy`."""
+        done = 0
+        self._share.renew()
+        for fd in list(self._share.unread):
+            connection = self._table.by_fd.get(fd)
+            if connection is None or connection.interest != ACTIVE:
+                continue  # It is read again when its answers have left, or there is room.
+            done += 1
+            try:
+                read(connection)
+            except Exception as error:  # noqa: BLE001 - contained: the connection ends
+                self._table.close_failed(connection, error)
+        if self.handshakes.has_turns:
+            done += self.handshakes.work()
+        if self._state.is_leaving:
+            done += self._leave()
+        return done
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `work` is to be called again, though no descriptor may report anything."""
+        share = self._share
+        return bool(share.unread) or share.is_spent or self.handshakes.has_turns or self._state.is_leaving
+
+    def wait_ms(self) -> int:
+        """How long the Processor may sleep."""
+        find = self._table.by_fd
+        has_unread = any(fd in find and find[fd].interest == ACTIVE for fd in self._share.unread)
+        if has_unread:
+            return 0
+        return self.handshakes.wait_ms(_LEAVE_MS if self._state.is_leaving else _REST_MS)
+
+    def every_second(self) -> None:
+        """Close whoever is too late with its handshake."""
+        self.handshakes.expire()
+
+    def _leave(self) -> int:
+        """Close the next connection that cannot move and is due; after its last answer, if it is in work."""
+        staying = [
+            each
+            for each in self._table.by_fd.values()
+            if not (each.transport.can_move or each.is_ended or each.is_closing)
+        ]
+        now_ns = self._clock.now_ns()
+        if not self._leave_pause_ns:
+            self._leave_pause_ns = min(_PAUSE_NS, _LEAVE_NS_MAX // max(1, len(staying)))
+        if not staying or now_ns < self._next_leave_ns:
+            return 0
+        self._next_leave_ns = now_ns + self._leave_pause_ns
+        connection = staying[0]
+        connection.is_ended = True
+        self._table.update_interest(connection)
+        return 1
+
+    # -- contexts ----------------------------------------------------------------------------------------------
+
+    def _context(self, name: str) -> TlsContext:
+        found = self._contexts.get(name)
+        if found is None:
+            sources = sources_of(self._value_of(name))
+            found = self._contexts[name] = self._make(name), sources
+        return found[0]
+
+    def _make(self, name: str) -> TlsContext:
+        return make_context(name, self._value_of(name), ticket_secret=self._listeners.ticket_secret)
+
+    def _value_of(self, name: str) -> Value:
+        return settings_of(self._listeners.config, self._listeners.settings, name)
+
+    def renew(self, *, only_changed: bool = False) -> list[str]:
+        """Read all keys and certificates again, for connections that come from now on; what was wrong with which.
+
+        A listener whose files cannot be used goes on with what it has.
+        """
+        problems = []
+        for name, (old, made_from) in list(self._contexts.items()):
+            if name not in self._listeners.names:  # One that comes again begins anew.
+                del self._contexts[name]
+                continue
+            value = self._value_of(name)
+            now = sources_of(value)
+            if only_changed and now == made_from:
+                continue
+            try:
+                new = self._make(name)
+                complaint = complaint_about_change(old, new, name, value)
+            except ConfigError as error:
+                complaint = f"listener {name}: {error}"
+            if complaint is None:
+                self._contexts[name] = new, now
+            else:
+                problems.append(complaint)
+        return problems
+
+    def _renew_changed(self) -> None:
+        """Settings or listeners may be others: some may be ours."""
+        for problem in self.renew(only_changed=True):
+            logger.error("%s; the certificates in use stay", problem)

@@ -1,0 +1,425 @@
+"""TlsTransport: a connection over TLS, with the interface of PlaintextTransport.
+
+    socket -> scratch -> incoming BIO -> SSLObject -> the ring's reservation, or an arena block
+    answer, file range -> SSLObject -> outgoing BIO -> socket
+
+What a Processor must know of it is little, because three things are kept inside:
+
+- Until the handshake is over `recv_into` has no bytes for the caller: no frame can come before it (handshakes.py).
+- Plaintext that the caller had no room for never makes the socket readable. Such a connection is in
+  `TlsShare.unread`, which the Processor reads again in its next pass.
+- Ciphertext that the socket did not take is kept, in order. The last byte of what it was made from is then reported as
+  not sent, although it is encrypted (`_ahead`): so the caller waits for room, and comes back with that byte.
+
+A large answer is encrypted in pieces, of which all connections together get `_PASS_BYTES` in a pass of the Processor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import ssl
+from typing import Final, NoReturn, Protocol
+
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.transport_layer import FILE_TOO_SHORT
+from kproc.broker.security.tls import TlsContext
+
+logger = logging.getLogger(__name__)
+
+_RECORD_BYTES: Final = 16 * 1024  # Most plaintext of a record.
+_RECORD_BYTES_MAX: Final = 5 + (1 << 14) + 2048  # A record of a peer that pads, with its head.
+_SCRATCH_BYTES: Final = 32 * 1024
+_FILE_BYTES: Final = 64 * 1024
+_READ_BYTES_MAX: Final = 256 * 1024  # Of one connection in one pass.
+_PASS_BYTES: Final = 1 << 20  # About a millisecond.
+_SMALL_ANSWERS_BYTES: Final = 256 * 1024  # So much more in a pass for answers of one record.
+_UNSENT_REPLIES_MAX: Final = 64 * 1024
+_HANDSHAKE, _MAJOR_VERSION = 0x16, 0x03
+_HEAD_BYTES: Final = 5
+# Fatal alerts of TLS 1.2, for what OpenSSL does not see. To bytes that are no TLS at all Kafka answers the first one.
+_INTERNAL_ERROR: Final = b"\x15\3\3\0\2\2\x50"
+_RECORD_OVERFLOW: Final = b"\x15\3\3\0\2\2\x16"
+
+
+class HandshakeRules(Protocol):
+    """Who decides about handshakes: handshakes.py."""
+
+    def wait_for_turn(self, transport: TlsTransport) -> None:
+        """A client's first record is whole; `begin` is called when it is to be answered."""
+
+    def received_hello(self, transport: TlsTransport, size: int) -> None:
+        """A client has sent `size` bytes of its first record."""
+
+    def advanced(self, transport: TlsTransport) -> None:
+        """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
+
+    def finished(self, transport: TlsTransport) -> None:
+        """A handshake is over. Raises OSError if the client is nobody."""
+
+    def refused(self, transport: TlsTransport, reason: str) -> None:
+        """A handshake has failed."""
+
+    def forget(self, transport: TlsTransport) -> None:
+        """The connection is closed."""
+
+
+class TlsShare:
+    """What the TLS connections of one Processor share. Nothing here is of a connection."""
+
+    __slots__ = ("_left", "file_bytes", "handshakes", "is_spent", "scratch", "state", "unread")
+
+    def __init__(self, state: ProcessorState, handshakes: HandshakeRules) -> None:
+        self.state = state
+        self.handshakes = handshakes
+        self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.file_bytes = memoryview(bytearray(_FILE_BYTES))
+        self.unread: set[int] = set()  # Descriptors of connections that have plaintext or ciphertext inside.
+        self._left = _PASS_BYTES
+        self.is_spent = False  # Somebody was refused: `renew` is to be called in the next pass.
+
+    def has_more(self, fd: int) -> None:
+        """The connection is to be read again although its socket may not be readable."""
+        self.unread.add(fd)
+        self.state.press()
+
+    def may_encrypt(self, count: int) -> bool:
+        """Whether so many bytes may be encrypted in this pass. Small answers have a share of their own."""
+        if self._left > (-_SMALL_ANSWERS_BYTES if count <= _RECORD_BYTES else 0):
+            return True
+        self.is_spent = True
+        self.state.press()
+        return False
+
+    def renew(self) -> None:
+        """Another pass has begun."""
+        self._left = _PASS_BYTES
+        self.is_spent = False
+
+    def spent(self, count: int) -> None:
+        """So many bytes were encrypted."""
+        self._left -= count
+
+
+class HandshakeFailed(OSError):
+    """The client is refused; `handshakes.py` has logged and counted it."""
+
+
+class TlsTransport:
+    """One connection. It does not move to another Processor: an SSLObject cannot be exported."""
+
+    __slots__ = (
+        "_ahead", "_awaits_flight", "_context", "_has_ended", "_hello", "_incoming", "_is_open", "_outgoing",
+        "_share", "_tls", "_unsent", "fd", "sock",
+    )  # fmt: skip
+
+    can_move: Final = False
+
+    def __init__(self, sock: socket.socket, context: TlsContext, share: TlsShare) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self._context = context
+        self._share = share
+        self._is_open = False
+        self._awaits_flight = False  # The handshake has answered the client, and nothing has come since.
+        self._has_ended = False  # close_notify has come.
+        self._hello = b""  # What came before there was an SSLObject.
+        self._tls: ssl.SSLObject | None = None
+        self._incoming: ssl.MemoryBIO
+        self._outgoing: ssl.MemoryBIO
+        self._unsent: bytes | memoryview = b""
+        self._ahead = 0
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def recv_into(self, into: memoryview) -> int:
+        """Decrypt into a buffer; 0 at the end. Raises BlockingIOError if there is nothing yet, OSError."""
+        tls = self._tls
+        if tls is None:
+            self._take_hello()
+            raise BlockingIOError
+        if not self._is_open and not self._shake(tls):
+            raise BlockingIOError
+        if self._has_ended:
+            return 0
+        incoming = self._incoming
+        scratch = self._share.scratch
+        room, count, came = len(into), 0, 0
+        try:
+            while True:
+                if not (incoming.pending or tls.pending()):
+                    came = self.sock.recv_into(scratch)
+                    if not came:
+                        return count  # The end without close_notify; if something came before it, again the next time.
+                    incoming.write(scratch[:came])
+                while count < room and (incoming.pending or tls.pending()):
+                    got: int = tls.read(room - count, into[count:])  # type: ignore[assignment]
+                    if not got:
+                        return self._end_of(count)
+                    count += got
+                if came < _SCRATCH_BYTES or count >= min(room, _READ_BYTES_MAX):
+                    break
+        except (ssl.SSLWantReadError, BlockingIOError):
+            if not count:
+                self._share.unread.discard(self.fd)
+                self._reply()
+                raise BlockingIOError from None
+        except ssl.SSLZeroReturnError:
+            return self._end_of(count)
+        self._reply()
+        if incoming.pending or tls.pending():
+            self._share.has_more(self.fd)
+        else:
+            self._share.unread.discard(self.fd)
+        return count
+
+    def _end_of(self, count: int) -> int:
+        """close_notify has come; first the caller gets what came before it."""
+        self._has_ended = True
+        if count:
+            self._share.has_more(self.fd)
+        return count
+
+    def _reply(self) -> None:
+        """Send what OpenSSL answers by itself: to a KeyUpdate, or with an alert to a renegotiation."""
+        outgoing = self._outgoing
+        # `_unsent` may be part of an answer, which the client may read as slowly as it likes.
+        if outgoing.pending and not self._flush(0) and outgoing.pending > _UNSENT_REPLIES_MAX:
+            raise OSError("the client does not read what its own messages of TLS bring about")
+
+    # -- the handshake -----------------------------------------------------------------------------------------
+
+    def _take_hello(self) -> None:
+        """Receive the client's first record; when it is whole, wait for our turn to answer it.
+
+        Until then there is no SSLObject: a client that sends half of it costs a few bytes.
+        """
+        scratch = self._share.scratch
+        came = self.sock.recv_into(scratch)
+        if not came:
+            raise ConnectionError("the client closed it before its handshake")
+        self._hello = hello = self._hello + bytes(scratch[:came])
+        self._share.handshakes.received_hello(self, len(hello))
+        if hello[0] != _HANDSHAKE or (len(hello) > 1 and hello[1] != _MAJOR_VERSION):
+            self._send_alert(_INTERNAL_ERROR)
+            self._refuse("its bytes are not TLS: is the client set to security.protocol=SSL or SASL_SSL?")
+        if len(hello) < _HEAD_BYTES:
+            return
+        length = _HEAD_BYTES + int.from_bytes(hello[3:_HEAD_BYTES], "big")
+        if length > _RECORD_BYTES_MAX or len(hello) > _SCRATCH_BYTES:
+            self._send_alert(_RECORD_OVERFLOW)
+            self._refuse("its first record is longer than TLS allows")
+        if len(hello) >= length:
+            self._share.handshakes.wait_for_turn(self)
+
+    def has_left(self) -> bool:
+        """Return True if the client has closed the connection, or its half of it: it cannot finish a handshake."""
+        poller = select.poll()
+        poller.register(self.fd, select.POLLRDHUP)
+        return bool(poller.poll(0))
+
+    def begin(self) -> None:
+        """Answer the client's first record: the expensive step. Raises OSError."""
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls = self._context.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(self._hello)
+        self._hello = b""
+        self._step(tls)
+
+    def _shake(self, tls: ssl.SSLObject) -> bool:
+        """Go on with the handshake; whether it is over."""
+        came = self.sock.recv_into(self._share.scratch)
+        if not came:
+            raise ConnectionError("the client closed it in its handshake")
+        if self._awaits_flight:
+            self._awaits_flight = False
+            self._share.handshakes.advanced(self)
+        self._incoming.write(self._share.scratch[:came])
+        return self._step(tls)
+
+    def _step(self, tls: ssl.SSLObject) -> bool:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            if self._outgoing.pending:
+                self._awaits_flight = True
+            self.flush_handshake()
+            return False
+        except (ssl.SSLError, ValueError) as error:
+            self._send_alert()
+            self._refuse(_reason_of(error))
+        self._is_open = True
+        self.flush_handshake()
+        self._share.handshakes.finished(self)
+        return True
+
+    def flush_handshake(self) -> None:
+        """Send what the handshake has for the client and the socket did not take."""
+        if self._tls is not None:
+            self._flush(0)
+
+    def _refuse(self, reason: str) -> NoReturn:
+        self._share.handshakes.refused(self, reason)
+        raise HandshakeFailed(reason)
+
+    def _send_alert(self, alert: bytes = b"") -> None:
+        """Tell the client what is wrong, if not by an alert of OpenSSL's then by `alert`.
+
+        What it sent meanwhile is taken, or closing would destroy the alert.
+        """
+        try:
+            if alert:
+                self.sock.send(alert)
+            else:
+                self._flush(0)
+            self.sock.shutdown(socket.SHUT_WR)
+            self.sock.recv_into(self._share.scratch)
+        except OSError as error:
+            logger.debug("a client did not wait for its alert: %s", error)
+
+    def peer_certificate(self) -> bytes | None:
+        """The client's certificate, verified, as DER; None if it showed none."""
+        assert self._tls is not None
+        return self._tls.getpeercert(binary_form=True)
+
+    @property
+    def context(self) -> TlsContext:
+        """What the connection began with."""
+        return self._context
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:
+        """Encrypt and send; how many bytes count as sent. Raises BlockingIOError if nothing does, OSError."""
+        tls = self._tls
+        assert tls is not None
+        if (self._unsent or self._outgoing.pending) and not self._flush(0):
+            raise BlockingIOError
+        size, done = len(data), self._ahead
+        self._ahead = 0
+        share = self._share
+        if size - done <= _RECORD_BYTES:  # Nearly every answer.
+            if done == size:
+                return done
+            if not share.may_encrypt(size - done):
+                return self._sent(done)
+            tls.write(data[done:] if done else data)
+            share.spent(size - done)
+            return size if self._flush(flags) else self._all_but_one(size)
+        view = memoryview(data)
+        while done < size and share.may_encrypt(size - done):
+            part = view[done : done + _FILE_BYTES]
+            done += len(part)
+            if not self._encrypt_and_send(tls, part, flags):
+                return self._all_but_one(done)
+        return self._sent(done)
+
+    def send_file(self, file_fd: int, position: int, count: int) -> int:
+        """Encrypt and send a file's bytes; how many count as sent. Raises EOFError if the file is too short."""
+        tls = self._tls
+        assert tls is not None
+        if (self._unsent or self._outgoing.pending) and not self._flush(0):
+            raise BlockingIOError
+        done = self._ahead
+        self._ahead = 0
+        share = self._share
+        while done < count and share.may_encrypt(count - done):
+            part = share.file_bytes[: count - done]
+            read = os.preadv(file_fd, [part], position + done)
+            if not read:
+                raise EOFError(FILE_TOO_SHORT)
+            done += read
+            if not self._encrypt_and_send(tls, part[:read], 0):
+                return self._all_but_one(done)
+        return self._sent(done)
+
+    def _encrypt_and_send(self, tls: ssl.SSLObject, part: memoryview, flags: int) -> bool:
+        """Send up to _FILE_BYTES by one system call; whether the socket took all of it."""
+        records = []
+        for at in range(0, len(part), _RECORD_BYTES):
+            tls.write(part[at : at + _RECORD_BYTES])
+            records.append(self._outgoing.read())  # One by one: the BIO keeps as much memory as it ever held.
+        self._share.spent(len(part))
+        try:
+            sent = self.sock.sendmsg(records, (), flags)
+        except BlockingIOError:
+            sent = 0
+        if sent < sum(map(len, records)):
+            self._unsent = memoryview(b"".join(records))[sent:]
+            return False
+        return True
+
+    def _all_but_one(self, done: int) -> int:
+        """The last byte is encrypted, and reported as sent when the socket has taken all ciphertext."""
+        self._ahead = 1
+        return self._sent(done - 1)
+
+    def _sent(self, count: int) -> int:
+        if not count:
+            raise BlockingIOError
+        return count
+
+    def _flush(self, flags: int) -> bool:
+        """Send the ciphertext that there is; whether the socket took all of it. Raises OSError."""
+        data = self._unsent
+        try:
+            while True:
+                if data:
+                    sent = self.sock.send(data, flags)
+                    if sent < len(data):
+                        self._unsent = memoryview(data)[sent:]
+                        return False
+                    self._unsent = b""
+                if not self._outgoing.pending:
+                    return True
+                data = self._outgoing.read()
+        except BlockingIOError:
+            self._unsent = data
+            return False
+
+    # -- the socket --------------------------------------------------------------------------------------------
+
+    def send_all(self, data: bytes | memoryview, flags: int) -> None:
+        """Nobody calls it: a thread for each connection would block."""
+        raise NotImplementedError
+
+    def set_blocking(self, is_blocking: bool) -> None:
+        """Only what does not block is possible here."""
+        if is_blocking:
+            raise OSError("TLS is not served by a thread for each connection")
+        self.sock.setblocking(False)
+
+    def end(self) -> None:
+        """Send close_notify if the socket has room, and shut the connection down."""
+        try:
+            if self._tls is not None and self._is_open and not self._unsent:
+                self._close_notify(self._tls)
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            logger.debug("a connection was already closed by its client: %s", error)
+
+    def _close_notify(self, tls: ssl.SSLObject) -> None:
+        try:
+            tls.unwrap()
+        except ssl.SSLError as error:  # Not waited for: the client's own close_notify.
+            logger.debug("closing: %s", error)
+        self._flush(0)
+
+    def close(self) -> None:
+        """Close our descriptor."""
+        self._share.unread.discard(self.fd)
+        self._share.handshakes.forget(self)
+        self.sock.close()
+
+
+def _reason_of(error: ssl.SSLError | ValueError) -> str:
+    """What went wrong, in the words of OpenSSL; the client's own alert says why it has gone."""
+    reason = getattr(error, "reason", None)
+    if not reason:
+        return str(error)
+    if "ALERT" in reason:
+        return f"the client refused it: {reason.split('ALERT_')[-1].replace('_', ' ').lower()}"
+    verify = getattr(error, "verify_message", None)
+    return f"{reason.replace('_', ' ').lower()}{f': {verify}' if verify else ''}"

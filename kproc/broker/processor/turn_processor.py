@@ -1,0 +1,65 @@
+"""TurnProcessor: a Processor that is called when it is due (transport/turns.py) and does not wait for sockets itself.
+
+It is the base of the two Processors that exist for comparison: `loop_processor.py` (one asyncio loop) and
+`thread_processor.py` (a thread for each connection). They differ from the Processor only in who reads a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.processor import Processor
+
+
+class TurnProcessor(Processor):
+    """Its epoll holds Acceptors' sockets only, and is polled only after `look` was called."""
+
+    __slots__ = ("_must_look",)
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._must_look = True
+
+    def look(self) -> None:
+        """Poll the epoll (`poll_fd`) at the next turn."""
+        self._must_look = True
+
+    def publish(self) -> None:
+        """Publish the requests that were read to the Handlers."""
+        self.handlers.publish()
+
+    def do_work(self, timeout_ms: int) -> int:
+        """Send answers; do the rest of a duty cycle only if something asked for it."""
+        now_ns = self.note_time()
+        if self._must_look or self._state.is_pressed or now_ns >= self._next_store_ns:
+            self._must_look = False
+            return super().do_work(0)
+        work = self.writer.take_responses()
+        self.publish()
+        if self._reporter.has_unsent:
+            self._reporter.flush()
+        return work
+
+    def note_time(self) -> int:
+        """Read the clock for what is done from here on."""
+        self._state.now_ns = now_ns = self._clock.now_ns()
+        return now_ns
+
+    def next_deadline_ms(self) -> int:
+        tick_ms = max(0, (self._next_store_ns - self._clock.now_ns() + 999_999) // 1_000_000)
+        return min(super().next_deadline_ms(), tick_ms if self.table.by_fd else 500)
+
+    def has_input(self) -> bool:
+        """Whether a Handler has published answers."""
+        return self.handlers.has_answers()
+
+    @property
+    def wants_turn(self) -> bool:
+        """Whether it has work though no Handler has answered: a connection waits for room or for a time, or a closed
+        connection is to be reported to an Acceptor.
+        """
+        return self._state.is_pressed or self._reporter.has_unsent
+
+    def is_here(self, connection: Connection) -> bool:
+        return self.table.by_id.get(connection.id) is connection

@@ -1,0 +1,1 @@
+"""Produce: from the decoded request to the appended batch and its response."""

@@ -1,0 +1,204 @@
+"""How a Produce is answered: when all its partitions are decided, one by one or together.
+
+Who waits for a partition's result is a Pending: a client's request, or another Handler's call (produce_order.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from kproc.broker.peers.owners import Join
+from kproc.broker.request.context import RequestContext
+from kproc.broker.storage.results import AppendResult
+from kproc.common.errors import ErrorCode
+from kproc.wire.hot import ProduceRequest, encode_produce_response, encode_produce_response_one
+
+logger = logging.getLogger(__name__)
+
+# One partition's result on the wire: index, error, base offset, append time, log start, message, record errors.
+Result = tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]
+# The result of a partition whose owner died before it answered: it ends the connection, as its home's death does.
+# An error would be answered to this request alone, and those that the client has sent behind it would be refused with
+# OUT_OF_ORDER_SEQUENCE_NUMBER; librdkafka then sends everything again under a new epoch, which is stored twice.
+LOST: Final = int(ErrorCode.NETWORK_EXCEPTION)
+
+
+def failed(index: int, code: int, message: str | None = None) -> Result:
+    """The result of a partition of which nothing was stored."""
+    return (index, int(code), -1, -1, -1, message, ())
+
+
+def row_of(index: int, result: AppendResult) -> Result:
+    """What the log says of one partition's batch."""
+    return (
+        index,
+        result.error_code,
+        result.base_offset,
+        result.append_time_ms,
+        result.log_start_offset,
+        result.message,
+        result.record_errors,
+    )
+
+
+class PendingProduce(Join[Result | None]):
+    """One Produce request whose partitions are not all decided yet."""
+
+    __slots__ = ("acks", "transactional_id")
+
+    def __init__(
+        self,
+        acks: int,
+        transactional_id: str | None,
+        count: int,
+        on_done: Callable[[list[Result | None]], None],
+    ) -> None:
+        super().__init__([None] * count, on_done)
+        self.acks = acks
+        self.transactional_id = transactional_id
+
+    decide = Join.take
+
+    def fail(self) -> None:
+        """As if an owner had died: it ends when the other partitions are decided."""
+        for at, result in enumerate(self.answers):
+            if result is None:
+                self.decide(at, failed(-1, LOST))
+
+
+class OneProduce:
+    """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
+
+    __slots__ = ("_context", "_name", "_topic_id", "acks", "transactional_id")
+
+    def __init__(
+        self,
+        context: RequestContext,
+        acks: int,
+        name: str | None,
+        topic_id: bytes | None,
+        transactional_id: str | None = None,
+    ) -> None:
+        self.acks = acks
+        self.transactional_id = transactional_id
+        self._context = context
+        self._name = name
+        self._topic_id = topic_id
+
+    def decide(self, at: int, result: Result) -> None:
+        """Answer."""
+        del at  # There is only one.
+        context = self._context
+        if result[1]:
+            context.count_error(result[1])
+        if self.acks == 0 or result[1] == LOST:
+            finish_unanswered(context, result[1])
+        else:
+            version, correlation_id = context.api_version, context.correlation_id
+            name, topic_id = self._name, self._topic_id
+            if context.meter is not None:
+                context.settle()
+            if context.throttle_ms:
+                topics = [(name, topic_id, [result])]
+                context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
+            else:
+                context.send(answer_one(version, correlation_id, name, topic_id, result))
+
+    def fail(self) -> None:
+        """End the connection."""
+        self._context.fail()
+
+
+def answer_one(
+    version: int, correlation_id: int, name: str | None, topic_id: bytes | None, result: Result
+) -> bytes:
+    """The whole response frame of a one-partition request."""
+    index, code, base_offset, append_time_ms, log_start, message, _ = result
+    if message is None:
+        return encode_produce_response_one(
+            version, correlation_id, name, topic_id, index, code, base_offset, append_time_ms, log_start
+        )
+    return encode_produce_response(version, correlation_id, [(name, topic_id, [result])])
+
+
+class Pending(Protocol):
+    """A request that waits for its partitions' results."""
+
+    acks: int
+
+    @property
+    def transactional_id(self) -> str | None:
+        """Whose request it is, if its batches may be of transactions."""
+
+    def decide(self, at: int, result: Result) -> None: ...
+
+    def fail(self) -> None:
+        """A surprise came up: end the request, by its connection if need be."""
+
+
+class DecideWhenSynced:
+    """acks=all with group commit: the result stands, unless the disk then refuses."""
+
+    __slots__ = ("_answer", "_at", "owner")
+
+    def __init__(self, pending: Pending, at: int, answer: Result) -> None:
+        self.owner = pending
+        self._at = at
+        self._answer = answer
+
+    def __call__(self, error: int) -> None:
+        answer = self._answer
+        if error:
+            answer = failed(answer[0], error, "the log could not be synced to disk")
+        self.owner.decide(self._at, answer)
+
+
+class ManyAnswer:
+    """Answers a request of any shape."""
+
+    __slots__ = ("_acks", "_context", "_request")
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self._context = context
+        self._acks = request.acks
+        # Only names and counts are kept: the records' views die with this pass.
+        self._request = [(topic.name, topic.topic_id, len(topic.partitions)) for topic in request.topics]
+
+    def __call__(self, decided: list[Result | None]) -> None:
+        context = self._context
+        codes = [result[1] for result in decided if result is not None and result[1]]
+        for code in codes:
+            context.count_error(code)
+        if self._acks == 0 or LOST in codes:
+            finish_unanswered(context, LOST if LOST in codes else next(iter(codes), 0))
+            return
+        results = iter(decided)
+        topics = [
+            (name, topic_id, [result for result in islice(results, count) if result is not None])
+            for name, topic_id, count in self._request
+        ]
+        version, correlation_id = context.api_version, context.correlation_id
+        context.settle()
+        context.send(encode_produce_response(version, correlation_id, topics, context.throttle_ms))
+
+
+def pending_of(context: RequestContext, request: ProduceRequest, count: int) -> Pending:
+    """Who waits for the results of a request's partitions, at least one."""
+    if count == 1 == len(request.topics):
+        topic = request.topics[0]
+        return OneProduce(context, request.acks, topic.name, topic.topic_id, request.transactional_id)
+    return PendingProduce(request.acks, request.transactional_id, count, ManyAnswer(context, request))
+
+
+def finish_unanswered(context: RequestContext, code: int) -> None:
+    """acks=0: silence, or the end of the connection, which is how the client learns to refresh its metadata."""
+    if code:
+        services = context.services
+        if services.refusals.has_room(services.clock.now_ns()):
+            logger.info("closing a connection: a Produce failed with %s", ErrorCode(code).name)
+        context.close()
+    else:
+        context.no_op()

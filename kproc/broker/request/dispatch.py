@@ -1,0 +1,136 @@
+"""dispatch: decodes one request frame and calls its API's handler function. It knows the registry, not the APIs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from kproc.broker.calls.calls import Lost
+from kproc.broker.calls.controller_calls import OWN, OwnAnswer, OwnRequest
+from kproc.broker.calls.own_operations import (
+    InvalidOperation,
+    Ping,
+    ShowClients,
+    ShowStatus,
+    decode_operation,
+)
+from kproc.broker.metrics.requests import REQUESTS
+from kproc.broker.request import registry
+from kproc.broker.request.divided_requests import (
+    REQUEST_BYTES_MAX,
+    DecodedBySteps,
+    handle,
+)
+from kproc.broker.request.division import ManyRows, count_rows
+from kproc.broker.request.request import HandlerRequest
+from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
+from kproc.common.errors import ErrorCode, ProtocolError
+from kproc.wire import codec
+from kproc.wire.header import ApiKey, first_flexible
+from kproc.wire.hot import decode_fetch
+from kproc.wire.primitives import skip_tags
+
+# kproc's own operations: a frame with header v1 and a JSON body. Not advertised, loopback clients only.
+PRIVATE_API_KEY: Final = 30_000
+PRIVATE_VERSION: Final = 0
+# No operation needs more. JSON is decoded in one step.
+_PRIVATE_BYTES_MAX: Final = 64 << 10
+# With an authorizer these need DESCRIBE on the cluster, all others ALTER.
+_PRIVATE_READING: Final = (ShowStatus, ShowClients)
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_FETCH: Final = int(ApiKey.FETCH)
+_API_VERSIONS_SERVED: Final = range(5)
+
+
+def dispatch(request: HandlerRequest, body: memoryview) -> None:
+    """Answer one request, or park it. An unexpected exception is answered with UNKNOWN_SERVER_ERROR.
+
+    Raises ProtocolError when the bytes are not what the header claims.
+    """
+    api_key, version = request.api_key, request.api_version
+    counts = request.services.counts
+    if api_key == PRIVATE_API_KEY:
+        _serve_private(request, body)
+        counts.add(REQUESTS, api_key, version)
+        return
+    if api_key == _API_VERSIONS and version not in _API_VERSIONS_SERVED:
+        counts.add(REQUESTS, api_key, version)
+        request.count_error(ErrorCode.UNSUPPORTED_VERSION)
+        request.send(codec.api_versions_fallback(request.correlation_id, _API_VERSIONS_SERVED))
+        return
+    api = registry.lookup(api_key)
+    if api is None or not api.serves(version):
+        raise ProtocolError(f"API key {api_key} version {version} is not served")
+    counts.add(REQUESTS, api_key, version)
+    if version >= first_flexible(api_key):
+        body = after_header_tags(body)
+    if api_key == _FETCH:
+        request.decoded = decode_fetch(version, body)
+    elif len(body) <= api.direct_bytes_max:
+        request.decoded = codec.decode_request(api_key, version, body)
+    elif not _decode_large(request, api, body):
+        return
+    try:
+        handle(request, api)
+    except ManyRows as many:
+        decoded = DecodedBySteps(api_key, version, body, many.fields)
+        request.services.divided.add(request, api, decoded, len(body))
+    except Exception as error:  # noqa: BLE001 - contained
+        what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
+        request.services.containment.caught(what, error, request)
+
+
+def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
+    """Decode as much as one step may. Return False if the request has more rows than can be handled at once."""
+    size = len(body)
+    if size > REQUEST_BYTES_MAX:
+        raise ProtocolError(f"request of {size} bytes, {api.key.name} reads at most {REQUEST_BYTES_MAX}")
+    decoded = DecodedBySteps(request.api_key, request.api_version, body)
+    decoded.step()
+    if decoded.fields is not None:
+        where = api.rows_in(decoded.fields)
+        if where is None or count_rows(decoded.fields, where.request) <= where.size:
+            request.decoded = decoded.fields
+            return True
+    request.services.divided.add(request, api, decoded, size)
+    return False
+
+
+def after_header_tags(body: memoryview) -> memoryview:
+    """The body of a flexible request, which begins behind the header's tagged fields (nearly always one zero byte)."""
+    if not body:
+        raise ProtocolError("a frame shorter than its header")
+    return body[skip_tags(body, 0) :]
+
+
+def _serve_private(request: HandlerRequest, body: memoryview) -> None:
+    if not request.is_from_loopback or request.api_version != PRIVATE_VERSION:
+        raise ProtocolError("private operations are for loopback clients of this version")
+
+    def on_reply(reply: OwnAnswer | Lost) -> None:
+        if isinstance(reply, Lost):
+            reply = OwnAnswer(error="the controller is being restarted; try again")
+        payload = orjson.dumps({"error": reply.error, "result": reply.result})
+        length = len(payload) + 4
+        request.send(
+            length.to_bytes(4, "big") + request.correlation_id.to_bytes(4, "big", signed=True) + payload
+        )
+
+    try:
+        if len(body) > _PRIVATE_BYTES_MAX:
+            raise InvalidOperation(f"{len(body)} bytes, at most {_PRIVATE_BYTES_MAX} are read")
+        operation = decode_operation(body)
+    except InvalidOperation as error:
+        request.count_error(ErrorCode.INVALID_REQUEST)
+        on_reply(OwnAnswer(error=f"{ErrorCode.INVALID_REQUEST.name}: {error}"))
+        return
+    if isinstance(operation, Ping):
+        on_reply(OwnAnswer(result={}))
+        return
+    right = Operation.DESCRIBE if isinstance(operation, _PRIVATE_READING) else Operation.ALTER
+    if not request.is_allowed(right, ResourceType.CLUSTER, CLUSTER_NAME):
+        reason = f"{request.principal} may not do that: it needs the right {right.name} on the cluster"
+        on_reply(OwnAnswer(error=reason))
+        return
+    request.ask_controller(OWN, OwnRequest(operation), on_reply)

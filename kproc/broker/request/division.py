@@ -1,0 +1,231 @@
+"""Divide a request with many rows into smaller requests of the same API, and join their answers.
+
+`Rows` says where an API's rows stand in its requests and responses; the API declares it with `@api(..., rows=...)`.
+`divide` yields requests with a bounded number of rows each. The API's handler function answers each of them as if a
+client had sent it. `JoinedAnswer` joins the answers to the one that the client gets, in which every row stands where
+it would stand without the division. It keeps encoded bytes, because they need less memory than rows.
+
+Nothing here knows when the smaller requests are handled: request/divided_requests.py does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from kproc.wire import codec
+from kproc.wire.schema_writer import EncodedRows
+
+Fields = dict[str, Any]
+SLICE_ROWS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The arrays of an API whose elements are handled independently of each other.
+
+    `request` and `response` are paths of array fields, outermost first: in "topics.partitions" each partition of each
+    topic is a row. `size` is the most rows that are handled at once. Rows that have equal `unique` fields are handled
+    at once, however many there are, because the API rejects duplicates. `validate` raises KafkaError for a request
+    that is too large as a whole.
+    """
+
+    request: tuple[str, ...]
+    response: tuple[str, ...]
+    size: int = SLICE_ROWS
+    unique: tuple[str, ...] = ()
+    validate: Callable[[Fields], None] | None = None
+    are_looked_up_once: bool = False
+
+
+class ManyRows(Exception):
+    """Raised by a handler function for a small request that stands for many rows: all topics, for instance.
+
+    `fields` are those of the request that names them. It is divided and handled instead.
+    """
+
+    def __init__(self, fields: Fields) -> None:
+        super().__init__()
+        self.fields = fields
+
+
+def rows_at(
+    request: str,
+    response: str,
+    *,
+    size: int = SLICE_ROWS,
+    unique: tuple[str, ...] = (),
+    validate: Callable[[Fields], None] | None = None,
+    are_looked_up_once: bool = False,
+) -> Rows:
+    """Declare `Rows`, with paths in dotted notation."""
+    paths = tuple(request.split(".")), tuple(response.split("."))
+    return Rows(*paths, size, unique, validate, are_looked_up_once)
+
+
+def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
+    """Count the rows at `path` and the containers that hold them, as `divide` does."""
+    found = fields[path[0]] or ()
+    if len(path) == 1:
+        return len(found)
+    return sum(1 + count_rows(row, path[1:]) for row in found)
+
+
+class Slice(NamedTuple):
+    """A part of a request. With `is_continued` its first row belongs to the topic, group, ... that was cut before."""
+
+    fields: Fields
+    is_continued: bool
+
+
+def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
+    """Yield requests with at most `where.size` rows each, in the order of the rows. There is always one."""
+    duplicates: list[Fields] = []
+    if where.unique:
+        fields, duplicates = _without_duplicates(fields, where)
+    yield from _Cutter(where.request, where.size).cut(fields)
+    if duplicates:
+        yield Slice({**fields, where.request[0]: duplicates}, is_continued=False)
+
+
+def _without_duplicates(fields: Fields, where: Rows) -> tuple[Fields, list[Fields]]:
+    """The request without the rows that occur several times, and those rows."""
+    (name,) = where.request
+    found: list[Any] = fields[name]
+    keys: list[Any] = found if isinstance(found[0], str) else list(map(itemgetter(*where.unique), found))
+    if len(set(keys)) == len(found):
+        return fields, []
+    counts = Counter(keys)
+    duplicates = [row for row, key in zip(found, keys, strict=True) if counts[key] > 1]
+    others = [row for row, key in zip(found, keys, strict=True) if counts[key] == 1]
+    return {**fields, name: others}, duplicates
+
+
+class _Cutter:
+    """Copies a request's containers (a topic, a group) into slices, each with as many of its rows as there is room."""
+
+    def __init__(self, path: tuple[str, ...], size: int) -> None:
+        self._path = path
+        self._size = self._room = size
+        # The request itself and the containers within it that are being copied, outermost first.
+        self._open: list[Fields] = []
+
+    def cut(self, fields: Fields) -> Iterator[Slice]:
+        is_continued = False
+        for depth in self._walk(fields, 0):
+            yield Slice(self._open[0], is_continued)
+            is_continued = depth > 0
+            before, self._open = self._open[: depth + 1], []
+            for at, container in enumerate(before):
+                self._copy(container, at)
+            self._room = self._size
+        yield Slice(self._open[0], is_continued)
+
+    def _copy(self, container: Fields, depth: int) -> None:
+        """Begin a copy of a container, without its rows."""
+        copy = {**container, self._path[depth]: []}
+        del self._open[depth:]
+        if depth:
+            self._open[-1][self._path[depth - 1]].append(copy)
+        self._open.append(copy)
+
+    def _walk(self, container: Fields, depth: int) -> Iterator[int]:
+        """Copy a container. Yields the depth at which the slice is cut, when it is full."""
+        self._copy(container, depth)
+        name = self._path[depth]
+        found: list[Any] | None = container[name]
+        if found is None:  # Null has a meaning of its own: all of them, as a rule.
+            self._open[depth][name] = None
+            return
+        is_last = depth == len(self._path) - 1
+        at = 0
+        while at < len(found):
+            # A container needs room for one of its rows, too.
+            if self._room < (1 if is_last else 2):
+                yield depth
+            if is_last:
+                taken = found[at : at + self._room]
+                self._open[depth][name] += taken
+                at += len(taken)
+                self._room -= len(taken)
+            else:
+                self._room -= 1
+                yield from self._walk(found[at], depth + 1)
+                at += 1
+
+
+class JoinedAnswer:
+    """The answers to the slices of one request, joined in their order."""
+
+    def __init__(self, api_key: int, version: int, path: tuple[str, ...]) -> None:
+        self._path = path
+        self._schemas = [codec.response_rows(api_key, version, path[: at + 1]) for at in range(len(path))]
+        self._fields: Fields = {}
+        self._rows = [EncodedRows() for _ in path]
+        # At each level but the last: the container whose rows are being collected, without them.
+        self._open: list[Fields | None] = [None] * (len(path) - 1)
+
+    def size_bytes(self) -> int:
+        """Bytes of the rows that were added."""
+        return sum(len(each.data) for each in self._rows)
+
+    def repeat(self, count: int, encoded: bytes) -> None:
+        """Add rows that `rows_since` returned before."""
+        self._rows[0].data += encoded
+        self._rows[0].count += count
+
+    def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
+        """Return the number of rows added since there were `count` in `position` bytes, and these rows."""
+        return self._rows[0].count - count, bytes(self._rows[0].data[position:])
+
+    def count(self) -> int:
+        """Count the rows that were added; a container counts as one."""
+        return self._rows[0].count
+
+    def add(self, fields: Fields, *, is_continued: bool) -> None:
+        """Add the answer to the next slice."""
+        name = self._path[0]
+        others = {key: value for key, value in fields.items() if key != name}
+        if not self._fields or (others.get("error_code") and not self._fields.get("error_code")):
+            self._fields = others
+        self._add(fields[name] or (), 0, is_continued=is_continued)
+
+    def fields(self) -> Fields:
+        """The whole answer. Nothing can be added afterwards."""
+        self._close(0)
+        return {**self._fields, self._path[0]: self._rows[0]}
+
+    def _add(self, found: Sequence[Any], level: int, *, is_continued: bool) -> None:
+        rows_, schema = self._rows[level], self._schemas[level]
+        if level == len(self._path) - 1:
+            for row in found:
+                schema.write(rows_.data, row)
+            rows_.count += len(found)
+            return
+        name = self._path[level + 1]
+        for row in found:
+            before = self._open[level]
+            is_same = (
+                is_continued
+                and before is not None
+                and all(row.get(field) == before.get(field) for field in schema.identity)
+            )
+            if not is_same:
+                self._close(level)
+                self._open[level] = {key: value for key, value in row.items() if key != name}
+            self._add(row[name] or (), level + 1, is_continued=is_same)
+            is_continued = False
+
+    def _close(self, level: int) -> None:
+        """Encode the open container of this level, with the rows that were collected for it."""
+        if level >= len(self._open) or (container := self._open[level]) is None:
+            return
+        self._close(level + 1)
+        container[self._path[level + 1]] = self._rows[level + 1]
+        self._rows[level + 1] = EncodedRows()
+        self._schemas[level].write(self._rows[level].data, container)
+        self._rows[level].count += 1
+        self._open[level] = None

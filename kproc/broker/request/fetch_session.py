@@ -1,0 +1,201 @@
+"""Incremental fetch sessions (KIP-227): what a consumer fetches is remembered, so it need not repeat it.
+
+A session belongs to the home Handler of the connection that made it. A client that comes back over another
+connection may reach another Handler, is told FETCH_SESSION_ID_NOT_FOUND and starts again with a full
+Fetch: allowed by the protocol at any time, and rare.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.hot import FetchPartition, FetchRequest
+from kproc.wire.hot_fetch import FETCH_ROWS_MAX
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+_EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
+# A session that was not used for so long is dropped when another one is made. Its client begins a new one.
+_IDLE_NS: Final = 600_000_000_000
+# Of all sessions of a Handler, and of one.
+BYTES_MAX: Final = 64 << 20
+SESSION_BYTES_MAX: Final = 16 << 20
+# A target with its request, besides a name that is its own.
+_TARGET_BYTES: Final = 500
+
+
+class FetchTarget:
+    """One partition of a Fetch, and what its client was told last."""
+
+    __slots__ = ("found_name", "index", "last_offsets", "name", "request", "topic_id")
+
+    def __init__(self, name: str | None, topic_id: bytes | None, request: FetchPartition) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.found_name: str | None = None  # Of a topic that is named by its id and was there.
+        self.index = request.index
+        self.request = request
+        self.last_offsets = (-1, -1, -1)  # Log start, end and last stable offset.
+
+    @property
+    def key(self) -> tuple[str | bytes | None, int]:
+        return (self.name if self.name is not None else self.topic_id, self.index)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much memory it takes."""
+        return _TARGET_BYTES + len(self.name or "")
+
+    def topic(self, image: ClusterImage) -> TopicImage | None:
+        """The topic that it names. As in Kafka a session knows the name afterwards that was found by an id."""
+        if self.name is not None:
+            return image.topics_by_name.get(self.name)
+        topic = image.topics_by_id.get(self.topic_id or b"")
+        if topic is not None:
+            self.found_name = topic.name
+        return topic
+
+    def known_name(self, image: ClusterImage) -> str | None:
+        """The topic's name; None for an id that no topic has, or had when this session asked before."""
+        if self.name is not None:
+            return self.name
+        self.topic(image)
+        return self.found_name
+
+
+class FetchSession:
+    """The partitions of one consumer, in the order in which they are served next."""
+
+    __slots__ = ("epoch", "id", "last_used_ns", "size_bytes", "targets", "uses_topic_ids")
+
+    def __init__(
+        self, session_id: int, targets: Iterable[FetchTarget], now_ns: int, *, uses_topic_ids: bool
+    ) -> None:
+        self.id = session_id
+        self.epoch = 1
+        self.targets = {target.key: target for target in targets}
+        self.size_bytes = sum(target.size_bytes for target in self.targets.values())
+        self.last_used_ns = now_ns
+        self.uses_topic_ids = uses_topic_ids
+
+    def update(self, request: FetchRequest) -> None:
+        """Take in an incremental request: changed, added and forgotten partitions."""
+        for target in targets_of(request):
+            known = self.targets.get(target.key)
+            if known is None:
+                self.targets[target.key] = target
+                self.size_bytes += target.size_bytes
+            else:
+                known.request = target.request
+        for name, topic_id, indexes in request.forgotten:
+            for index in indexes:
+                forgotten = self.targets.pop((name if name is not None else topic_id, index), None)
+                if forgotten is not None:
+                    self.size_bytes -= forgotten.size_bytes
+        self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+    def served(self, keys: Iterable[tuple[str | bytes | None, int]]) -> None:
+        """Those that got data go to the end of the queue, so that max.bytes cannot starve the others."""
+        for key in keys:
+            target = self.targets.pop(key, None)
+            if target is not None:
+                self.targets[key] = target
+
+
+class SessionCache:
+    """The sessions of one Handler, bounded by max.incremental.fetch.session.cache.slots and by their memory."""
+
+    def __init__(self, slots_max: int) -> None:
+        self._slots_max = slots_max
+        self._sessions: dict[int, FetchSession] = {}  # In order of last use.
+        self.size_bytes = 0
+        self._random = random.Random()  # noqa: S311 - ids must differ, they are no secret
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(
+        self, request: FetchRequest, version: int, now_ns: int
+    ) -> tuple[list[FetchTarget], FetchSession | None, bool]:
+        """What to fetch, the session it belongs to (None: sessionless), and whether only changes are answered.
+
+        Raises KafkaError with the session error that Kafka gives.
+        """
+        if version < 7 or request.session_epoch == FINAL_EPOCH:
+            self._discard(request.session_id)
+            return list(targets_of(request)), None, False
+        if request.session_epoch == INITIAL_EPOCH:
+            self._discard(request.session_id)
+            targets = list(targets_of(request))
+            return targets, self._create(targets, now_ns, uses_topic_ids=version >= 13), False
+        session = self._sessions.pop(request.session_id, None)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._sessions[session.id] = session
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != (version >= 13):
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        session.last_used_ns = now_ns
+        before_bytes = session.size_bytes
+        session.update(request)
+        self.size_bytes += session.size_bytes - before_bytes
+        if len(session.targets) > FETCH_ROWS_MAX or session.size_bytes > SESSION_BYTES_MAX:
+            # Many small requests must not make one that takes as long as a large one.
+            self._discard(session.id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        self._discard_oldest()
+        if not session.targets:
+            self._discard(session.id)
+            # As in Kafka; it may have been told to forget them, too.
+            return list(targets_of(request)), None, False
+        return list(session.targets.values()), session, True
+
+    def reads(self, session_id: int, name: str, topic_id: bytes) -> bool:
+        """Whether a session has a partition of that topic."""
+        session = self._sessions.get(session_id)
+        return session is not None and any(key[0] in (name, topic_id) for key in session.targets)
+
+    def _create(
+        self, targets: list[FetchTarget], now_ns: int, *, uses_topic_ids: bool
+    ) -> FetchSession | None:
+        while (oldest := next(iter(self._sessions.values()), None)) is not None:
+            if now_ns - oldest.last_used_ns < _IDLE_NS:
+                break
+            self._discard(oldest.id)
+        if len(self._sessions) >= self._slots_max:
+            if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
+                return None  # The client goes on with full requests.
+            self._discard(oldest.id)
+        session_id = self._random.randint(1, _EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = self._random.randint(1, _EPOCH_MAX)
+        session = FetchSession(session_id, targets, now_ns, uses_topic_ids=uses_topic_ids)
+        if session.size_bytes > SESSION_BYTES_MAX:
+            return None
+        self._sessions[session_id] = session
+        self.size_bytes += session.size_bytes
+        self._discard_oldest()
+        return session
+
+    def _discard(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.size_bytes -= session.size_bytes
+
+    def _discard_oldest(self) -> None:
+        """Discard the sessions that were not used for longest, until the others fit."""
+        while self.size_bytes > BYTES_MAX:
+            self._discard(next(iter(self._sessions)))
+
+
+def targets_of(request: FetchRequest) -> Iterable[FetchTarget]:
+    """The partitions that a request names, in its order."""
+    for name, topic_id, partitions in request.topics:
+        for partition in partitions:
+            yield FetchTarget(name, topic_id, partition)

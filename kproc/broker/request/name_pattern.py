@@ -1,0 +1,49 @@
+"""NamePattern: a client's regular expression over names, in RE2's syntax, matched in time linear in a name's length.
+
+Kafka takes such patterns by RE2/J, which has the same syntax. Python's matcher has another one, and backtracks: a
+repeated group may take it a time that is exponential in a name's length, and so hold a Handler.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import re2
+
+from kproc.common.errors import ErrorCode, KafkaError
+
+_LENGTH_MAX: Final = 1_000
+# Of a compiled pattern: about 10,000 instructions, each of them at most once for each character of a name.
+_PROGRAM_BYTES_MAX: Final = 1 << 20
+
+
+class NamePattern:
+    """One pattern; KafkaError (INVALID_REGULAR_EXPRESSION) if it is none that is served. Empty: any name."""
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, pattern: str) -> None:
+        if len(pattern) > _LENGTH_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                f"The pattern is longer than {_LENGTH_MAX} characters.",
+            )
+        self._compiled = _compiled(pattern) if pattern else None
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits."""
+        return self._compiled is None or self._compiled.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1)  # Every Handler is asked for the same one; its own request checks it first.
+def _compiled(pattern: str) -> re2._Regexp:
+    options = re2.Options()
+    options.log_errors = False  # They go to the client, not to stderr.
+    options.max_mem = _PROGRAM_BYTES_MAX
+    options.never_capture = True
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0].decode("utf-8", "replace")
+        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, reason) from error

@@ -1,0 +1,356 @@
+"""One request on its Handler: the RequestContext that answers over a link to the Processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from kproc.broker.request.context import RequestContext, Services
+from kproc.broker.request.division import SLICE_ROWS, count_rows
+from kproc.broker.request.registry import APIS, lookup
+from kproc.broker.role.handoff import ADDRESS_BYTES, address_text
+from kproc.broker.security.acl import Operation, ResourceType, host_of_rule
+from kproc.broker.security.principal import ANONYMOUS, Identity
+from kproc.broker.security.session import Session
+from kproc.broker.transport.envelope import (
+    AUTHENTICATED,
+    CLOSE,
+    FLAG_LOOPBACK,
+    FLAG_PROBE,
+    FLAG_TIMED,
+    HEAD,
+    MOVED,
+    NO_OP,
+    NOTE,
+    SEND,
+    SEND_PARTS,
+    THROTTLE,
+    THROTTLE_MS,
+    TIMES,
+    TIMES_BODY,
+    UNTIMED_KEY,
+    encode_parts,
+    encode_range_answer,
+    pack_sequences,
+)
+from kproc.common.bounded import short_name
+from kproc.common.errors import ErrorCode
+from kproc.wire.file_range import FileRange
+from kproc.wire.header import ApiKey
+
+UNKNOWN_HOST: Final = "/unknown"
+_UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
+# Rows of an answer that are encoded in one step.
+ANSWER_ROWS_MAX: Final = 2 * SLICE_ROWS
+# APIs whose answers grow with what the broker has. All other answers have as many rows as the request, or few.
+_LISTING: Final = frozenset(
+    int(key)
+    for key in (
+        ApiKey.METADATA,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.LIST_GROUPS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.LIST_CONFIG_RESOURCES,
+    )
+)
+_HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connections of one host share one text.
+
+
+@lru_cache(_HOSTS_KEPT)
+def host_text(packed: bytes) -> str:
+    """A client's address as Java prints it, and therefore Kafka: IPv6 is not shortened."""
+    return f"/{host_of_rule(address_text(packed))}"
+
+
+@lru_cache(_HOSTS_KEPT)
+def _session(packed: bytes) -> Session:
+    """All connections of one user whose sessions have no end share one object."""
+    return Session.unpack(packed)
+
+
+class Answers(Protocol):
+    """Where answers go: a Processor's Outbox, or the store of answers that are kept while a connection migrates."""
+
+    def push(self, kind: int, *parts: bytes | bytearray | memoryview) -> None: ...
+
+
+class ClientPeer:
+    """One Processor as its Handlers see it: where answers go, and which requests of which client still wait."""
+
+    __slots__ = ("identities", "moving", "outbox", "sessions", "waiting")
+
+    def __init__(self, outbox: Answers) -> None:
+        self.outbox = outbox
+        self.identities: dict[int, Identity] = {}  # Connection id -> its client.
+        self.sessions: dict[int, Session] = {}  # Of connections whose clients have logged in.
+        # Connections that are leaving this Processor: the store of their answers, and the attempt; see
+        # migrating_connections.py.
+        self.moving: dict[int, tuple[ClientPeer, int]] = {}
+        # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
+        self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
+
+    def introduce(self, connection_id: int, identity: memoryview) -> None:
+        """Store who the client of a connection is whose requests will follow."""
+        # First, because the new identity may be unreadable: the connection must not keep the former one.
+        self.identities.pop(connection_id, None)
+        self.sessions.pop(connection_id, None)
+        host = host_text(bytes(identity[:ADDRESS_BYTES]))
+        session = _session(bytes(identity[ADDRESS_BYTES:]))
+        self.identities[connection_id] = Identity(host, session.principal)
+        if session.mechanism:
+            self.sessions[connection_id] = session
+
+    def forget(self, connection_id: int) -> None:
+        """Cancel the parked requests of a client that has disconnected.
+
+        Each of them is still answered: the Processor may have lent us a block for the request, and it frees the block
+        when the answer comes, not when the connection ends.
+        """
+        self.identities.pop(connection_id, None)
+        self.sessions.pop(connection_id, None)
+        for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
+            on_gone()
+            request.no_op()
+
+
+def large_rows(api_key: int, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The path of the rows in an answer that are too many to be encoded in one step."""
+    api = APIS[api_key]
+    for name, value in fields.items():
+        if type(value) is list and value and isinstance(value[0], dict):
+            path = next((each.response for each in api.rows if each.response[0] == name), (name,))
+            if count_rows(fields, path) > ANSWER_ROWS_MAX:
+                return path
+    return None
+
+
+class HandlerRequest(RequestContext):
+    """Answers exactly once, with the sequence by which the Processor orders the answers of a connection.
+
+    `identity` is who sent the request. It is known when the request comes in and never changes.
+    """
+
+    identity: Identity
+
+    __slots__ = (
+        "_is_waiting",
+        "_taken_ns",
+        "done_ns",
+        "flags",
+        "identity",
+        "is_answered",
+        "is_closed",
+        "peer",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        peer: ClientPeer,
+        connection_id: int,
+        sequence: int,
+        listener_index: int,
+        flags: int,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id_bytes: bytes | None,
+    ) -> None:
+        self.services = services
+        self.peer = peer
+        # Read once, when the request comes in. While its connection migrates, and after its client has left, `peer`
+        # no longer knows the connection, and the request must not be handled as a request of ANONYMOUS.
+        self.identity = peer.identities.get(connection_id, _UNKNOWN)
+        self.connection_id = connection_id
+        self.sequence = sequence
+        self.listener_index = listener_index
+        self.flags = flags
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id_bytes = client_id_bytes
+        self.throttle_ms = 0
+        self.meter = None
+        self._is_waiting = self.is_answered = False
+        self.decoded = None
+        self.is_closed = False  # The connection is being closed: its further frames are ignored.
+        # Only for timed requests (processor/timed_requests.py): when it was taken, and when the local work was done.
+        self._taken_ns = services.clock.now_ns() if flags & FLAG_TIMED else 0
+        self.done_ns = 0
+
+    @property
+    def is_from_loopback(self) -> bool:
+        return bool(self.flags & FLAG_LOOPBACK)
+
+    @property
+    def client_host(self) -> str:
+        return self.identity.host
+
+    def is_allowed(
+        self,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        *,
+        is_question: bool = False,
+        count: int = 1,
+    ) -> bool:
+        authorizer = self.services.authorizer
+        if authorizer is None or self.flags & FLAG_PROBE:
+            return True
+        client = self.identity
+        if client is _UNKNOWN:
+            # The Processor has not introduced the connection. It must not get the rights that ANONYMOUS may have.
+            return False
+        return authorizer.is_allowed(
+            client, operation, resource, name, api_key=self.api_key, is_question=is_question, count=count
+        )
+
+    def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
+        authorizer = self.services.authorizer
+        if authorizer is None or self.flags & FLAG_PROBE:
+            return True
+        client = self.identity
+        return client is not _UNKNOWN and authorizer.is_allowed_for_any(
+            client, operation, resource, api_key=self.api_key
+        )
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the Processor waits for the times of this request."""
+        return self._taken_ns > 0
+
+    @property
+    def taken_ns(self) -> int:
+        """When a timed request was taken."""
+        return self._taken_ns
+
+    def leave_untimed(self) -> None:
+        """Record no times for this request: it is none of the advertised APIs."""
+        if self._taken_ns:
+            if self.services.samples is not None:
+                self.services.samples.drop(self)
+            self._taken_ns = 0
+            body = TIMES_BODY.pack(UNTIMED_KEY, 0, 0, 0, 0)
+            self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
+
+    def _tell_times(self) -> None:
+        """Send TIMES; the answer must follow at once."""
+        now_ns = self.services.clock.now_ns()
+        if self.services.samples is not None:
+            self.services.samples.end(self, now_ns)
+        body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
+        self._taken_ns = 0
+        self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
+
+    def reply(self, fields: Mapping[str, Any]) -> None:
+        path = large_rows(self.api_key, fields) if self.api_key in _LISTING else None
+        if path is None:
+            super().reply(fields)
+        else:
+            self.services.divided.add_answer(self, dict(fields), path)
+
+    def send(self, frame: bytes) -> None:
+        self.is_answered = True
+        if self._is_waiting:
+            self._stop_waiting()
+        if self._taken_ns:
+            self._tell_times()
+        self.peer.outbox.push(SEND, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
+
+    def send_parts(self, parts: list[bytes | FileRange]) -> None:
+        self.is_answered = True
+        if self._is_waiting:
+            self._stop_waiting()
+        if self._taken_ns:
+            self._tell_times()
+        head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        if any(isinstance(part, FileRange) for part in parts):
+            self.peer.outbox.push(SEND_PARTS, head, encode_parts(parts))
+        else:
+            self.peer.outbox.push(SEND, head, *(part for part in parts if isinstance(part, bytes)))
+
+    def send_range(self, head: bytes, records: FileRange, end: bytes) -> None:
+        """`send_parts` of bytes, one range and bytes, for a request that is not timed."""
+        self.is_answered = True
+        if self._is_waiting:
+            self._stop_waiting()
+        ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        self.peer.outbox.push(SEND_PARTS, *encode_range_answer(ids[:8], ids[8:12], head, records, end))
+
+    def no_op(self) -> None:
+        self._finish(NO_OP)
+
+    def close(self) -> None:
+        self._finish(CLOSE)
+
+    def close_after(self, frame: bytes) -> None:
+        """Answer with a whole frame, then close the connection."""
+        self._finish(CLOSE, frame)
+
+    def authenticated(self, session: Session) -> None:
+        """The client has logged in. The answer must follow at once."""
+        head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        self.peer.outbox.push(AUTHENTICATED, head, session.pack())
+
+    def fail(self) -> None:
+        if self.is_answered:
+            return
+        served = lookup(self.api_key)
+        if self.decoded is not None and served is not None and served.error_response is not None:
+            try:
+                self.reply(served.error_response(self.decoded, int(ErrorCode.UNKNOWN_SERVER_ERROR), None))
+            except Exception as error:  # noqa: BLE001 - then the connection ends
+                self.services.containment.caught("the answer to a request that failed", error)
+        if not self.is_answered:
+            self.close()
+
+    def throttle(self, duration_ms: int) -> None:
+        """Tell the Processor not to read this connection for that long, before the answer. The longest one counts."""
+        head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
+        self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
+
+    def note_client(self, software_name: str, software_version: str) -> None:
+        client_id = short_name((self.client_id_bytes or b"").decode("utf-8", "replace"))
+        software_name, software_version = short_name(software_name), short_name(software_version)
+        note = msgspec.msgpack.encode([client_id, software_name, software_version])
+        self.peer.outbox.push(NOTE, HEAD.pack(self.connection_id, self.sequence, 0, 0), note)
+
+    def when_gone(self, on_gone: Callable[[], None]) -> None:
+        self._is_waiting = True
+        moving = self.peer.moving.get(self.connection_id)
+        # The request parks while its connection migrates: the Processor need not wait for its answer.
+        if moving is not None:
+            keeper, attempt = moving
+            sequences = pack_sequences((self.sequence,))
+            self.peer.outbox.push(MOVED, HEAD.pack(self.connection_id, attempt, 0, 0), sequences)
+            self.peer = keeper
+        self.peer.waiting.setdefault(self.connection_id, {})[self] = on_gone
+
+    def _finish(self, kind: int, frame: bytes = b"") -> None:
+        self.is_answered = True
+        self.is_closed = kind == CLOSE
+        if self._is_waiting:
+            self._stop_waiting()
+        if self._taken_ns:
+            self._tell_times()
+        self.peer.outbox.push(kind, HEAD.pack(self.connection_id, self.sequence, 0, 0), frame)
+
+    def _stop_waiting(self) -> None:
+        self._is_waiting = False
+        requests = self.peer.waiting.get(self.connection_id)
+        if requests is not None:
+            requests.pop(self, None)
+            if not requests:
+                del self.peer.waiting[self.connection_id]

@@ -1,0 +1,124 @@
+"""ProduceRouter: decides cheaply which Handler a frame is sent to.
+
+It is used with several Handlers only. A Produce for one partition should go straight to that partition's owner; every
+other frame goes to the connection's home Handler. The router knows no metadata. When a home Handler has to forward a
+Produce, it sends a hint: the bytes that name topic and partition, and the owner. The next frame with the same bytes
+goes to that owner. A stale hint costs one forwarding, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from kproc.common.errors import ProtocolError
+from kproc.wire.header import REQUEST_HEADER
+from kproc.wire.primitives import read_unsigned_varint
+
+_HINTS_MAX: Final = 8192  # Most hints that a Processor stores; when it has more, it drops all of them.
+# The fields behind the client id, as every producer without transactions writes them: transactional id, acks, timeout,
+# count of topics, length of the first topic's name.
+_PLAIN: Final = struct.Struct(">hhiih")
+# The same in flexible versions: tagged fields come first, and compact lengths are stored plus one.
+_COMPACT: Final = struct.Struct(">BBhiBB")
+_FLEXIBLE: Final = 9
+_BY_ID: Final = 13  # From this version on topics are named by id.
+_ID_BYTES: Final = 16
+OWNER: Final = struct.Struct("=H")
+
+
+class ProduceRouter:
+    """One per Processor."""
+
+    def __init__(self) -> None:
+        self._owners: dict[bytes, int] = {}
+
+    def route(self, frame: memoryview) -> int:
+        """The owner's index for a Produce of one known partition, else -1 (home)."""
+        if len(frame) < REQUEST_HEADER.size or frame[0] or frame[1]:  # API key 0, big-endian
+            return -1
+        key = _usual_key(frame) or partition_key(frame)
+        return -1 if key is None else self._owners.get(key, -1)
+
+    def learn(self, hint: memoryview) -> None:
+        """Store a Handler's hint: the owner, then the key."""
+        if len(self._owners) >= _HINTS_MAX:
+            self._owners.clear()
+        self._owners[bytes(hint[OWNER.size :])] = OWNER.unpack_from(hint)[0]
+
+
+def _usual_key(frame: memoryview) -> bytes | None:
+    """The result of `partition_key` for a frame of the usual form, found without walking over it; None for any other.
+
+    The count of partitions is a part of the key, so a frame with several partitions never equals a hint.
+    """
+    _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
+    at = REQUEST_HEADER.size + client_bytes if client_bytes > 0 else REQUEST_HEADER.size
+    if at + _PLAIN.size > len(frame):
+        return None
+    if version < _FLEXIBLE:
+        transactional_id, _, _, topics, name_bytes = _PLAIN.unpack_from(frame, at)
+        if transactional_id != -1 or topics != 1 or name_bytes < 0:
+            return None
+        start = at + _PLAIN.size - 2  # The length of the name, the name, how many partitions, the index.
+        return frame[start : start + 2 + name_bytes + 8].tobytes()
+    tagged, transactional_id, _, _, topics, name_bytes = _COMPACT.unpack_from(frame, at)
+    if tagged or transactional_id or topics != 2:
+        return None
+    start = at + _COMPACT.size - 1
+    if version >= _BY_ID:  # The same, in 16, 1 and 4 bytes.
+        return frame[start : start + _ID_BYTES + 5].tobytes()
+    return frame[start : start + name_bytes + 5].tobytes() if name_bytes < 128 else None
+
+
+def partition_key(frame: memoryview) -> bytes | None:
+    """The bytes of a Produce frame that name its only topic and partition, or None for any other frame.
+
+    A malformed frame gives None too: its home Handler will say what is wrong with it.
+    """
+    try:
+        _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
+        at = REQUEST_HEADER.size + max(0, client_bytes)
+        if version >= _FLEXIBLE:
+            if frame[at]:  # Tagged fields in the header: not worth the while.
+                return None
+            at += 1
+        return body_key(version, frame, at)
+    except (IndexError, struct.error):
+        return None
+
+
+def body_key(version: int, body: memoryview, at: int = 0) -> bytes | None:
+    """`partition_key` of a request's body."""
+    try:
+        return _flexible_key(body, at, version) if version >= _FLEXIBLE else _plain_key(body, at)
+    except (IndexError, ProtocolError):
+        return None
+
+
+def _plain_key(body: memoryview, at: int) -> bytes | None:
+    at += 2 + max(0, int.from_bytes(body[at : at + 2], "big", signed=True))  # transactional id
+    at += 6  # acks, timeout
+    if int.from_bytes(body[at : at + 4], "big") != 1:
+        return None
+    start = at + 4
+    at = start + 2 + int.from_bytes(body[start : start + 2], "big")
+    if int.from_bytes(body[at : at + 4], "big") != 1:
+        return None
+    return bytes(body[start : at + 8])
+
+
+def _flexible_key(body: memoryview, at: int, version: int) -> bytes | None:
+    length, at = read_unsigned_varint(body, at)  # transactional id, length + 1
+    at += max(0, length - 1) + 6
+    if body[at] != 2:  # One topic, as a compact array's count + 1.
+        return None
+    start = at + 1
+    if version >= _BY_ID:
+        at = start + _ID_BYTES
+    else:
+        length, at = read_unsigned_varint(body, start)
+        at += length - 1
+    if body[at] != 2:
+        return None
+    return bytes(body[start : at + 5])

@@ -1,0 +1,254 @@
+"""LinkedAgent: the base of Handler, controller and cleaner: links with inboxes and outboxes, duty cycle, sleep."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import Final
+
+from kproc.broker.calls.call_links import Calls
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.envelope import REPLY
+from kproc.broker.transport.outbox import Inbox, Outbox
+from kproc.common.clock import Clock
+from kproc.common.containment import Containment
+
+_STORE_NS: Final = STORE_MS * 1_000_000
+_CALLS_PER_PASS: Final = 64
+_HEARTBEAT: Final = SLOT["heartbeat_ns"]
+_CYCLES: Final = SLOT["duty_cycles"]
+_CONTAINED: Final = SLOT["contained_failures"]
+_EMPTY: Final = SLOT["empty_cycles"]
+_RESCUED: Final = SLOT["wakeups_rescued"]
+_SLEPT: Final = SLOT["slept_ns"]
+_FILL: Final = SLOT["ring_fill_bytes"]
+_CAPACITY: Final = SLOT["ring_capacity_bytes"]
+_OVERFLOW: Final = SLOT["overflow"]
+
+
+class LinkedPeer:
+    """One link as its agent uses it."""
+
+    __slots__ = ("id", "inbox", "link", "outbox")
+
+    def __init__(self, link: Link) -> None:
+        self.id = link.peer
+        self.link = link
+        self.inbox = Inbox(link.receiver)
+        self.outbox = Outbox(link.sender, link.waker)
+
+
+class LinkedAgent:
+    """Base of the roles whose input comes over links only. Subclasses implement `_work` and `_on_tick`."""
+
+    # Without slots a Handler would have more attributes than CPython stores inline in an object.
+    __slots__ = (
+        "_calls",
+        "_clock",
+        "_cycles",
+        "_doze",
+        "_empty_cycles",
+        "_empty_since",
+        "_epoll",
+        "_inputs",
+        "_is_stopping",
+        "_metrics",
+        "_next_store_ns",
+        "_outboxes",
+        "_peers",
+        "_poll",
+        "_sleep_ms_max",
+        "_watched_fd",
+        "containment",
+        "id",
+        "is_called",
+    )
+
+    def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
+        self.id = agent_id
+        self._doze = doze
+        self._metrics = metrics
+        self._clock = clock
+        self._peers: dict[AgentId, LinkedPeer] = {}
+        # For the duty cycle, which asks at every turn: made anew when a peer comes or goes.
+        self._outboxes: list[Outbox] = []
+        # Whether one is empty, and whose it is.
+        self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []
+        self.containment = Containment()
+        self._calls = Calls(self.containment)
+        self._is_stopping = False
+        self._watched_fd = -1
+        self.is_called = False
+        self._next_store_ns = 0
+        self._sleep_ms_max = STORE_MS
+        self._cycles = self._empty_cycles = self._empty_since = 0
+        self._epoll = select.epoll()
+        self._poll = self._epoll.poll
+        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+
+    def attach(self, link: Link) -> None:
+        if link.peer in self._peers:
+            self.detach(link.peer)
+        self._peers[link.peer] = LinkedPeer(link)
+        self._list_links()
+
+    def detach(self, peer: AgentId) -> None:
+        found = self._peers.pop(peer, None)
+        if found is not None:
+            self._list_links()
+            self._take_last_replies(found)
+            lost = self._calls.lose(peer)
+            found.outbox.close()
+            self._lost(peer, lost)
+
+    def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
+        """Calls of these operations to a peer that is gone were lost."""
+
+    def _take_last_replies(self, peer: LinkedPeer) -> None:
+        """Read the replies that a peer sent before it ended: what it did must not be reported as lost."""
+        while batch := peer.inbox.poll(_CALLS_PER_PASS):
+            for kind, view in batch:
+                if kind == REPLY:
+                    self._calls.take_reply(view)
+            peer.inbox.release()
+
+    def watch(self, fd: int) -> None:
+        """Also wake up when `fd`, the supervisor's control socket, becomes readable."""
+        self._watched_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def poll_fd(self) -> int:
+        return self._epoll.fileno()
+
+    def next_deadline_ms(self) -> int:
+        has_overflow = any(outbox.has_overflow for outbox in self._outboxes)
+        return 1 if has_overflow else self._due_ms(self._clock.now_ns())
+
+    def do_work(self, timeout_ms: int) -> int:
+        """One duty cycle: everything that is ready, then one publication per link; sleep if there was nothing."""
+        self._cycles += 1
+        work = self._work()
+        has_overflow = self._flush()
+        now_ns = self._clock.now_ns()
+        if now_ns >= self._next_store_ns:
+            self._next_store_ns = now_ns + _STORE_NS
+            self._tick(now_ns)
+            self._sleep_ms_max = self._rest_ms()
+        elif work:  # The metrics of this cycle are still to be stored.
+            self._sleep_ms_max = STORE_MS
+        if not timeout_ms:
+            return work
+        # Go to sleep at once, even after work: otherwise each request of a lone client would cost an empty cycle. The
+        # doze looks for input before it sleeps; so nothing here does.
+        deadline_ms = 1 if has_overflow else self._due_ms(now_ns)
+        if deadline_ms < timeout_ms:
+            timeout_ms = deadline_ms
+            if not (deadline_ms or work or self._has_input()):
+                timeout_ms = self._note_empty_cycle()
+        for fd, _ in self._doze.wait(self._poll, timeout_ms / 1000, self._has_input, now_ns):
+            if fd == self._watched_fd:
+                self.is_called = True
+        return work
+
+    def _note_empty_cycle(self) -> int:
+        """A timer is due that this cycle should have served: how long to sleep, in ms.
+
+        A single such cycle comes from the clock's resolution. Several in a row are a bug, which must not use a whole
+        core.
+        """
+        self._empty_cycles += 1
+        in_a_row, self._empty_since = self._cycles - self._empty_since == 1, self._cycles
+        return int(in_a_row)
+
+    def has_input(self) -> bool:
+        """Whether a link holds input: asked by transports that run agents by turns instead of in threads."""
+        return self._has_input()
+
+    def begin_stop(self) -> None:
+        self._is_stopping = True
+
+    def is_drained(self) -> bool:
+        return self._is_stopping and not any(each.has_overflow for each in self._outboxes)
+
+    def close(self) -> str | None:
+        for peer in self._peers.values():
+            peer.inbox.end()
+        self._epoll.close()
+        return None
+
+    def _work(self) -> int:
+        raise NotImplementedError
+
+    def _due_ms(self, now_ns: int) -> int:
+        """Milliseconds until the next timer of `_work` is due."""
+        return self._sleep_ms_max
+
+    def _rest_ms(self) -> int:
+        """Longest sleep after a tick if nothing happens; subclasses return less while `_on_tick` waits for
+        something.
+        """
+        return REST_MS
+
+    def _on_tick(self, now_ns: int) -> None:
+        """Called ten times a second, when idle every REST_MS, before the metrics row is stored."""
+
+    def _outbox(self, peer: AgentId) -> Outbox | None:
+        found = self._peers.get(peer)
+        return found.outbox if found is not None else None
+
+    def _other_outboxes(self) -> list[Outbox]:
+        """Outboxes of a subclass to whom no peer belongs."""
+        return []
+
+    def _list_links(self) -> None:
+        self._outboxes = [peer.outbox for peer in self._peers.values()] + self._other_outboxes()
+        self._inputs = [(peer.inbox.is_empty, peer) for peer in self._peers.values()]
+
+    def _take_records(self, take: Callable[[LinkedPeer, int, memoryview], None]) -> int:
+        """Pass some records of every peer to `take`, which keeps no view; return how many there were."""
+        taken = 0
+        for is_empty, peer in self._inputs:
+            if not is_empty():
+                batch = peer.inbox.poll(_CALLS_PER_PASS)
+                for kind, view in batch:
+                    take(peer, kind, view)
+                if batch:  # A part of a message is released by the inbox.
+                    peer.inbox.release()
+                taken += len(batch)
+        return taken
+
+    def _has_input(self) -> bool:
+        # A loop: any() over a generator costs 0.2 us more, at every sleep.
+        for is_empty, _ in self._inputs:  # noqa: SIM110
+            if not is_empty():
+                return True
+        return False
+
+    def _flush(self) -> bool:
+        """Publish what was pushed. Whether a ring was full: nobody wakes us when it has room again."""
+        has_overflow = False
+        for outbox in self._outboxes:
+            if outbox.is_dirty:
+                outbox.flush()
+                if outbox.has_overflow:
+                    has_overflow = True
+        return has_overflow
+
+    def _tick(self, now_ns: int) -> None:
+        values = self._metrics.values
+        values[_HEARTBEAT] = now_ns
+        values[_CYCLES] = self._cycles
+        values[_EMPTY] += self._empty_cycles
+        self._empty_cycles = 0
+        values[_RESCUED] = self._doze.rescued_count
+        values[_SLEPT] += self._doze.slept_ns
+        self._doze.slept_ns = 0
+        values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
+        values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
+        values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)
+        self.containment.run("what is done now and then", None, self._on_tick, now_ns)
+        values[_CONTAINED] += self.containment.count
+        self.containment.count = 0
+        self._metrics.store()

@@ -1,0 +1,231 @@
+"""Listening sockets. The supervisor owns them, so that clients can connect while a dead Acceptor is being replaced.
+
+Every port is bound at the start, where a taken one is an error, but listens only when the broker can serve it: an open
+port means ready, as in Kafka. Until then clients are refused. Only `early.start.listeners` listen at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from kproc.broker.config import Config, EndPoint
+from kproc.broker.config.exposure import exposure_complaint
+from kproc.broker.config.listeners import (
+    WILDCARDS,
+    is_address,
+    join_address,
+    outward_host,
+    resolve_advertised,
+    split_address,
+)
+from kproc.broker.role.lookups import addresses_of
+from kproc.broker.role.port_holder import holder_of
+from kproc.common.errors import FatalError
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """One open listener: its name, bound address and advertised address, and its security protocol."""
+
+    name: str
+    bound_host: str
+    bound_port: int
+    advertised_host: str
+    advertised_port: int
+    protocol: str = "PLAINTEXT"
+
+    @property
+    def bound(self) -> str:
+        return join_address(self.bound_host, self.bound_port)
+
+    @property
+    def advertised(self) -> str:
+        return join_address(self.advertised_host, self.advertised_port)
+
+
+def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
+    """Bind every listener, open the early ones; FatalError with the listener's name if one cannot be."""
+    sockets: list[tuple[EndPoint, socket.socket]] = []
+    try:
+        for end_point in config.listeners:  # One by one: if one cannot be bound, the others must be closed.
+            sockets.append((end_point, _bind(end_point, config)))  # noqa: PERF401
+        start_listening(
+            [sock for end_point, sock in sockets if end_point.name in config.early_start_listeners], config
+        )
+        bound = {end_point.name: sock.getsockname()[:2] for end_point, sock in sockets}
+        advertised = config.resolve_advertised(bound)
+    except BaseException:
+        for _, sock in sockets:
+            sock.close()
+        raise
+    return [
+        (
+            Endpoint(
+                end_point.name,
+                str(bound[end_point.name][0]),
+                int(bound[end_point.name][1]),
+                advertised[end_point.name].host,
+                advertised[end_point.name].port,
+                end_point.protocol,
+            ),
+            sock,
+        )
+        for end_point, sock in sockets
+    ]
+
+
+def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
+    """Bind `kproc.control.listener`, if it is set; FatalError if that fails."""
+    if not config.kproc_control_listener:
+        return None
+    return _open_own("CONTROL", config.kproc_control_listener, config)
+
+
+def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
+    """Open `kproc.metrics.listener`, if it is set; FatalError if that fails."""
+    if not config.kproc_metrics_listener:
+        return None
+    endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
+    # An open metrics port does not mean that the broker is ready, so it listens at once.
+    start_listening([sock], config)
+    return endpoint, sock
+
+
+def _open_own(name: str, address: str, config: Config) -> tuple[Endpoint, socket.socket]:
+    """Bind a listener that Kafka does not have."""
+    host, port = split_address(address, may_be_free=True)
+    sock = _bind(EndPoint(name, "PLAINTEXT", host, port), config)
+    bound_host, bound_port = sock.getsockname()[:2]
+    return Endpoint(name, str(bound_host), int(bound_port), str(bound_host), int(bound_port)), sock
+
+
+def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
+    """Let bound sockets listen. FatalError if another process has opened one of the ports since our bind."""
+    for sock in socks:
+        try:
+            sock.listen(config.socket_listen_backlog_size)
+        except OSError as error:
+            host, port = sock.getsockname()[:2]
+            raise FatalError(
+                f"listeners: cannot open {join_address(host, port)}: {_reason(error, port)}"
+            ) from error
+
+
+def needs_look_up(end_point: EndPoint, config: Config) -> bool:
+    """Whether opening this listener may need a name server."""
+    if end_point.is_wildcard:
+        return all(each.name != end_point.name for each in config.advertised_listeners)
+    return not is_address(end_point.host)
+
+
+def look_up(host: str) -> list[str]:
+    """What `open_listener` needs of a name server: a name's addresses, or what a wildcard is advertised as."""
+    return [outward_host(host)] if host in WILDCARDS else addresses_of(host)
+
+
+def open_listener(
+    end_point: EndPoint, config: Config, found: Sequence[str] = ()
+) -> tuple[Endpoint, socket.socket]:
+    """Open one more listener of a running broker; clients wait in its backlog until its Acceptor has started.
+
+    It asks no name server: `found` is the result of `look_up`, where one is needed. FatalError if it cannot be opened.
+    """
+    sock = _bind(end_point, config, found)
+    try:
+        start_listening([sock], config)
+        host, port = sock.getsockname()[:2]
+        told = resolve_advertised(
+            [end_point],
+            config.advertised_listeners,
+            {end_point.name: (host, port)},
+            outward=lambda _wildcard: found[0],
+        )
+    except BaseException:
+        sock.close()
+        raise
+    advertised = told[end_point.name]
+    return Endpoint(
+        end_point.name, str(host), int(port), advertised.host, advertised.port, end_point.protocol
+    ), sock
+
+
+def close_listener(sock: socket.socket) -> None:
+    """Stop listening at once, although the Acceptor has a copy of the socket; clients in the backlog are reset."""
+    with contextlib.suppress(OSError):  # It was bound and never opened.
+        sock.shutdown(socket.SHUT_RDWR)
+    sock.close()
+
+
+def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
+    """The endpoint called `name`."""
+    return next(each for each in endpoints if each.name == name)
+
+
+def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = None) -> socket.socket:
+    """Bind one socket. An empty host binds all interfaces, IPv6 too if the host has it.
+
+    `found` are the addresses of a named host; None: resolve the name here.
+    """
+    last: OSError | None = None
+    addresses = _addresses(end_point, found)
+    for _, (host, _) in addresses:
+        if complaint := exposure_complaint(config, end_point, host):
+            raise FatalError(f"listeners: {complaint}")
+    for family, address in addresses:
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # The host lacks the family, or we have no descriptor left.
+            last = error
+            continue
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # A kernel that does not know the option behaves as wanted anyway.
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
+            if config.socket_receive_buffer_bytes > 0:
+                # Before listen: accepted sockets inherit the size, and it decides about the TCP window scale.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
+            sock.bind(address)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            last = error
+            continue
+        return sock
+    if last is None:
+        raise FatalError(f"listeners: cannot resolve the host of {end_point}")
+    # getaddrinfo and bind have their own errno ranges; strerror is what people understand.
+    raise FatalError(f"listeners: cannot bind {end_point}: {_reason(last, end_point.port)}") from last
+
+
+def _reason(error: OSError, port: int) -> str:
+    """The reason in words; for a taken port with the process that has it."""
+    text = error.strerror or os.strerror(error.errno or 0)
+    holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
+    return f"{text}: {holder} listens there" if holder is not None else text
+
+
+def _addresses(end_point: EndPoint, found: Sequence[str] | None) -> list[tuple[int, tuple[str, int]]]:
+    """Families and addresses to bind."""
+    if not end_point.host:
+        return [(socket.AF_INET6, ("::", end_point.port)), (socket.AF_INET, ("0.0.0.0", end_point.port))]  # noqa: S104
+    is_name = not is_address(end_point.host)
+    hosts = found if found is not None and is_name else [end_point.host]
+    flags = 0 if is_name and found is None else socket.AI_NUMERICHOST
+    try:
+        return [
+            (family, address[:2])  # type: ignore[misc]
+            for host in hosts
+            for family, _, _, _, address in socket.getaddrinfo(
+                host, end_point.port, type=socket.SOCK_STREAM, flags=flags
+            )
+        ]
+    except (OSError, UnicodeError) as error:  # A name with an empty part cannot even be asked for.
+        reason = error.strerror if isinstance(error, OSError) else "it is no host name"
+        raise FatalError(f"listeners: cannot resolve the host of {end_point}: {reason}") from error

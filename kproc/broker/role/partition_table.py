@@ -1,0 +1,122 @@
+"""PartitionTable: in shared memory, where each partition's log begins and ends, as its owner last published it.
+
+Each slot (assigned in cluster/image.py) has a row of 9 words, written by the owning Handler behind a seqlock and read
+by its successor and the cleaner. The supervisor holds the region, so it outlives a Handler, but not the broker. After
+a Handler's death its successor trusts the end and position in a row: those bytes are complete in the page cache, so
+only what lies behind them is scanned. Records below the high watermark were visible and stay so. After a failed sync
+the page cache may be the only place that has them. The row says so, and no Handler opens that log again in this run
+(storage/failed_sync.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kproc.broker.cluster.image import SLOT_COUNT, ClusterImage, PartitionImage
+from kproc.broker.ipc.words import RowWriter, read_row
+
+_VALUES: Final = 8
+# Sequence word and values, up to the next cache line: rows of several Handlers share none.
+ROW_WORDS: Final = 16
+TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # 16 MiB, sparse.
+NOBODY: Final = -1
+# Added to the holder's index in its word: 0 means that the row was never written, 1 that nobody holds the partition.
+_HOLDER: Final = 2
+_QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
+SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
+CLOSED: Final = 1 << 34  # Flag in the same word: the owner closed the log in order; nobody opened it since.
+_FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED
+
+
+class PartitionRow(NamedTuple):
+    """A consistent reading of one row. Offsets count records, `position` bytes in the segment `segment_base`.
+
+    `holder` is the Handler that has the log open, or its state for the next owner; NOBODY when it gave both up.
+    """
+
+    holder: int
+    generation: int
+    start_offset: int
+    end_offset: int
+    segment_base: int
+    position: int
+    recovery_point: int
+    high_watermark: int
+    has_producers: bool  # Whether the log's owner knew any idempotent producer.
+    has_failed: bool = False  # Whether a sync of it failed in this run of the broker.
+    is_closed: bool = False
+
+    @property
+    def behind_holder(self) -> tuple[int, ...]:
+        """The words behind the first."""
+        return self.generation, *self[2:8]
+
+
+class PartitionTable:
+    """All rows over the words of one region (or of plain memory, for threads)."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def writer(self, slot: int) -> RowWriter:
+        """The owner's side of one row; repairs the odd sequence that a Handler left which was killed inside
+        a store.
+        """
+        return RowWriter(self._words, slot * ROW_WORDS, _VALUES)
+
+    def read(self, partition: PartitionImage) -> PartitionRow | None:
+        """The row of this partition; None if its owner never wrote it, or died while it did."""
+        values = self._values(partition)
+        if values is None:
+            return None
+        word, generation, start, end, base, position, synced, high_watermark = values
+        return PartitionRow(
+            (word & ~_FLAGS) - _HOLDER,
+            generation,
+            start,
+            end,
+            base,
+            position,
+            synced,
+            high_watermark,
+            not word & _QUIET,
+            bool(word & SYNC_FAILED),
+            bool(word & CLOSED),
+        )
+
+    def stores(self, partition: PartitionImage) -> int:
+        """A number that changes whenever somebody publishes this row, with other values or the same."""
+        return self._words[partition.slot * ROW_WORDS]
+
+    def is_untouched(self, partition: PartitionImage) -> bool:
+        """Whether nobody has ever published this partition: read() may be None for an owner that died while it did."""
+        return not self._words[partition.slot * ROW_WORDS] & 1 and self.read(partition) is None
+
+    def unclosed(self, image: ClusterImage) -> str | None:
+        """A partition whose log was opened in this run and not closed in order by whoever had it last; None: none.
+
+        For when all Handlers have closed: which of them should have had a log is not for their images to say, one of
+        which may be behind.
+        """
+        for topic in image.topics_by_name.values():
+            for partition in topic.partitions:
+                row = self.read(partition)
+                if not (self.is_untouched(partition) if row is None else row.is_closed):
+                    return f"{topic.name}-{partition.index}"
+        return None
+
+    def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
+        """Start and end of the log: a cheaper `read`, for callers that ask about thousands of partitions."""
+        values = self._values(partition)
+        return None if values is None else (values[2], values[3])
+
+    def _values(self, partition: PartitionImage) -> list[int] | None:
+        values = read_row(self._words, partition.slot * ROW_WORDS, _VALUES)
+        if values is None or not values[0] or values[1] != partition.slot_generation:
+            return None
+        return values
+
+
+def holder_word(handler_index: int, *, has_producers: bool = True, has_failed: bool = False) -> int:
+    """The row's first word."""
+    return handler_index + _HOLDER | (0 if has_producers else _QUIET) | (SYNC_FAILED if has_failed else 0)

@@ -1,0 +1,138 @@
+"""Purgatory: delayed operations watched by key, with a deadline each.
+
+Single-threaded, owned by one Handler. An operation completes exactly once: by an event on a key it watches
+(`check`), by its deadline (`expire`), or because its client left (`cancel`). Names and semantics are Kafka's
+DelayedOperationPurgatory; the locks are gone because there is one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final
+
+from kproc.common.containment import Containment, Owner
+from kproc.common.deadlines import Deadlines
+
+_EXPIRED: Final = "a request that waited until its deadline"
+
+
+class DelayedOperation:
+    """One waiting request. Subclasses say when it is done and what to do then."""
+
+    __slots__ = ("deadline_ns", "is_completed", "is_parked", "owner", "watched")
+
+    def __init__(self, deadline_ns: int) -> None:
+        self.deadline_ns = deadline_ns
+        self.is_completed = False
+        self.is_parked = False
+        self.owner: Owner | None = None  # The request that waits.
+        self.watched: tuple[Hashable, ...] = ()
+
+    def try_complete(self) -> bool:
+        """Complete if the condition holds now, by calling `complete()`; return whether it is completed."""
+        raise NotImplementedError
+
+    def on_complete(self) -> None:
+        """Answer. Called exactly once."""
+        raise NotImplementedError
+
+    def complete(self) -> bool:
+        """Run `on_complete` unless that has happened already."""
+        if self.is_completed:
+            return False
+        self.is_completed = True
+        self.on_complete()
+        return True
+
+    def on_expire(self) -> None:
+        """The deadline passed: by default the operation answers with what there is."""
+        self.complete()
+
+
+class Purgatory:
+    """Watch lists by key, and the deadlines of all that waits. The caller supplies the clock."""
+
+    def __init__(self, now_ns: Callable[[], int], containment: Containment | None = None) -> None:
+        self._now_ns = now_ns
+        self.containment = containment or Containment()
+        self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
+        # In ns. Who runs the purgatory calls `expire` from the first of them on.
+        self.deadlines: Deadlines[DelayedOperation] = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self.deadlines)
+
+    def watch(self, operation: DelayedOperation, keys: Iterable[Hashable]) -> None:
+        """Park an operation that could not complete yet."""
+        operation.watched = tuple(keys)
+        operation.is_parked = True
+        operation.owner = operation.owner or self.containment.owner
+        for key in operation.watched:
+            self._watchers.setdefault(key, {})[operation] = None
+        self.deadlines.bring_forward(operation, operation.deadline_ns)
+
+    def is_watched(self, key: Hashable) -> bool:
+        return key in self._watchers
+
+    def check(self, key: Hashable) -> None:
+        """Something happened to `key`: try every operation that watches it."""
+        watchers = self._watchers.get(key)
+        if watchers is None:
+            return
+        containment = self.containment
+        before = containment.owner
+        for operation in list(watchers):
+            containment.owner = operation.owner
+            try:
+                is_done = operation.is_completed or operation.try_complete()
+            except Exception as error:  # noqa: BLE001 - contained: it ends, the others are looked at
+                operation.is_completed = is_done = True
+                containment.caught("a request that waited for an event", error, operation.owner)
+            if is_done:
+                self._forget(operation)
+        containment.owner = before
+
+    def end(self, key: Hashable) -> None:
+        """Complete every operation that watches `key`, whatever it waits for."""
+        for operation in list(self._watchers.get(key, ())):
+            operation.complete()
+            self._forget(operation)
+
+    def cancel(self, operation: DelayedOperation) -> None:
+        """Drop an operation whose answer nobody wants any more."""
+        operation.is_completed = True
+        self._forget(operation)
+
+    def finished(self, operation: DelayedOperation) -> None:
+        """An operation completed by some other way: drop its watches."""
+        self._forget(operation)
+
+    def expire(self) -> int:
+        """Complete every operation whose deadline has passed; return how many."""
+        due = self.deadlines.pop_due(self._now_ns())
+        return sum(self._expire(operation) for operation in due)
+
+    def expire_all(self) -> None:
+        """Complete everything now (the broker stops: waiting clients get what there is)."""
+        for operation in self.deadlines.pop_all():  # An answer may let another operation park.
+            self._expire(operation)
+
+    def _expire(self, operation: DelayedOperation) -> bool:
+        self._forget(operation)
+        if operation.is_completed:
+            return False
+        self.containment.run(_EXPIRED, operation.owner, operation.on_expire)
+        return True
+
+    def _forget(self, operation: DelayedOperation) -> None:
+        if not operation.is_parked:
+            return
+        operation.is_parked = False
+        for key in operation.watched:
+            watchers = self._watchers.get(key)
+            if watchers is not None:
+                watchers.pop(operation, None)
+                if not watchers:
+                    del self._watchers[key]
+        operation.watched = ()
+        self.deadlines.discard(operation)

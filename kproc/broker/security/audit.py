@@ -1,0 +1,91 @@
+"""The audit log: one line for each decision about a client, in Kafka's format and under its logger's name.
+
+Denials are logged at INFO, what was allowed at DEBUG, and questions (a list leaves out what its reader may not see) at
+TRACE. A line is made only if its level is on, and at most LINES_PER_SECOND of a level and Handler: a client chooses how
+many denials it brings about. One line tells how many there were more.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from kproc.broker.security.acl import Operation, ResourceType
+from kproc.common.log_rate import LogRate
+from kproc.common.printable import printable
+
+LOGGER_NAME: Final = "kafka.authorizer.logger"
+_TRACE: Final = 5
+# A pipe that can be written to has room for PIPE_BUF, 4096 bytes. With what stands in front, and twice as long if a
+# line of JSON escapes all of it, a message below this is written whole or not at all.
+_MESSAGE_BYTES_MAX: Final = 1900
+# Clients choose names: so much of one is shown.
+_NAME_MAX: Final = 500
+
+LINES_PER_SECOND: Final = 100
+
+audit_logger = logging.getLogger(LOGGER_NAME)
+
+
+class AuditRates:
+    """The rates of one Handler's audit lines: one for each level, so that permissions do not displace denials."""
+
+    __slots__ = ("_by_level",)
+
+    def __init__(self) -> None:
+        self._by_level: dict[int, LogRate] = {}
+
+    def has_room(self, level: int, now_ns: int) -> bool:
+        """Return True if one more line of that level may be logged now. Otherwise it is counted."""
+        rate = self._by_level.get(level)
+        if rate is None:
+            more = f"and %d more decisions at level {logging.getLevelName(level)}"
+            rate = self._by_level[level] = LogRate(audit_logger, more, lines_per_second=LINES_PER_SECOND)
+        return rate.has_room(now_ns)
+
+    def tell(self, now_ns: int) -> None:
+        """Log how many decisions of the last second had no line of their own."""
+        for rate in self._by_level.values():
+            rate.tell(now_ns)
+
+
+def level_of(is_allowed: bool, is_question: bool) -> int:
+    """The level at which Kafka logs such a decision."""
+    if is_question:
+        return _TRACE
+    return logging.DEBUG if is_allowed else logging.INFO
+
+
+def message(
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    is_allowed: bool,
+    request: str,
+    rule: str,
+    count: int,
+) -> str:
+    """The line about one decision. `request` is the API's name, as Kafka writes it; `rule` what decided."""
+    text = (
+        f"Principal = {shown(principal)} is {'Allowed' if is_allowed else 'Denied'} "
+        f"operation = {operation.name} from host = {host} "
+        f"on resource = {pascal_case(resource_type.name)}:LITERAL:{shown(name)} for request = {request} "
+        f"with resourceRefCount = {count} based on rule {printable(rule)}"
+    )
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) > _MESSAGE_BYTES_MAX:
+        text = encoded[:_MESSAGE_BYTES_MAX].decode("utf-8", "ignore") + "..."
+    return text
+
+
+def pascal_case(name: str) -> str:
+    """TRANSACTIONAL_ID as Kafka writes it: TransactionalId."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def shown(name: str) -> str:
+    """What a client called something, cut if it is long."""
+    return printable(name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 3]}...")

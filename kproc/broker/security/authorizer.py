@@ -1,0 +1,293 @@
+"""StandardAuthorizer: may this client do that? Kafka's authorizer of the same name, by the rules in the metadata.
+
+In this order: super users may do everything; a DENY that covers the resource wins, wherever it stands; then an ALLOW.
+If no rule matched, `allow.everyone.if.no.acl.found` decides for resources that no rule covers at all, whoever it speaks
+of; for all others the answer is no. READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows
+DESCRIBE_CONFIGS; a DENY of them denies nothing more. Hosts are compared as text.
+
+Decisions are cached until the rules change. Each is written to the audit log, from the cache as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import monotonic_ns
+from typing import Final
+
+from kproc.broker.config import Config
+from kproc.broker.config.authorizer_settings import principals_in
+from kproc.broker.security import audit
+from kproc.broker.security.acl import (
+    ANY_NAME,
+    CLUSTER_NAME,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from kproc.broker.security.acl_table import AclTable, rules_in
+from kproc.broker.security.principal import Identity
+
+# Decisions that are kept. What exceeds them all are dropped: the next ones are made anew, which costs microseconds.
+CACHED_MAX: Final = 8192
+# Clients choose the names: longer ones than any topic's could make the cache large.
+_CACHED_NAME_MAX: Final = 249
+# The resource that Kafka asks about to see whether somebody may do everything.
+HARDCODED_NAME: Final = "hardcode"
+
+
+class Verdict:
+    """A decision, and what led to it."""
+
+    __slots__ = ("acl", "is_allowed", "rule")
+
+    def __init__(self, is_allowed: bool, rule: str, acl: Acl | None = None) -> None:
+        self.is_allowed = is_allowed
+        self.rule = rule
+        self.acl = acl
+
+    def __str__(self) -> str:
+        """The rule as Kafka's audit log names it."""
+        return self.rule if self.acl is None else f"MatchingAcl(acl={self.acl})"
+
+
+SUPER_USER: Final = Verdict(True, "SuperUser")
+DEFAULT_ALLOW: Final = Verdict(True, "DefaultAllow")
+DEFAULT_DENY: Final = Verdict(False, "DefaultDeny")
+_MATCHING_ACL: Final = "MatchingAcl"
+
+
+def decide(
+    acls: AclTable,
+    principal: str,
+    host: str,
+    operation: Operation,
+    resource_type: ResourceType,
+    name: str,
+    *,
+    default: Verdict = DEFAULT_DENY,
+) -> Verdict:
+    """What the rules say; `default` if none covers the resource."""
+    allowed_by: Acl | None = None
+    covering = acls.index.covering(resource_type, name)
+    for bucket in covering:
+        for acl in rules_in(bucket, principal, host):
+            if not acl.speaks_of(host, operation):
+                continue
+            if acl.permission == Permission.DENY:
+                return Verdict(False, _MATCHING_ACL, acl)
+            allowed_by = acl
+    if allowed_by is not None:
+        return Verdict(True, _MATCHING_ACL, allowed_by)
+    return DEFAULT_DENY if covering else default
+
+
+def decide_for_any(
+    acls: AclTable, principal: str, host: str, operation: Operation, resource_type: ResourceType
+) -> bool:
+    """Whether the rules allow an operation on at least one resource of a type, whichever that is.
+
+    As in Kafka, an ALLOW counts unless a DENY of the same literal, of one of its prefixes or of everything covers it.
+    """
+    allowed: list[Acl] = []
+    denied: set[tuple[PatternType, str]] = set()
+    for acl in acls.index.rules_for(resource_type, principal):
+        if acl.host not in (host, ANY_NAME) or acl.operation not in (operation, Operation.ALL):
+            continue
+        if acl.permission == Permission.ALLOW:
+            allowed.append(acl)
+        else:
+            denied.add((acl.pattern_type, acl.resource_name))
+    if (PatternType.LITERAL, ANY_NAME) in denied:
+        return False
+    prefixes = tuple(name for pattern, name in denied if pattern == PatternType.PREFIXED)
+    return any(
+        (acl.pattern_type == PatternType.LITERAL and acl.resource_name == ANY_NAME)
+        or not (
+            acl.resource_name.startswith(prefixes)
+            or (
+                acl.pattern_type == PatternType.LITERAL and (PatternType.LITERAL, acl.resource_name) in denied
+            )
+        )
+        for acl in allowed
+    )
+
+
+class StandardAuthorizer:
+    """One per Handler. `acls` gives the rules of the image in use; another image may have another table.
+
+    `api_name` is how Kafka writes the API with that key, for the audit log.
+    """
+
+    __slots__ = (
+        "_acls",
+        "_any_cache",
+        "_api_name",
+        "_cache",
+        "_default",
+        "_now_ns",
+        "_rates",
+        "_super_users",
+        "_table",
+        "_version",
+        "generation",
+    )
+
+    def __init__(
+        self,
+        acls: Callable[[], AclTable],
+        *,
+        super_users: Iterable[str] = (),
+        allow_everyone: bool = False,
+        api_name: Callable[[int], str] = str,
+        now_ns: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        self._acls = acls
+        self._now_ns = now_ns
+        self._rates = audit.AuditRates()
+        self._super_users = frozenset(super_users)
+        self._default = DEFAULT_ALLOW if allow_everyone else DEFAULT_DENY
+        self._api_name = api_name
+        self._table = acls()
+        self._version = self._table.version
+        self._cache: dict[tuple[Identity, Operation, ResourceType, str], Verdict] = {}
+        self._any_cache: dict[tuple[Identity, Operation, ResourceType], bool] = {}
+        # Grows whenever decisions may have changed: part of the key of whatever remembers one.
+        self.generation = 0
+
+    def is_allowed(
+        self,
+        client: Identity,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        *,
+        api_key: int,
+        is_question: bool = False,
+        count: int = 1,
+    ) -> bool:
+        """May the client do that to the resource of that name? Logged for the audit, see audit.py.
+
+        `count`: how often the request names the resource.
+        """
+        verdict = self.verdict(client, operation, resource, name)
+        level = audit.level_of(verdict.is_allowed, is_question)
+        if audit.audit_logger.isEnabledFor(level):
+            self._log(level, client, operation, resource, name, verdict, api_key, count)
+        return verdict.is_allowed
+
+    def is_allowed_for_any(
+        self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
+    ) -> bool:
+        """May the client do that to at least one resource of the type, which need not exist?"""
+        verdict = self.verdict(client, operation, resource, HARDCODED_NAME)
+        level = audit.level_of(verdict.is_allowed, not verdict.is_allowed)
+        if audit.audit_logger.isEnabledFor(level):
+            self._log(level, client, operation, resource, HARDCODED_NAME, verdict, api_key, 0)
+        if verdict.is_allowed:
+            return True
+        key = client, operation, resource
+        found = self._any_cache.get(key)
+        if found is None:
+            found = decide_for_any(self._table, str(client.principal), host_of(client), operation, resource)
+            if len(self._any_cache) >= CACHED_MAX:
+                self._any_cache.clear()
+            self._any_cache[key] = found
+        return found
+
+    def verdict(self, client: Identity, operation: Operation, resource: ResourceType, name: str) -> Verdict:
+        """What is decided about that, and why."""
+        table = self._acls()
+        if table is not self._table or table.version != self._version:
+            self._forget(table)
+        key = client, operation, resource, name
+        found = self._cache.get(key)
+        if found is not None:
+            return found
+        principal = str(client.principal)
+        if principal in self._super_users:
+            found = SUPER_USER
+        else:
+            found = decide(
+                table, principal, host_of(client), operation, resource, name, default=self._default
+            )
+        if len(name) <= _CACHED_NAME_MAX:
+            if len(self._cache) >= CACHED_MAX:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
+
+    def tell_of_floods(self, now_ns: int) -> None:
+        """By the role's tick: how many decisions had no line of their own."""
+        self._rates.tell(now_ns)
+
+    def _log(
+        self,
+        level: int,
+        client: Identity,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+        verdict: Verdict,
+        api_key: int,
+        count: int,
+    ) -> None:
+        if not self._rates.has_room(level, self._now_ns()):
+            return
+        line = audit.message(
+            str(client.principal),
+            host_of(client),
+            operation,
+            resource,
+            name,
+            is_allowed=verdict.is_allowed,
+            request=self._api_name(api_key),
+            rule=str(verdict),
+            count=count,
+        )
+        audit.audit_logger.log(level, "%s", line)
+
+    def _forget(self, table: AclTable) -> None:
+        self._table = table
+        self._version = table.version
+        self._cache.clear()
+        self._any_cache.clear()
+        self.generation += 1
+
+
+def make_authorizer(
+    config: Config,
+    acls: Callable[[], AclTable],
+    api_name: Callable[[int], str],
+    now_ns: Callable[[], int] = monotonic_ns,
+) -> StandardAuthorizer | None:
+    """The authorizer that the settings ask for; None: everybody may do everything."""
+    if not config.authorizer_class_name:
+        return None
+    return StandardAuthorizer(
+        acls,
+        super_users=principals_in(config.super_users),
+        allow_everyone=config.allow_everyone_if_no_acl_found,
+        api_name=api_name,
+        now_ns=now_ns,
+    )
+
+
+def host_of(client: Identity) -> str:
+    """The client's address as rules name it: Java's text of an address has a slash in front."""
+    return client.host.removeprefix("/")
+
+
+def locks_everybody_out(config: Config, acls: AclTable) -> bool:
+    """Whether nobody could add a rule: an authorizer, no super user, and nobody may ALTER the cluster."""
+    if not config.authorizer_class_name or principals_in(config.super_users):
+        return False
+    covering = acls.index.covering(ResourceType.CLUSTER, CLUSTER_NAME)
+    if not covering:
+        return not config.allow_everyone_if_no_acl_found
+    return not any(
+        decide(acls, principal, host, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME).is_allowed
+        for bucket in covering
+        for principal, host in bucket
+    )

@@ -1,0 +1,169 @@
+"""Key stores and trust stores as `ssl.keystore.*` and `ssl.truststore.*` name them: PEM or PKCS#12, to PEM in memory.
+
+What a file is, is seen in its content: Kafka's default type is JKS, so a store without a type may be anything. Nothing
+that is secret is written to a disk: OpenSSL reads keys through a descriptor of memory (`as_path`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.broker.config.values import ConfigError, Secret
+
+PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
+STORE_TYPES: Final = (JKS, PKCS12, PEM)
+_BEGIN: Final = b"-----BEGIN "
+_JKS_MAGICS: Final = (bytes.fromhex("feedfeed"), bytes.fromhex("cececece"))
+_DER_SEQUENCE: Final = 0x30
+
+
+class KeyStore(NamedTuple):
+    """A private key and its certificate chain; `password` opens the key, if it is encrypted."""
+
+    pem: bytes
+    password: Secret | None
+    setting: str
+    """Which setting it came from, for errors."""
+
+    def __repr__(self) -> str:
+        return f"KeyStore({self.setting})"
+
+
+class StoreSettings(NamedTuple):
+    """The settings of one store. `prefix` is `ssl.keystore` or `ssl.truststore`, with the listener's before it."""
+
+    prefix: str
+    type: str
+    location: str
+    password: Secret | None
+    inline: tuple[Secret, ...] = ()
+    """PEM that stands in the settings themselves: a key and a chain, or certificates that are trusted."""
+    key_password: Secret | None = None
+
+
+def load_key_store(settings: StoreSettings) -> KeyStore:
+    """Key and chain. Raises ConfigError with one line that says what is wrong."""
+    if settings.inline:
+        _check_inline(settings)
+        if len(settings.inline) != 2:
+            raise ConfigError(f"{settings.prefix}: a key needs its certificate.chain, and the chain its key")
+        pem = b"\n".join(each.reveal().encode() for each in settings.inline)
+        return KeyStore(pem, settings.key_password, settings.prefix + ".key")
+    where, data, kind = _read(settings)
+    if kind == PEM:
+        if settings.password is not None:
+            raise ConfigError(
+                f"{settings.prefix}.password: PEM has none; ssl.key.password is for its private key"
+            )
+        return KeyStore(data, settings.key_password, where)
+    return KeyStore(_key_of_pkcs12(where, data, settings.password), None, where)
+
+
+def load_trust_store(settings: StoreSettings) -> bytes:
+    """The trusted certificates as PEM. Raises ConfigError with one line that says what is wrong."""
+    if settings.inline:
+        _check_inline(settings)
+        return settings.inline[0].reveal().encode()
+    where, data, kind = _read(settings)
+    if kind == PEM:
+        if settings.password is not None:
+            raise ConfigError(f"{settings.prefix}.password: PEM has none")
+        return data
+    return _certificates_of_pkcs12(where, data, settings.password)
+
+
+def readable_by_others(path: str) -> bool:
+    """Whether other users may read that file."""
+    try:
+        return bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    except OSError:
+        return False  # It was read a moment ago, and is gone.
+
+
+@contextlib.contextmanager
+def as_path(pem: bytes) -> Iterator[str]:
+    """A path by which OpenSSL, which takes only paths, reads these bytes from memory."""
+    fd = os.memfd_create("tls", os.MFD_CLOEXEC)
+    try:
+        os.fchmod(fd, 0o600)
+        view = memoryview(pem)
+        while view:
+            view = view[os.write(fd, view) :]
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _check_inline(settings: StoreSettings) -> None:
+    if settings.type != PEM:
+        raise ConfigError(f"{settings.prefix}.type={settings.type}: certificates in settings are PEM")
+    if settings.location:
+        raise ConfigError(f"{settings.prefix}: both a location and PEM in the settings are given")
+    if settings.password is not None:
+        raise ConfigError(f"{settings.prefix}.password: PEM has none")
+
+
+def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
+    """Where the store is, for errors, its content, and what that is."""
+    where = f"{settings.prefix}.location={settings.location}"
+    try:
+        data = Path(settings.location).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{where}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where.encode('unicode_escape').decode()}: {error}") from error
+    if data[:4] in _JKS_MAGICS:
+        raise ConfigError(
+            f"{where} is a Java key store, which only Java reads; convert it: keytool -importkeystore "
+            f"-srckeystore {settings.location} -destkeystore {Path(settings.location).stem}.p12 "
+            "-deststoretype PKCS12"
+        )
+    kind = PEM if _BEGIN in data else PKCS12 if data[:1] == bytes([_DER_SEQUENCE]) else None
+    if kind is None:
+        raise ConfigError(f"{where} is neither PEM nor PKCS12")
+    # Java, too, reads PKCS#12 where JKS is expected; JKS is what a type that is not set means.
+    if kind != settings.type and settings.type != JKS:
+        raise ConfigError(f"{where} is {kind}, and {settings.prefix}.type is {settings.type}")
+    return where, data, kind
+
+
+def _key_of_pkcs12(where: str, data: bytes, password: Secret | None) -> bytes:
+    # Loaded here, because only who has such a store needs the library.
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+
+    try:
+        key, certificate, others = pkcs12.load_key_and_certificates(data, _bytes_of(password))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(_why_not_opened(where, password)) from error
+    if key is None or certificate is None:
+        raise ConfigError(f"{where} has no private key with a certificate")
+    chain = b"".join(each.public_bytes(Encoding.PEM) for each in (certificate, *others))
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + chain
+
+
+def _certificates_of_pkcs12(where: str, data: bytes, password: Secret | None) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+
+    try:
+        found = pkcs12.load_pkcs12(data, _bytes_of(password))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(_why_not_opened(where, password)) from error
+    pem = b"".join(each.certificate.public_bytes(Encoding.PEM) for each in found.additional_certs)
+    if not pem:
+        raise ConfigError(f"{where} has no trusted certificate")
+    return pem
+
+
+def _bytes_of(password: Secret | None) -> bytes | None:
+    return None if password is None else password.reveal().encode()
+
+
+def _why_not_opened(where: str, password: Secret | None) -> str:
+    if password is None:
+        return f"{where} cannot be opened without a password, or is damaged"
+    return f"{where} cannot be opened: its password is wrong, or it is damaged"

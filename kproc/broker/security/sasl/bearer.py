@@ -1,0 +1,96 @@
+"""OAUTHBEARER (RFC 7628, KIP-255): the message that brings a token, and what a refused one is answered.
+
+A bad token is answered with JSON as if it were fine; the client sends one byte 1, and only then is it refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kproc.broker.config.sasl_settings import OAUTHBEARER
+from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+
+_SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_INITIAL: Final = re.compile(
+    rf"n,(?:a=(?P<authorization>{_SASL_NAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+)
+_ACKNOWLEDGED: Final = b"\x01"
+INVALID: Final = "invalid_token"
+INSUFFICIENT: Final = "insufficient_scope"
+
+
+class BadToken(Exception):
+    """A token that proves nothing. `why` is for the log and holds nothing of the token."""
+
+    def __init__(self, why: str, status: str = INVALID, scope: str | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.status = status
+        self.scope = scope
+
+    def answer(self) -> str:
+        """What the client is told."""
+        scope = f',"scope":"{self.scope}"' if self.scope else ""
+        return f'{{"status":"{self.status}"{scope}}}'
+
+
+class Claims(NamedTuple):
+    """What of a valid token matters here."""
+
+    name: str
+    expires_ms: int
+
+
+Validate = Callable[[str], Claims]
+"""Raises BadToken, and KeysAwaited if it cannot tell yet."""
+
+
+class TokenMechanism:
+    """OAUTHBEARER with a way to judge tokens."""
+
+    name = OAUTHBEARER
+
+    def __init__(self, validate: Validate) -> None:
+        self._validate = validate
+
+    def begin(self) -> TokenExchange:
+        """A new client's exchange."""
+        return TokenExchange(self._validate)
+
+
+class TokenExchange:
+    """One client's run: one message, or two if its token is bad."""
+
+    def __init__(self, validate: Validate) -> None:
+        self._validate = validate
+        self._refused: BadToken | None = None
+        self.outcome: Outcome | None = None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Take the message with the token, or the client's acknowledgement of a refusal."""
+        if self._refused is not None:
+            if token == _ACKNOWLEDGED:
+                raise AuthenticationFailed(self._refused.why, told=self._refused.answer())
+            raise AuthenticationFailed(f"{self._refused.why}; and the refusal was not acknowledged")
+        match = _INITIAL.fullmatch(token.decode("utf-8", "replace"))
+        if match is None:
+            raise AuthenticationFailed("an OAUTHBEARER message that is not in order")
+        pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01")[:-1])
+        scheme, _, bearer = pairs.get("auth", "").partition(" ")
+        if scheme.lower() != "bearer":
+            raise AuthenticationFailed("an OAUTHBEARER message without a bearer token")
+        try:
+            claims = self._validate(bearer.strip())
+        except BadToken as error:
+            self._refused = error
+            return error.answer().encode()
+        if match["authorization"] and match["authorization"] != claims.name:
+            told = (
+                f"Authentication failed: Client requested an authorization id ({match['authorization']}) that is "
+                f"different from the token's principal name ({claims.name})"
+            )
+            raise AuthenticationFailed(told, told=told)
+        self.outcome = Outcome(claims.name, claims.expires_ms)
+        return b""

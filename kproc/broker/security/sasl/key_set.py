@@ -1,0 +1,237 @@
+"""KeySet: the keys that OAUTHBEARER tokens are signed with, loaded from a file or a URL by a thread.
+
+They are loaded when the first token comes, again when they are old, and when a token names a key that is not among
+them: a new key is used as soon as it is published. Who asks for a key meanwhile is told to come again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import logging
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from kproc.broker.config.values import without_url_secrets
+from kproc.broker.security.sasl.mechanism import KeysAwaited
+
+if TYPE_CHECKING:
+    from joserfc.jwk import Key
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 10.0
+_TOTAL_S: Final = 30.0
+_BYTES_MAX: Final = 1 << 20
+# Between two loads that were not due: whoever invents names of keys must not make us load without end.
+_PAUSE_MS: Final = 10_000
+_RETRY_MS: Final = 1_000
+
+
+def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
+    """Return what a URL holds, up to a limit, within `seconds_max` in all. Raises OSError, ValueError.
+
+    A server that sends a byte from time to time stays below every timeout of a single read: a timer ends the
+    connections. From https only https is followed: whoever is on the way could otherwise choose the keys.
+    """
+    connections = _Connections()
+    timer = threading.Timer(seconds_max, connections.shut_down)
+    timer.daemon = True
+    timer.start()
+    opener = urllib.request.build_opener(_Http(connections), _Https(connections), _Redirects())
+    try:
+        with opener.open(_request(url), timeout=_TIMEOUT_S) as answer:
+            data: bytes = answer.read(_BYTES_MAX + 1)
+    except (OSError, http.client.HTTPException) as error:
+        if connections.is_late:
+            raise TimeoutError(f"no complete answer in {seconds_max:g} s") from error
+        raise
+    finally:
+        timer.cancel()
+        connections.close()
+    if connections.is_late:  # What came before is a part.
+        raise TimeoutError(f"no complete answer in {seconds_max:g} s")
+    if len(data) > _BYTES_MAX:
+        raise ValueError(f"it is larger than {_BYTES_MAX} bytes")
+    return data
+
+
+def _request(url: str) -> urllib.request.Request:
+    """A request for the URL. A user and a password in it become a header, which no redirection repeats.
+
+    http.client would take them for a port, and repeat the password in its error.
+    """
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host)))  # noqa: S310 - three schemes are allowed
+    if at:
+        credentials = base64.b64encode(unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {credentials}")
+    return request
+
+
+class _Connections:
+    """The sockets of one fetch, by descriptors of their own: TLS takes the first ones over."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self.is_late = False
+
+    def create(self, *arguments: Any, **options: Any) -> socket.socket:
+        """Connect as http.client does, and remember the socket."""
+        made = socket.create_connection(*arguments, **options)
+        with self._lock:
+            if self.is_late:
+                made.close()
+                raise TimeoutError("the time is over")
+            self._sockets.append(made.dup())
+        return made
+
+    def shut_down(self) -> None:
+        """End every connection: reads of them return at once."""
+        with self._lock:
+            self.is_late = True
+            for each in self._sockets:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        with self._lock:
+            for each in self._sockets:
+                each.close()
+
+
+class _Http(urllib.request.HTTPHandler):
+    def __init__(self, connections: _Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connect(host: str, **options: Any) -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection(host, **options)
+            connection._create_connection = self._connections.create  # type: ignore[attr-defined]
+            return connection
+
+        return self.do_open(connect, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def __init__(self, connections: _Connections) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        def connect(host: str, **options: Any) -> http.client.HTTPSConnection:
+            connection = http.client.HTTPSConnection(host, **options)
+            connection._create_connection = self._connections.create  # type: ignore[attr-defined]
+            return connection
+
+        return self.do_open(connect, req)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if urlsplit(newurl).scheme not in ("https", req.type):
+            raise ValueError(
+                f"it redirects from {req.type} to {urlsplit(newurl).scheme}, which is not followed"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Run it beside the loop. It must not keep a process from its end."""
+    threading.Thread(target=work, name="jwks", daemon=True).start()
+
+
+class KeySet:
+    """The keys of one URL. One per Handler, listener and mechanism."""
+
+    def __init__(
+        self,
+        url: str,
+        refresh_ms: int,
+        now_ms: Callable[[], int],
+        *,
+        load: Callable[[str], bytes] = fetch,
+        run: Callable[[Callable[[], None]], None] = in_thread,
+    ) -> None:
+        self._url = url
+        self._refresh_ms = refresh_ms
+        self._now_ms = now_ms
+        self._load_url = load
+        self._run = run
+        self._keys: list[Key] | None = None  # Replaced as a whole, by the thread.
+        self._is_loading = False
+        self._due_ms = 0
+        self._next_unasked_ms = 0
+
+    def find(self, key_id: str | None) -> Key | None:
+        """The key with that id, or the only one; None if there is none. Raises KeysAwaited."""
+        now_ms = self._now_ms()
+        if now_ms >= self._due_ms:
+            self._begin(now_ms, self._refresh_ms)
+        if self._keys is None:
+            raise KeysAwaited
+        found = self._find(key_id)
+        if found is None and not self._is_loading and now_ms >= self._next_unasked_ms:
+            self._next_unasked_ms = now_ms + _PAUSE_MS
+            self._begin(now_ms, self._refresh_ms)
+            found = self._find(key_id)
+        if found is None and self._is_loading:
+            raise KeysAwaited
+        return found
+
+    def _find(self, key_id: str | None) -> Key | None:
+        keys = self._keys or []
+        if key_id is None:
+            return keys[0] if len(keys) == 1 else None
+        return next((key for key in keys if key.kid == key_id), None)
+
+    def _begin(self, now_ms: int, refresh_ms: int) -> None:
+        if not self._is_loading:
+            self._is_loading = True
+            self._due_ms = now_ms + refresh_ms
+            self._run(self._load)
+
+    def _load(self) -> None:
+        """In the thread."""
+        try:
+            keys = _keys_in(self._load_url(self._url))
+        except Exception as error:  # noqa: BLE001 - whatever an address may answer; the old keys stay
+            self._due_ms = self._now_ms() + _RETRY_MS
+            why = without_url_secrets(str(error))
+            logger.error("the keys of OAUTHBEARER tokens cannot be loaded from %s: %s", self._shown(), why)
+        else:
+            self._keys = keys
+            logger.info("%d keys of OAUTHBEARER tokens loaded from %s", len(keys), self._shown())
+        finally:
+            self._is_loading = False
+
+    def _shown(self) -> str:
+        """The URL without what may be secret in it."""
+        parts = urlsplit(self._url)
+        return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
+
+
+def _keys_in(data: bytes) -> list[Key]:
+    """The keys of a JSON Web Key Set; those of unknown kinds are left out. Raises ValueError."""
+    from joserfc.errors import JoseError  # Here, because it takes time that only tokens are worth.
+    from joserfc.jwk import KeySet as Imported
+
+    document: Any = json.loads(data)
+    if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
+        raise ValueError("it is no JSON Web Key Set")
+    try:
+        return list(Imported.import_key_set({"keys": document["keys"]}).keys)
+    except JoseError as error:
+        raise ValueError(str(error)) from error

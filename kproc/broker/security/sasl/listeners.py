@@ -1,0 +1,65 @@
+"""What the settings of a listener and the users in the metadata make of its SASL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kproc.broker.config import Config
+from kproc.broker.config.sasl_settings import OAUTHBEARER, PLAIN, enabled_mechanisms, jaas_options, sasl_value
+from kproc.broker.security.sasl.bearer import TokenMechanism, Validate
+from kproc.broker.security.sasl.login import SaslListener
+from kproc.broker.security.sasl.mechanism import Mechanism
+from kproc.broker.security.sasl.plain import PlainMechanism, users_of
+from kproc.broker.security.sasl.scram import KINDS, FindUser, ScramMechanism
+from kproc.broker.security.sasl.unsecured_tokens import UnsecuredValidator
+
+
+class Surroundings(NamedTuple):
+    """What mechanisms need of the role that they run in."""
+
+    config: Config
+    find_user: FindUser
+    now_ms: Callable[[], int]  # Since 1970.
+
+
+def make_listener(listener: str, around: Surroundings) -> SaslListener:
+    """The mechanisms of a listener, which the settings were checked for at the start."""
+    config = around.config
+    names = enabled_mechanisms(config, listener)
+    return SaslListener(
+        {name: _mechanism(listener, name, around) for name in names},
+        {name: sasl_value(config, listener, name, "connections.max.reauth.ms") for name in names},
+    )
+
+
+def _validator(listener: str, around: Surroundings) -> Validate:
+    """How a listener judges tokens: without keys it was asked for unsecured ones."""
+
+    def value(name: str) -> Any:
+        return sasl_value(around.config, listener, OAUTHBEARER, f"sasl.oauthbearer.{name}")
+
+    url = value("jwks.endpoint.url")
+    if url is None:
+        return UnsecuredValidator(jaas_options(around.config, listener, OAUTHBEARER), around.now_ms)
+    # Here, because only who has signed tokens needs them.
+    from kproc.broker.security.sasl.key_set import KeySet
+    from kproc.broker.security.sasl.signed_tokens import Expected, SignedValidator
+
+    expected = Expected(
+        audience=value("expected.audience"),
+        issuer=value("expected.issuer"),
+        skew_s=value("clock.skew.seconds"),
+        name_claim=value("sub.claim.name"),
+    )
+    keys = KeySet(url, value("jwks.endpoint.refresh.ms"), around.now_ms)
+    return SignedValidator(keys, expected, around.now_ms)
+
+
+def _mechanism(listener: str, name: str, around: Surroundings) -> Mechanism:
+    config = around.config
+    if name == PLAIN:
+        return PlainMechanism(users_of(jaas_options(config, listener, name)))
+    if name == OAUTHBEARER:
+        return TokenMechanism(_validator(listener, around))
+    return ScramMechanism(KINDS[name], around.find_user, is_strict=not config.kproc_sasl_scram_lenient_nonce)

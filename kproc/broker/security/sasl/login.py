@@ -1,0 +1,175 @@
+"""Login: how one connection authenticates, without I/O.
+
+    ApiVersions (at most once) -> SaslHandshake -> tokens -> complete
+
+Version 0 of SaslHandshake is followed by bare tokens, each with its length in front; version 1 by SaslAuthenticate
+requests (KIP-152). Anything else ends the connection. A session with an end is prolonged by the same steps without
+ApiVersions, with the same mechanism and the same principal (KIP-368). As in Kafka's SaslServerAuthenticator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kproc.broker.security.principal import USER, Principal
+from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Exchange, Mechanism
+from kproc.broker.security.session import Session
+from kproc.common.errors import ErrorCode
+
+TOKEN_VERSION_WITH_LIFETIME: Final = 1  # Of SaslAuthenticate: its answer says how long the session lasts.
+
+
+class Stage(Enum):
+    """How far a login has come."""
+
+    BEGUN = "begun"
+    ASKED_VERSIONS = "asked for versions"
+    TOKENS = "sends tokens"
+    COMPLETE = "complete"
+    FAILED = "failed"
+
+
+class SaslListener(NamedTuple):
+    """What a listener offers, and for how long a login is good (in ms by mechanism; 0: for ever)."""
+
+    mechanisms: Mapping[str, Mechanism]
+    lifetimes_ms: Mapping[str, int]
+
+    @property
+    def enabled(self) -> list[str]:
+        return list(self.mechanisms)
+
+
+class Refused(Exception):
+    """The login has failed. `why` is for the log, and `code` and `told` for the client.
+
+    `code` NONE: the client is not answered, only disconnected.
+    """
+
+    def __init__(self, why: str, code: ErrorCode = ErrorCode.NONE, told: str | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.code = code
+        self.told = told
+
+
+class Done(NamedTuple):
+    """A login that is complete: who the client is, and for how long."""
+
+    principal: Principal
+    lifetime_ms: int | None  # None: for ever.
+
+
+class Login:
+    """The login of one connection. `before` is the session that it prolongs."""
+
+    __slots__ = ("_before", "_exchange", "_has_requests", "_listener", "mechanism", "stage")
+
+    def __init__(self, listener: SaslListener, before: Session | None = None) -> None:
+        self._listener = listener
+        self._before = before
+        self._exchange: Exchange | None = None
+        self._has_requests = False
+        self.mechanism = ""
+        self.stage = Stage.BEGUN
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the client has been authenticated before."""
+        return self._before is not None
+
+    @property
+    def takes_bare_tokens(self) -> bool:
+        """Whether the next frame is a token and no request."""
+        return self.stage is Stage.TOKENS and not self._has_requests
+
+    def may_ask_versions(self) -> None:
+        """The client sent ApiVersions. Raises Refused."""
+        if self.stage is not Stage.BEGUN or self.is_again:
+            raise self._out_of_turn("ApiVersions")
+
+    def asked_versions(self) -> None:
+        """It was told which are served: it does not ask again."""
+        self.stage = Stage.ASKED_VERSIONS
+
+    def handshake(self, version: int, mechanism: str) -> Sequence[str]:
+        """The client sent SaslHandshake; returns the mechanisms for the answer. Raises Refused."""
+        if self.stage not in (Stage.BEGUN, Stage.ASKED_VERSIONS):
+            raise self._out_of_turn("SaslHandshake")
+        if self.is_again and version < 1:
+            raise self._refused("a client that sends bare tokens cannot prolong its session")
+        self.mechanism = mechanism
+        offered = self._listener.mechanisms.get(mechanism)
+        if offered is None:
+            raise self._refused("a mechanism that is not offered", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+        self._has_requests = version > 0
+        self.stage = Stage.TOKENS
+        if self._before is None or self._before.mechanism == mechanism:
+            self._exchange = offered.begin()
+        return self._listener.enabled
+
+    def token(self, token: bytes, now_ms: int) -> tuple[bytes, Done | None]:
+        """The client's next token: what it is answered, and the end of the login if this was the last one.
+
+        Raises Refused, and KeysAwaited if the same token must be evaluated again later. `now_ms`: since 1970.
+        """
+        if self.stage is not Stage.TOKENS:
+            raise self._refused(f"a token from a client that {self.stage.value}")
+        if self._exchange is None:
+            assert self._before is not None
+            told = (
+                f"SASL mechanism '{self.mechanism}' requested by client is not supported for re-authentication of "
+                f"mechanism '{self._before.mechanism}'"
+            )
+            raise self._refused(told, ErrorCode.SASL_AUTHENTICATION_FAILED, told)
+        try:
+            answer = self._exchange.evaluate(token)
+        except AuthenticationFailed as error:
+            raise self._refused(
+                error.why, ErrorCode.SASL_AUTHENTICATION_FAILED, error.told or self._general()
+            ) from error
+        outcome = self._exchange.outcome
+        if outcome is None:
+            return answer, None
+        principal = Principal(USER, outcome.name, outcome.is_token)
+        if complaint := principal.complaint():
+            raise self._refused(complaint, ErrorCode.SASL_AUTHENTICATION_FAILED, self._general())
+        self._check_unchanged(principal)
+        self.stage = Stage.COMPLETE
+        return answer, Done(principal, self._lifetime_ms(outcome.expires_ms, now_ms))
+
+    def _general(self) -> str:
+        """What a client is told whose credentials are wrong."""
+        which = "re-authentication" if self.is_again else "authentication"
+        return (
+            f"Authentication failed during {which} due to invalid credentials with SASL mechanism "
+            f"{self.mechanism}"
+        )
+
+    def _check_unchanged(self, principal: Principal) -> None:
+        if self._before is None or self._before.principal == principal:
+            return
+        before = self._before.principal
+        told = (
+            f"Cannot change principals during re-authentication from {before.type}.{before.name}: "
+            f"{principal.type}.{principal.name}"
+        )
+        raise self._refused(told, ErrorCode.SASL_AUTHENTICATION_FAILED, told)
+
+    def _lifetime_ms(self, expires_ms: int | None, now_ms: int) -> int | None:
+        """Until the credential expires or the listener wants it again; what has expired already lasts 0 ms."""
+        limits = [expires_ms - now_ms] if expires_ms is not None else []
+        if longest := self._listener.lifetimes_ms.get(self.mechanism, 0):
+            limits.append(longest)
+        return max(0, min(limits)) if limits else None
+
+    def _out_of_turn(self, request: str) -> Refused:
+        """A request that does not belong here. Among tokens it is answered, as in Kafka."""
+        code = ErrorCode.ILLEGAL_SASL_STATE if self.stage is Stage.TOKENS else ErrorCode.NONE
+        return self._refused(f"{request} from a client that {self.stage.value}", code)
+
+    def _refused(self, why: str, code: ErrorCode = ErrorCode.NONE, told: str | None = None) -> Refused:
+        self.stage = Stage.FAILED
+        return Refused(why, code, told)

@@ -1,0 +1,91 @@
+"""PLAIN (RFC 4616): `authorization id NUL user NUL password`, against the users of the listener's JAAS line."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+from kproc.broker.config.sasl_settings import PLAIN, USER_PREFIX
+from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+
+_KEY_BYTES: Final = 32
+_OTHER_NAME: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
+
+
+def users_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Passwords by user, from a JAAS line's options `user_<name>="<password>"`."""
+    return {
+        name.removeprefix(USER_PREFIX): password
+        for name, password in options.items()
+        if name.startswith(USER_PREFIX)
+    }
+
+
+class PlainPasswords:
+    """Passwords by user, kept and compared as digests of one length.
+
+    A comparison of the texts takes as long as the shorter one, and ends at once if their lengths differ: the time would
+    tell whether a user exists, and how long the password is. A digest of what the client sent takes the same time for
+    every user. The key differs in every process, so that nobody can prepare digests.
+    """
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._key = secrets.token_bytes(_KEY_BYTES)
+        self._digests = {user: self._digest(password.encode()) for user, password in passwords.items()}
+        self._nobody = secrets.token_bytes(len(self._digest(b"")))
+
+    def is_right(self, user: str, password: bytes) -> bool:
+        """Return True if the user exists and has this password, after the same work in every case."""
+        return hmac.compare_digest(self._digests.get(user, self._nobody), self._digest(password))
+
+    def _digest(self, password: bytes) -> bytes:
+        return hmac.digest(self._key, password, "sha256")
+
+
+class PlainMechanism:
+    """PLAIN with a fixed set of users."""
+
+    name = PLAIN
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords = PlainPasswords(passwords)
+
+    def begin(self) -> PlainExchange:
+        """A new client's exchange."""
+        return PlainExchange(self._passwords)
+
+
+class PlainExchange:
+    """One client's run through PLAIN: one token."""
+
+    def __init__(self, passwords: PlainPasswords) -> None:
+        self._passwords = passwords
+        self.outcome: Outcome | None = None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Take the token. It is answered by nothing."""
+        parts = token.split(b"\0")
+        if len(parts) != 3:
+            raise AuthenticationFailed(f"a PLAIN token of {len(parts)} parts instead of 3")
+        try:
+            authorization_id, user = parts[0].decode(), parts[1].decode()
+        except UnicodeDecodeError as error:
+            raise AuthenticationFailed("a PLAIN token that is not UTF-8") from error
+        if not user:
+            raise _told("Authentication failed: username not specified")
+        if not parts[2]:
+            raise _told("Authentication failed: password not specified")
+        if not self._passwords.is_right(user, parts[2]):
+            raise _told("Authentication failed: Invalid username or password")
+        if authorization_id and authorization_id != user:
+            raise _told(_OTHER_NAME)
+        self.outcome = Outcome(user)
+        return b""
+
+
+def _told(text: str) -> AuthenticationFailed:
+    return AuthenticationFailed(text, told=text)

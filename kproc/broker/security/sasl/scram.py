@@ -1,0 +1,294 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the server's side, and how credentials are made.
+
+A user is stored as salt, iterations and two keys, from which nobody can log in. The client does the expensive part
+(PBKDF2), the server a few hashes. A user that does not exist is answered as if it did, with a salt that is always the
+same for that name; its proof is then wrong. Messages are accepted as Kafka accepts them (ScramMessages).
+
+Differs from Kafka: a user that does not exist is refused after the second token, not the first.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Self
+
+from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16384
+_NONCE_BYTES: Final = 24
+# A connection keeps its first message, and an answer with the nonce in it, until the login is over. Clients that exist
+# send some 100 bytes and the user's name.
+_MESSAGE_BYTES_MAX: Final = 4096
+_KAFKAS_SALT_BITS: Final = 130
+_KAFKAS_SALT: Final = re.compile(rb"[0-9a-z]{22,26}")
+_DIGITS_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+_VALUE: Final = r"[\x01-\x2b\x2d-\x7f]+"
+_SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
+_BASE64: Final = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
+_EXTENSIONS: Final = rf"(?:,[A-Za-z]+={_VALUE})*"
+_CLIENT_FIRST: Final = re.compile(
+    rf"n,(?:a=(?P<authorization>{_SASL_NAME}))?,"
+    rf"(?P<bare>(?P<mandatory>m={_VALUE},)?n=(?P<name>{_SASL_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
+)
+_CLIENT_FINAL: Final = re.compile(
+    rf"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE})),p=(?P<proof>{_BASE64})"
+)
+_NO_CHANNEL_BINDING: Final = "biws"  # "n,," in base64
+_TOKEN_EXTENSION: Final = "tokenauth"  # noqa: S105 - a word of the protocol
+
+
+class ScramKind(NamedTuple):
+    """One of the two mechanisms."""
+
+    name: str
+    number: int  # In Kafka's requests and records.
+    digest: str  # As hashlib calls it.
+    key_bytes: int
+
+
+KINDS: Final[Mapping[str, ScramKind]] = {
+    kind.name: kind
+    for kind in (ScramKind(SCRAM_SHA_256, 1, "sha256", 32), ScramKind(SCRAM_SHA_512, 2, "sha512", 64))
+}
+KINDS_BY_NUMBER: Final[Mapping[int, ScramKind]] = {kind.number: kind for kind in KINDS.values()}
+
+
+class ScramCredential(NamedTuple):
+    """What is stored of a user for one mechanism. It is no password, but enough to pretend to be the server."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+
+class Found(NamedTuple):
+    """The credential of a name, and who has logged in with it.
+
+    Without such a name `outcome` is None, and the credential something that looks like one: see `made_up`.
+    """
+
+    credential: ScramCredential
+    outcome: Outcome | None
+
+
+FindUser = Callable[[ScramKind, str, bool], Found]
+"""What there is of a name for a mechanism; the flag says that the name is a delegation token's id."""
+
+
+class CredentialShape(NamedTuple):
+    """The parts of a credential that a client sees before it has logged in, but for the salt's value.
+
+    `salt_bytes` 0: as long as the kind's keys. `is_kafkas`: the salt is a number of 130 bits in base 36, as the salts
+    that Kafka's clients choose; its length follows.
+    """
+
+    iterations: int = ITERATIONS_MIN
+    salt_bytes: int = 0
+    is_kafkas: bool = False
+
+    @classmethod
+    def of(cls, credential: ScramCredential) -> Self:
+        """The shape of a credential."""
+        if _KAFKAS_SALT.fullmatch(credential.salt):
+            return cls(credential.iterations, is_kafkas=True)
+        return cls(credential.iterations, len(credential.salt))
+
+
+USUAL_SHAPE: Final = CredentialShape()
+
+
+def made_up(
+    kind: ScramKind, name: str, secret: bytes, shape: CredentialShape = USUAL_SHAPE
+) -> ScramCredential:
+    """Return a credential for a user that does not exist.
+
+    It depends on the name and the secret alone, and has the shape of other users' credentials, so that a client cannot
+    find out whether the user exists. A salt is shown before the login: `secret` must not be used for anything else.
+    """
+    seed = hmac.digest(secret, name.encode(), kind.digest)
+    if shape.is_kafkas:
+        number = int.from_bytes(hashlib.shake_256(seed).digest(17)) & (1 << _KAFKAS_SALT_BITS) - 1
+        salt = _base_36(number).encode()
+    else:
+        salt = hashlib.shake_256(seed).digest(shape.salt_bytes or kind.key_bytes)
+    return ScramCredential(salt, seed, seed, shape.iterations)
+
+
+def _base_36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS_36[digit] + digits
+    return digits
+
+
+def salted_password(kind: ScramKind, password: str, salt: bytes, iterations: int) -> bytes:
+    """What a client sends to the controller instead of the password."""
+    return hashlib.pbkdf2_hmac(kind.digest, password.encode(), salt, iterations)
+
+
+def credential_of(kind: ScramKind, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """The credential of a salted password."""
+    client_key = _hmac(kind, salted, b"Client Key")
+    stored_key = hashlib.new(kind.digest, client_key).digest()
+    return ScramCredential(salt, stored_key, _hmac(kind, salted, b"Server Key"), iterations)
+
+
+def keys_for_password(upsertion: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of AlterUserScramCredentials with the keys in the place of the salted password.
+
+    Without keys if its mechanism is none: the controller refuses it.
+    """
+    row = {key: value for key, value in upsertion.items() if key != "salted_password"}
+    kind = KINDS_BY_NUMBER.get(row["mechanism"])
+    if kind is None:
+        return row
+    credential = credential_of(kind, upsertion["salted_password"], row["salt"], row["iterations"])
+    return {**row, "stored_key": credential.stored_key, "server_key": credential.server_key}
+
+
+def new_salt(kind: ScramKind) -> bytes:
+    """A salt that nobody else has."""
+    return secrets.token_bytes(kind.key_bytes)
+
+
+def new_credential(kind: ScramKind, password: str, iterations: int = ITERATIONS_MIN) -> ScramCredential:
+    """The credential of a password, with a salt of its own."""
+    salt = new_salt(kind)
+    return credential_of(kind, salted_password(kind, password, salt, iterations), salt, iterations)
+
+
+def _hmac(kind: ScramKind, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, kind.digest)
+
+
+class ScramMechanism:
+    """One of the two mechanisms as a listener has it.
+
+    `is_strict`: the client's last nonce must be the one that the server sent (CVE-2024-56128). librdkafka before 2.6.1
+    sends its own half twice, which is let pass otherwise.
+    """
+
+    def __init__(
+        self,
+        kind: ScramKind,
+        find_user: FindUser,
+        *,
+        is_strict: bool = True,
+        make_nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
+    ) -> None:
+        self.kind = kind
+        self.find_user = find_user
+        self.is_strict = is_strict
+        self.make_nonce = make_nonce
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    def begin(self) -> ScramExchange:
+        """A new client's exchange."""
+        return ScramExchange(self)
+
+
+class ScramExchange:
+    """One client's run through SCRAM: two tokens."""
+
+    def __init__(self, mechanism: ScramMechanism) -> None:
+        self._mechanism = mechanism
+        self._first: _ServerFirst | None = None
+        self.outcome: Outcome | None = None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Take the client's first or final message."""
+        if self._first is None:
+            self._first = self._begin(token)
+            return self._first.message.encode()
+        return self._end(self._first, token)
+
+    def _begin(self, token: bytes) -> _ServerFirst:
+        match = _CLIENT_FIRST.fullmatch(_text(token))
+        if match is None:
+            raise AuthenticationFailed("a first SCRAM message that is not in order")
+        name = match["name"].replace("=2C", ",").replace("=3D", "=")
+        extensions = dict(each.split("=", 1) for each in match["extensions"].split(",")[1:])
+        is_token = extensions.get(_TOKEN_EXTENSION, "").lower() == "true"
+        credential, outcome = self._mechanism.find_user(self._mechanism.kind, name, is_token)
+        if match["authorization"] and match["authorization"] != match["name"]:
+            told = (
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+            raise AuthenticationFailed(told, told=told)
+        nonce = match["nonce"] + self._mechanism.make_nonce()
+        salt = base64.b64encode(credential.salt).decode()
+        message = f"r={nonce},s={salt},i={credential.iterations}"
+        # Who asks for an extension that nobody knows is refused in the end, as in Kafka.
+        outcome = None if match["mandatory"] else outcome
+        return _ServerFirst(match["bare"], match["nonce"], nonce, message, credential, outcome)
+
+    def _end(self, first: _ServerFirst, token: bytes) -> bytes:
+        match = _CLIENT_FINAL.fullmatch(_text(token))
+        if match is None:
+            raise AuthenticationFailed("a final SCRAM message that is not in order")
+        if match["channel"] != _NO_CHANNEL_BINDING:
+            raise AuthenticationFailed("channel binding, which is not offered")
+        if match["nonce"] != first.nonce and (
+            self._mechanism.is_strict or match["nonce"] != first.client_nonce + first.nonce
+        ):
+            raise AuthenticationFailed(_nonce_complaint(match["nonce"], first))
+        kind, credential = self._mechanism.kind, first.credential
+        signed = f"{first.client_bare},{first.message},{match['unproved']}".encode()
+        signature = _hmac(kind, credential.stored_key, signed)
+        proof = base64.b64decode(match["proof"])
+        # A proof of another length has no key; it is compared all the same.
+        client_key = bytes(a ^ b for a, b in zip(signature, proof.ljust(len(signature), b"\0"), strict=False))
+        is_proved = hmac.compare_digest(hashlib.new(kind.digest, client_key).digest(), credential.stored_key)
+        if not is_proved or len(proof) != kind.key_bytes or first.outcome is None:
+            raise AuthenticationFailed("wrong password, or no such user")
+        self.outcome = first.outcome
+        return b"v=" + base64.b64encode(_hmac(kind, credential.server_key, signed))
+
+
+class _ServerFirst(NamedTuple):
+    """What was said in the first half."""
+
+    client_bare: str
+    client_nonce: str
+    nonce: str
+    message: str
+    credential: ScramCredential
+    outcome: Outcome | None  # None: there is no such user.
+
+
+def _text(token: bytes) -> str:
+    if len(token) > _MESSAGE_BYTES_MAX:
+        raise AuthenticationFailed(
+            f"a SCRAM message of {len(token)} bytes; at most {_MESSAGE_BYTES_MAX} are read"
+        )
+    try:
+        return token.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise AuthenticationFailed("a SCRAM message that is not UTF-8") from error
+
+
+def _nonce_complaint(nonce: str, first: _ServerFirst) -> str:
+    if nonce == first.client_nonce + first.nonce:
+        return (
+            "the client sent its own nonce twice, as librdkafka before 2.6.1 does; "
+            "kproc.sasl.scram.lenient.nonce=true lets it pass"
+        )
+    return "a nonce that is not the server's"

@@ -1,0 +1,99 @@
+"""Signed tokens (JWT, RFC 7519) as Kafka's BrokerJwtValidator judges them: signature, times, issuer, audience, name."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.security.sasl.bearer import BadToken, Claims
+from kproc.broker.security.sasl.key_set import KeySet
+
+# With a public key only: a token "signed" with the public key as a password proves nothing.
+_ALGORITHMS: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519", "Ed448",
+)  # fmt: skip
+
+
+class Expected(NamedTuple):
+    """What a token must say."""
+
+    audience: Collection[str]  # One of these; empty: any.
+    issuer: str | None
+    skew_s: int
+    name_claim: str
+
+
+class SignedValidator:
+    """Judges tokens by a set of keys."""
+
+    def __init__(self, keys: KeySet, expected: Expected, now_ms: Callable[[], int]) -> None:
+        self._keys = keys
+        self._expected = expected
+        self._now_ms = now_ms
+
+    def __call__(self, token: str) -> Claims:
+        header = _header(token)
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in _ALGORITHMS:
+            raise BadToken("a token whose algorithm is none, or not one of public keys")
+        key = self._keys.find(key_id if isinstance(key_id, str) else None)
+        if key is None:
+            raise BadToken("a token signed with a key that is not in the set")
+        return self._judge(_claims(token, key, algorithm))
+
+    def _judge(self, claims: Mapping[str, Any]) -> Claims:
+        expected, now_s = self._expected, self._now_ms() / 1000
+        expires_s, issued_s, begins_s = _time(claims, "exp"), _time(claims, "iat"), _time(claims, "nbf")
+        if expires_s is None or issued_s is None:
+            raise BadToken("a token that does not say when it was issued and when it expires")
+        if now_s - expected.skew_s >= expires_s:
+            raise BadToken("an expired token")
+        if begins_s is not None and now_s + expected.skew_s < begins_s:
+            raise BadToken("a token that is not valid yet")
+        if expected.issuer is not None and claims.get("iss") != expected.issuer:
+            raise BadToken("a token of another issuer")
+        audience = claims.get("aud")
+        named = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+        if expected.audience and not set(expected.audience).intersection(
+            each for each in named if isinstance(each, str)
+        ):
+            raise BadToken("a token for another audience")
+        name = claims.get(expected.name_claim)
+        if not isinstance(name, str) or not name.strip():
+            raise BadToken(f"a token without the claim {expected.name_claim}")
+        return Claims(name, int(expires_s * 1000))
+
+
+def _header(token: str) -> dict[str, Any]:
+    first, _, rest = token.partition(".")
+    try:
+        header = json.loads(base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)))
+    except (ValueError, binascii.Error, RecursionError) as error:
+        raise BadToken("a token whose header is no JSON") from error
+    if not isinstance(header, dict) or rest.count(".") != 1:
+        raise BadToken("a token that is no signed JSON object")
+    return header
+
+
+def _claims(token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
+    """What the token claims, once its signature has been checked."""
+    from joserfc import jwt
+    from joserfc.errors import JoseError
+
+    try:
+        claims: Mapping[str, Any] = jwt.decode(token, key, algorithms=[algorithm]).claims
+    except (JoseError, ValueError, TypeError, RecursionError) as error:
+        raise BadToken(f"a token whose signature does not fit ({type(error).__name__})") from error
+    return claims
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        raise BadToken(f"a token whose {name} is no time")
+    return float(value)

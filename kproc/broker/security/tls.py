@@ -1,0 +1,285 @@
+"""TLS contexts of listeners: made from settings and key stores, checked, compared with those that they replace.
+
+A context is for connections that come from then on; a connection keeps the one that it began with.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import re
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.config import SETTINGS, Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.config.listeners import parse_protocol_map
+from kproc.broker.config.values import ConfigError, Secret
+from kproc.broker.security import openssl_calls
+from kproc.broker.security.certificate import (
+    CertificateFacts,
+    MalformedCertificate,
+    certificates_in,
+    facts_of,
+)
+from kproc.broker.security.key_stores import (
+    KeyStore,
+    StoreSettings,
+    as_path,
+    load_key_store,
+    load_trust_store,
+    readable_by_others,
+)
+from kproc.broker.security.principal_mapping import PrincipalMapper
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+_CLIENT_AUTH: Final = "ssl.client.auth"
+# Each ticket costs the handshake and the client's memory something, and a client resumes with one.
+_TICKETS: Final = 1
+
+Value = Callable[[str], Any]
+"""The value of a setting by Kafka's name, for one listener."""
+
+
+def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Value:
+    """The settings in force for a listener: changed at run time, its own, or the plain ones."""
+
+    def value(name: str) -> Any:
+        changed = dynamic.text(name, listener)
+        if changed is not None:
+            return SETTINGS[name].parse(changed)
+        own = config.listener_value(listener, name)
+        if own is None and name == _CLIENT_AUTH and _logs_in(config, listener):
+            return "none"  # As in Kafka (KIP-684): only its own value is for a listener whose clients log in.
+        return getattr(config, SETTINGS[name].field_name) if own is None else own
+
+    return value
+
+
+Sources = tuple[object, ...]
+"""What a context is made from: it is the same as long as this is."""
+
+
+def sources_of(value: Value) -> Sources:
+    """The settings of a listener, and when its files were written last."""
+    settings = [value(name) for name in SETTINGS if name.startswith("ssl.")]
+    files = [_stamp(value(name)) for name in ("ssl.keystore.location", "ssl.truststore.location")]
+    return (*settings, *files)
+
+
+def _stamp(location: str | None) -> tuple[int, ...]:
+    try:
+        found = os.stat(location or "")
+    except (OSError, ValueError):  # A name with a zero byte is no file's.
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _logs_in(config: Config, listener: str) -> bool:
+    protocols = parse_protocol_map(config.listener_security_protocol_map)
+    return protocols.get(listener.upper(), "").startswith("SASL")
+
+
+class TlsContext(NamedTuple):
+    """What connections of a listener begin with."""
+
+    context: ssl.SSLContext
+    mapper: PrincipalMapper
+    server: CertificateFacts
+    warnings: tuple[str, ...]
+
+
+def make_context(
+    listener: str, value: Value, *, ticket_secret: bytes, now: datetime.datetime | None = None
+) -> TlsContext:
+    """The context of a listener. Raises ConfigError with one line that says what is wrong.
+
+    All contexts of a listener with one `ticket_secret` resume each other's sessions, unless clients show certificates.
+    """
+    prefix = f"listener.name.{listener.lower()}."
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = _TICKETS
+    versions = sorted(_VERSIONS[name] for name in value("ssl.enabled.protocols"))
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    _use_suites(context, value("ssl.cipher.suites"), prefix)
+    key_store = _key_store(listener, prefix, value)
+    facts = _load_key(context, key_store)
+    _trust(context, listener, prefix, value)
+    try:
+        mapper = PrincipalMapper(value("ssl.principal.mapping.rules"))
+    except ValueError as error:
+        raise ConfigError(f"{prefix}ssl.principal.mapping.rules: {error}") from error
+    if value(_CLIENT_AUTH) == "none":
+        material = b"\0".join([b"tls tickets", ticket_secret, listener.encode()])
+        keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
+        openssl_calls.set_ticket_keys(context, keys)
+    else:
+        # OpenSSL does not verify the certificate of a resumed session again: neither its end, nor the end of its
+        # authorities, nor whether they are still trusted. Each resumption gives a new session, for ever.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+        openssl_calls.keep_no_sessions(context)
+    warnings = _warnings(key_store, value("ssl.keystore.location"), facts, now)
+    return TlsContext(context, mapper, facts, warnings)
+
+
+def complaint_about_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
+    """Why the new context must not replace the old one, or None: names are kept unless settings allow changes."""
+    if old.server.subject != new.server.subject and not value("ssl.allow.dn.changes"):
+        return (
+            f"listener {listener}: the subject of its certificate would change from {old.server.subject} to "
+            f"{new.server.subject} (ssl.allow.dn.changes)"
+        )
+    is_same = old.server.alternative_names == new.server.alternative_names
+    if not is_same and not value("ssl.allow.san.changes"):
+        return f"listener {listener}: the alternative names of its certificate would change (ssl.allow.san.changes)"
+    return None
+
+
+def _key_store(listener: str, prefix: str, value: Value) -> KeyStore:
+    location = value("ssl.keystore.location") or ""
+    parts = (value("ssl.keystore.key"), value("ssl.keystore.certificate.chain"))
+    inline: tuple[Secret, ...] = tuple(part for part in parts if part is not None)
+    if not location and not inline:
+        raise ConfigError(
+            f"it speaks TLS and has no key: set ssl.keystore.location or {prefix}ssl.keystore.location"
+        )
+    return load_key_store(
+        StoreSettings(
+            "ssl.keystore",
+            value("ssl.keystore.type"),
+            location,
+            value("ssl.keystore.password"),
+            inline,
+            value("ssl.key.password"),
+        )
+    )
+
+
+def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
+    """Load key and chain; what the certificate says."""
+    try:
+        found = certificates_in(store.pem)
+    except MalformedCertificate as error:
+        raise ConfigError(f"{store.setting}: {error}") from error
+    if not found:
+        raise ConfigError(f"{store.setting} has no certificate")
+    if b"PRIVATE KEY-----" not in store.pem:
+        raise ConfigError(f"{store.setting} has no private key")
+    # Without a password OpenSSL would ask for one at the terminal.
+    password = "" if store.password is None else store.password.reveal()
+    try:
+        with as_path(store.pem) as path:
+            context.load_cert_chain(path, password=password)
+        return facts_of(found[0])
+    except ssl.SSLError as error:
+        raise ConfigError(f"{store.setting}: {_why_not_loaded(store, error)}") from error
+    except MalformedCertificate as error:
+        raise ConfigError(f"{store.setting}: {error}") from error
+
+
+def _why_not_loaded(store: KeyStore, error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the private key does not fit the certificate"
+    if b"ENCRYPTED" in store.pem:
+        if store.password is None:
+            return "the private key is encrypted, and ssl.key.password is not set"
+        return "the private key cannot be decrypted: ssl.key.password is wrong, or the key is damaged"
+    return f"OpenSSL cannot load it ({error.reason or error})"
+
+
+def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) -> None:
+    """Have the context ask for clients' certificates, if it is to."""
+    wanted = value("ssl.client.auth")
+    location, inline = value("ssl.truststore.location") or "", value("ssl.truststore.certificates")
+    if not location and inline is None:
+        if wanted != "none":
+            raise ConfigError(
+                f"listener {listener}: ssl.client.auth={wanted} needs ssl.truststore.location or "
+                f"{prefix}ssl.truststore.location: unlike Java, kproc trusts no authority by itself"
+            )
+        return
+    settings = StoreSettings(
+        "ssl.truststore",
+        value("ssl.truststore.type"),
+        location,
+        value("ssl.truststore.password"),
+        () if inline is None else (inline,),
+    )
+    pem = load_trust_store(settings)
+    try:
+        for der in certificates_in(pem):
+            context.load_verify_locations(cadata=der)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"ssl.truststore: a certificate cannot be read ({error})") from error
+    if not context.cert_store_stats()["x509"]:
+        raise ConfigError(f"ssl.truststore.location={location} has no certificate")
+    # As in Java, whatever stands in the trust store is trusted, also an intermediate authority.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_mode = _VERIFY[wanted]
+
+
+def _warnings(
+    store: KeyStore, location: str | None, facts: CertificateFacts, now: datetime.datetime | None
+) -> tuple[str, ...]:
+    warnings = []
+    if facts.ends < (now or datetime.datetime.now(datetime.UTC)):
+        warnings.append(
+            f"{store.setting}: the certificate of {facts.subject} ended at {facts.ends:%Y-%m-%d %H:%M}"
+        )
+    if location and readable_by_others(location):
+        warnings.append(
+            f"{store.setting} holds a private key, and other users can read it: chmod 600 {location}"
+        )
+    return tuple(warnings)
+
+
+# -- cipher suites -------------------------------------------------------------------------------------------------
+
+_STANDARD_NAME: Final = re.compile(r"TLS_(\w+)_WITH_(\w+)")
+
+
+def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -> None:
+    """Allow only these suites; a version of TLS of which none is left is not spoken."""
+    if not suites:
+        return
+    newer = [name for name in suites if name.startswith("TLS_") and "_WITH_" not in name]
+    older = [openssl_name(name) for name in suites if name not in newer]
+    setting = f"{prefix}ssl.cipher.suites"
+    if older:
+        try:
+            context.set_ciphers(":".join(older))
+        except ssl.SSLError:  # None of them; else OpenSSL leaves out what it does not know.
+            usable: set[str] = set()
+        else:
+            usable = {suite["name"] for suite in context.get_ciphers()}
+        if missing := [name for name in older if name not in usable]:
+            raise ConfigError(f"{setting}: OpenSSL does not offer {', '.join(missing)}")
+    else:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if not newer:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    elif not openssl_calls.set_tls13_suites(context, ":".join(newer)):
+        raise ConfigError(f"{setting}: OpenSSL cannot use {', '.join(newer)}")
+    if context.minimum_version > context.maximum_version:
+        raise ConfigError(f"{setting}: ssl.enabled.protocols has no version that these suites are of")
+
+
+def openssl_name(suite: str) -> str:
+    """`ECDHE-RSA-AES128-GCM-SHA256` for `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`; any other name as it is."""
+    match = _STANDARD_NAME.fullmatch(suite)
+    if match is None:
+        return suite
+    exchange, cipher = match[1].replace("_", "-"), match[2]
+    cipher = re.sub(r"AES_(\d+)_", r"AES\1_", cipher).replace("_CBC_", "_").replace("_", "-")
+    if cipher.startswith("CHACHA20"):
+        cipher = "CHACHA20-POLY1305"
+    return cipher if exchange == "RSA" else f"{exchange}-{cipher}"

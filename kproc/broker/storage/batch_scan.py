@@ -1,0 +1,194 @@
+"""Walks the batches of a .log file, and tells a torn tail from damage in the middle.
+
+A crash leaves a part of the last write at the end of a file. Behind an incomplete batch there is then nothing, or
+bytes that are no batch. If a good batch follows a bad one, something else has happened (a bad disk, an edited file).
+Cutting the file there would lose acknowledged records, so the log is refused with an error.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.storage.fs import Fs
+from kproc.wire.batch_header import (
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CRC,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA,
+    MAGIC_BYTE,
+    Header,
+)
+from kproc.wire.checksum import crc32c
+from kproc.wire.old_messages import HEAD as OLD_HEAD
+from kproc.wire.old_messages import MAGIC_AT as OLD_MAGIC_AT
+from kproc.wire.old_messages import is_old_message, old_message_bytes
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
+
+_unpack = HEADER.unpack_from
+_EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
+_EPOCH_AT: Final = 12  # Position of the leader epoch in a batch; the magic byte follows it.
+
+# One pread of a scan: large enough that the system call does not matter, small enough to stay in cache.
+SCAN_CHUNK_BYTES: Final = 1 << 20
+# One pread of a lookup: usually covers an index interval (4096) and the next header.
+LOOKUP_CHUNK_BYTES: Final = 8192
+# Behind batches of this size a walk reads single headers, because a chunk would hold few others.
+LARGE_BATCH_BYTES: Final = 1 << 16
+
+
+class BadBatch(Exception):
+    """The bytes at a position of a .log file are not a whole batch."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"no whole batch at position {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+def read_header(fs: Fs, descriptor: int, position: int, end: int) -> Header:
+    """The header of the batch at a position; BadBatch when there is none, or not all of it before `end`."""
+    content = fs.read(descriptor, HEADER_BYTES, position=position)
+    if len(content) < HEADER_BYTES:
+        raise BadBatch(position, f"{len(content)} bytes are less than a header")
+    header = _unpack(content)
+    _check_shape(position, header, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES, end)
+    return header
+
+
+def walk_headers(
+    fs: Fs, descriptor: int, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
+) -> Iterator[tuple[int, Header]]:
+    """(position, header) of each batch in start..end, which lie between batches. CRCs are not checked."""
+    chunk = b""
+    chunk_start = position = start
+    total = 0
+    while position < end:
+        inside = position - chunk_start
+        if inside + HEADER_BYTES > len(chunk):
+            # A large batch is usually followed by another one, so read only its header.
+            wanted = chunk_bytes if total < LARGE_BATCH_BYTES else min(chunk_bytes, LOOKUP_CHUNK_BYTES)
+            chunk = fs.read(descriptor, min(wanted, end - position), position=position)
+            chunk_start, inside = position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+        header = _unpack(chunk, inside)
+        total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        if (
+            header[MAGIC_BYTE] != MAGIC
+            or not HEADER_BYTES <= total <= end - position
+            or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
+        ):
+            _check_shape(position, header, total, end)
+        yield position, header
+        position += total
+
+
+def walk_checked(
+    fs: Fs, descriptor: int, start: int, end: int, *, believed_end: int
+) -> Iterator[tuple[int, Header]]:
+    """As walk_headers; batches that end at or after the offset `believed_end` must match their CRC, too."""
+    chunk = memoryview(b"")
+    chunk_start = position = start
+    total = 0
+    while position < end:
+        inside = position - chunk_start
+        if inside + HEADER_BYTES > len(chunk):
+            # A large batch that was skipped is usually followed by another one, of which only the header is needed.
+            wanted = SCAN_CHUNK_BYTES if total < LARGE_BATCH_BYTES else LOOKUP_CHUNK_BYTES
+            chunk = memoryview(fs.read(descriptor, min(wanted, end - position), position=position))
+            chunk_start, inside = position, 0
+            if len(chunk) < HEADER_BYTES:
+                raise BadBatch(position, f"{len(chunk)} bytes are less than a header")
+        header = _unpack(chunk, inside)
+        total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        if (
+            header[MAGIC_BYTE] != MAGIC
+            or not HEADER_BYTES <= total <= end - position
+            or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
+        ):
+            _check_shape(position, header, total, end)
+        if header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] >= believed_end:
+            if inside + total > len(chunk):
+                wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
+                chunk = memoryview(fs.read(descriptor, wanted, position=position))
+                chunk_start, inside = position, 0
+                if len(chunk) < total:
+                    raise BadBatch(position, f"{len(chunk)} of {total} bytes could be read")
+            if crc32c(chunk[inside + CRC_FROM : inside + total]) != header[CRC]:
+                raise BadBatch(position, "its CRC-32C does not match")
+        yield position, header
+        position += total
+
+
+def _check_shape(position: int, header: Header, total: int, end: int) -> None:
+    """Raise BadBatch for a header that cannot be right. The walks check the same inline: a call per batch is
+    expensive. A count may differ from the offsets: compaction does that.
+    """
+    if header[MAGIC_BYTE] != MAGIC:
+        raise BadBatch(position, f"magic is {header[MAGIC_BYTE]}")
+    if total < HEADER_BYTES:
+        raise BadBatch(position, f"length {header[BATCH_LENGTH]} is less than a header")
+    if position + total > end:
+        raise BadBatch(position, f"{total} bytes are said, {end - position} remain")
+    if header[BASE_OFFSET] < 0 or header[LAST_OFFSET_DELTA] < 0:
+        raise BadBatch(position, f"offset {header[BASE_OFFSET]} with delta {header[LAST_OFFSET_DELTA]}")
+
+
+def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | None:
+    """The format, 0 or 1, of the whole message from before Kafka 0.11 at a position; None if there is none."""
+    total = old_message_bytes(fs.read(descriptor, OLD_HEAD.size, position=position))
+    if total is None or total > end - position:
+        return None
+    message = fs.read(descriptor, total, position=position)
+    return message[OLD_MAGIC_AT] if is_old_message(message) else None
+
+
+def describe_old_format(path: Path, magic: int) -> str:
+    """Words for a segment that kproc does not read, and what to do about it."""
+    return (
+        f"{path} has messages of format {magic}, which Kafka wrote before 0.11; stop the broker and convert them: "
+        f"kproc convert-log {path.parent}"
+    )
+
+
+def find_good_batch(
+    fs: Fs, descriptor: int, start: int, end: int, *, next_offset: int, epochs: tuple[int, ...]
+) -> int | None:
+    """The position of a whole batch somewhere in start..end that can follow `next_offset`, or None.
+
+    Lengths in a damaged header say nothing, so the bytes are searched for a leader epoch of this log with
+    the magic byte behind it; what looks like a header is believed when its CRC-32C matches.
+    """
+    patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
+    overlap = HEADER_BYTES - 1
+    for chunk_start in range(start, end, SCAN_CHUNK_BYTES):
+        wanted = min(SCAN_CHUNK_BYTES + overlap, end - chunk_start)
+        chunk = fs.read(descriptor, wanted, position=chunk_start)
+        for pattern in patterns:
+            found = chunk.find(pattern, _EPOCH_AT)
+            while found >= 0:
+                inside = found - _EPOCH_AT
+                if inside + HEADER_BYTES <= len(chunk) and _is_good(
+                    fs, descriptor, chunk_start + inside, end, _unpack(chunk, inside), next_offset
+                ):
+                    return chunk_start + inside
+                found = chunk.find(pattern, found + 1)
+    return None
+
+
+def _is_good(fs: Fs, descriptor: int, position: int, end: int, header: Header, next_offset: int) -> bool:
+    total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+    try:
+        _check_shape(position, header, total, end)
+    except BadBatch:
+        return False
+    if header[BASE_OFFSET] < next_offset:
+        return False
+    batch = memoryview(fs.read(descriptor, total, position=position))
+    return len(batch) == total and crc32c(batch[CRC_FROM:]) == header[CRC]

@@ -1,0 +1,214 @@
+"""The small files beside the logs, in Kafka's text formats; each is replaced as a whole, atomically.
+
+In the data directory (each has ONE writer, as everything has; see kproc/ARCHITECTURE.md):
+
+    meta.properties                   whose data this is: cluster id, node id, directory id
+    recovery-point-offset-checkpoint  per partition: everything before this offset is known to be on the disk
+    log-start-offset-checkpoint       per partition: the first offset, where it lies inside a segment
+    cleaner-offset-checkpoint         per partition: everything before this offset was compacted
+                                      These three name partitions by topic: see offset_checkpoints.py.
+    .kafka_cleanshutdown              the logs were closed: no scan is needed. Removed as soon as it was read.
+
+In a partition's directory:
+
+    leader-epoch-checkpoint           epoch -> its first offset
+    partition.metadata                the topic's id: tells a deleted topic's files from those of a namesake
+
+A checkpoint is text: the version, the number of lines, the lines. Text that does not parse raises Corrupt; the caller
+decides whether that matters (epochs and recovery points can be rebuilt, a topic id cannot).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kproc.broker.storage.fs import Fs, replace_file, sync_directory
+from kproc.common.errors import Corrupt
+
+RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSET_FILE: Final = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+META_PROPERTIES_FILE: Final = "meta.properties"
+LEADER_EPOCH_FILE: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+
+_CHECKPOINT_VERSION: Final = "0"
+_PARTITION_METADATA_BYTES: Final = len("version: 0\ntopic_id: ") + 22  # Without a newline at its end.
+_META_VERSION: Final = "1"
+
+TopicPartition = tuple[str, int]
+
+
+class MetaProperties(NamedTuple):
+    """The identity of a data directory. Ids are the 22 characters of Kafka's base64, as in the file."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+
+
+def uuid_text(raw: bytes) -> str:
+    """Kafka's text of a 16-byte id: URL-safe base64 without padding."""
+    assert len(raw) == 16, raw
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def parse_uuid_text(text: str) -> bytes:
+    """The 16 bytes of an id; Corrupt when it is not one."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Corrupt(f"not an id: {text!r}") from error
+    if len(raw) != 16:
+        raise Corrupt(f"not an id: {text!r}")
+    return raw
+
+
+def encode_lines(lines: Iterable[str]) -> bytes:
+    """A checkpoint's bytes: version, count, lines."""
+    body = list(lines)
+    return "".join(f"{line}\n" for line in (_CHECKPOINT_VERSION, str(len(body)), *body)).encode()
+
+
+def decode_lines(content: bytes, path: Path) -> list[str]:
+    """The lines of a checkpoint; Corrupt for another version or count."""
+    try:
+        version, count, *lines = content.decode().splitlines()
+        if version != _CHECKPOINT_VERSION or int(count) != len(lines):
+            raise Corrupt(f"{path}: version {version!r}, {count!r} entries said, {len(lines)} found")
+    except ValueError as error:
+        raise Corrupt(f"{path}: not a checkpoint: {error}") from error
+    return lines
+
+
+def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace one of Kafka's three checkpoint files."""
+    lines = (f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    replace_file(fs, path, encode_lines(lines))
+
+
+def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
+    """Return the entries of one of Kafka's three checkpoint files. Kafka itself leaves an empty file for a minute."""
+    content = fs.read_file(path)
+    if not content:
+        return {}
+    offsets: dict[TopicPartition, int] = {}
+    for line in decode_lines(content, path):
+        try:
+            topic, partition, offset = line.split(" ")
+            offsets[topic, int(partition)] = int(offset)
+        except ValueError as error:
+            raise Corrupt(f"{path}: bad line {line!r}") from error
+    return offsets
+
+
+def write_leader_epochs(
+    fs: Fs, directory: Path, epochs: Iterable[tuple[int, int]], *, durable: bool = True
+) -> None:
+    """Replace a partition's (epoch, first offset) list."""
+    lines = (f"{epoch} {offset}" for epoch, offset in epochs)
+    replace_file(fs, directory / LEADER_EPOCH_FILE, encode_lines(lines), durable=durable)
+
+
+def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
+    """A partition's (epoch, first offset) list, or None without a file; Corrupt unless both grow."""
+    path = directory / LEADER_EPOCH_FILE
+    content = fs.read_file(path)
+    if content is None:
+        return None
+    epochs: list[tuple[int, int]] = []
+    for line in decode_lines(content, path):
+        try:
+            epoch, offset = map(int, line.split(" "))
+        except ValueError as error:
+            raise Corrupt(f"{path}: bad line {line!r}") from error
+        if epochs and (epoch <= epochs[-1][0] or offset < epochs[-1][1]):
+            raise Corrupt(f"{path}: {line!r} does not grow")
+        epochs.append((epoch, offset))
+    return epochs
+
+
+def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
+    """Write the topic id into a partition's directory. A new file need not be synced: the first round
+    of sync does it.
+    """
+    replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id), durable=False)
+
+
+def rewrite_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
+    """Write the file that is there once more, and sync it."""
+    replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id))
+
+
+def _partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode()
+
+
+def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
+    """The topic id a directory belongs to, or None without a whole file.
+
+    A power loss leaves an empty file, a part of it, or zeros in place of one that was just written. All of these count
+    as missing; Kafka treats an empty file so, too.
+    """
+    path = directory / PARTITION_METADATA_FILE
+    content = fs.read_file(path)
+    if content is None or len(content) < _PARTITION_METADATA_BYTES or 0 in content:
+        return None
+    lines = content.decode(errors="replace").splitlines()
+    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise Corrupt(f"{path}: not a partition.metadata of version 0")
+    return parse_uuid_text(fields["topic_id"])
+
+
+def write_meta_properties(fs: Fs, data_directory: Path, meta: MetaProperties) -> None:
+    """Write the identity of a data directory."""
+    lines = {
+        "cluster.id": meta.cluster_id,
+        "directory.id": meta.directory_id,
+        "node.id": str(meta.node_id),
+        "version": _META_VERSION,
+    }
+    content = "#\n" + "".join(f"{key}={value}\n" for key, value in lines.items())
+    replace_file(fs, data_directory / META_PROPERTIES_FILE, content.encode())
+
+
+def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
+    """The identity of a data directory, or None when it has none yet."""
+    path = data_directory / META_PROPERTIES_FILE
+    content = fs.read_file(path)
+    if content is None:
+        return None
+    fields: dict[str, str] = {}
+    for line in content.decode(errors="replace").splitlines():
+        if line and line[0] not in "#!" and "=" in line:
+            key, value = line.split("=", 1)
+            fields[key.strip()] = value.strip()
+    try:
+        if fields["version"] != _META_VERSION:
+            raise Corrupt(f"{path}: version {fields['version']!r} is not known")
+        return MetaProperties(fields["cluster.id"], int(fields["node.id"]), fields["directory.id"])
+    except (KeyError, ValueError) as error:
+        raise Corrupt(f"{path}: missing or bad {error}") from error
+
+
+def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -> None:
+    """Write the marker that every log was closed and synced; the last step of a clean stop."""
+    content = msgspec.json.encode({"version": "0", "broker_epoch": str(broker_epoch)})
+    replace_file(fs, data_directory / CLEAN_SHUTDOWN_FILE, content)
+
+
+def take_clean_shutdown(fs: Fs, data_directory: Path) -> bool:
+    """Whether the last stop was clean. Removes the marker, so that a crash from now on is noticed: on the disk, too,
+    or a power loss could bring it back beside logs that were written to since."""
+    was_clean = fs.unlink(data_directory / CLEAN_SHUTDOWN_FILE)
+    if was_clean:
+        sync_directory(fs, data_directory)
+    return was_clean

@@ -1,0 +1,358 @@
+"""One pass of compaction over a log: Kafka's Cleaner, for the process that does not own the log.
+
+The first reading stores the keys of the dirty section. The second one rewrites every segment before its end without
+the records that newer ones replace. Both use descriptors of their own and write `.cleaned` files only: the owner goes
+on meanwhile, and decides whether to accept the result (log_compact.py).
+
+Every long step is a generator that yields how many bytes it read or wrote, every few ms, inside a large batch too: the
+cleaner does its other work in between, and limits its rate by the sum.
+
+What stays of a batch, as in Kafka:
+
+- all of its records: the batch as it is, not even decompressed;
+- some: a batch with the same offsets, producer and codec (compaction_records.rebuild);
+- none: nothing, unless the batch holds the newest sequence of a producer, or is the last one that is
+  replaced: then without records, so that producers' states and the segment's end stay known.
+
+Tombstones stay for delete.retention.ms from the pass that first found them (KIP-534).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from kproc.broker.storage.compaction_files import CleanedSegment, SegmentIdentity
+from kproc.broker.storage.compaction_map import KeyMap
+from kproc.broker.storage.compaction_policy import SealedSegment
+from kproc.broker.storage.compaction_records import (
+    RECORDS_PER_STEP,
+    Survivors,
+    all_spans,
+    emptied,
+    rebuild,
+    records_of,
+)
+from kproc.broker.storage.compaction_transactions import CleanedTransactions
+from kproc.broker.storage.format import LOG_SUFFIX, AbortedTransaction, segment_file_name
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.validate import read_marker
+from kproc.common.errors import Corrupt, KafkaError
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    HEADER,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.record_batch import CONTROL, HAS_DELETE_HORIZON, LOG_OVERHEAD_BYTES, MAGIC
+
+_CHUNK_BYTES_MIN: Final = 64 << 10
+# A step ends after so much work, which takes 2 to 4 ms. A record counts as so many bytes.
+_STEP_COST_BYTES: Final = 512 << 10
+_RECORD_COST_BYTES: Final = 128
+_unpack_header = HEADER.unpack_from
+
+
+_Filter = Generator[int, None, bytes | None]
+"""Yields how many bytes were read; returns a batch, or None."""
+_T = TypeVar("_T")
+
+
+def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int, None, _T]:
+    """Run steps over a batch; yield the bytes that were read for the first step, then 0 for each."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        yield read_bytes
+        read_bytes = 0
+
+
+class PassFacts(NamedTuple):
+    """The log's state at the beginning of a pass, from the owner's answer and from the files."""
+
+    first_dirty: int
+    upper_bound: int
+    """The first uncleanable offset; a segment begins here."""
+    segments: Sequence[SealedSegment]
+    """All that begin before the upper bound, oldest first."""
+    producers: Mapping[int, tuple[int, int]]
+    """By producer id: the offset of the producer's newest data batch (or -1), and its epoch."""
+    aborted: Sequence[AbortedTransaction]
+
+
+class CompactionPass:
+    """Used in this order: map_keys(), then rewrite() for groups of the segments before `end_offset`."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        directory: Path,
+        facts: PassFacts,
+        *,
+        interval_bytes: int,
+        delete_retention_ms: int,
+        now_ms: int,
+        memory_bytes: int,
+        chunk_bytes: int,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._facts = facts
+        self._interval_bytes = interval_bytes
+        self._delete_retention_ms = delete_retention_ms
+        self._now_ms = now_ms
+        self._chunk_bytes = max(chunk_bytes, _CHUNK_BYTES_MIN)
+        self._map = KeyMap(facts.first_dirty, memory_bytes=memory_bytes)
+        self._survivors: Survivors | None = None
+        self._transactions = CleanedTransactions(facts.aborted)
+        self._out: CleanedSegment | None = None
+        self._is_changed = False
+        self._spent = 0  # See _is_step_over.
+        self.records_read = self.records_kept = 0
+
+    @property
+    def end_offset(self) -> int:
+        """Where this pass ends: the upper bound, or the offset at which the memory for keys was full."""
+        return self._map.latest + 1
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys in the dirty section."""
+        return len(self._map)
+
+    # -- first reading ---------------------------------------------------------------------------------------
+
+    def map_keys(self) -> Iterator[int]:
+        """Store the newest offset of each key, from the first dirty offset on."""
+        facts, key_map = self._facts, self._map
+        # One whose marker lies before the dirty section is over; its producer may have committed since.
+        open_later = [entry for entry in facts.aborted if entry.last_offset >= facts.first_dirty]
+        transactions = CleanedTransactions(open_later)
+        for segment in facts.segments:
+            if segment.next_offset <= facts.first_dirty:
+                continue
+            for chunk, batches in self._read(segment):
+                for at, header in batches:
+                    if last_offset_of(header) < facts.first_dirty:
+                        continue
+                    if header[ATTRIBUTES] & CONTROL:
+                        transactions.on_marker(header, self._is_abort(header, chunk, at))
+                        key_map.advance(last_offset_of(header))
+                    elif transactions.on_batch(header) or not header[RECORD_COUNT]:
+                        key_map.advance(last_offset_of(header))
+                    else:
+                        raw, start, end = records_of(header, chunk, at)
+                        self.records_read += header[RECORD_COUNT]
+                        for _ in key_map.add(header, raw, start, end):
+                            if self._is_step_over(header, end - start):
+                                yield 0
+                        if key_map.is_full:
+                            break
+                yield len(chunk)
+                if key_map.is_full:
+                    break
+            if key_map.is_full:
+                break
+            key_map.advance(segment.next_offset - 1)
+        for done in key_map.finish():
+            self._survivors = done
+            yield 0
+
+    # -- second reading --------------------------------------------------------------------------------------
+
+    def rewrite(self, group: Sequence[SealedSegment]) -> Iterator[int]:
+        """Write the surviving records of neighbouring segments into one new segment; `finish` returns it."""
+        assert self._survivors is not None, "map_keys() comes first"
+        last = next((segment for segment in reversed(group) if segment.size), group[-1])
+        self._is_changed = len(group) > 1
+        self._out = CleanedSegment(
+            self._fs, self._directory, group[0].base_offset, interval_bytes=self._interval_bytes
+        )
+        for segment in group:
+            position = 0
+            for chunk, batches in self._read(segment):
+                end_at = -1
+                if segment is last and position + batches[-1][0] + _total(batches[-1][1]) == segment.size:
+                    end_at = batches[-1][0]
+                for at, header in batches:
+                    for read_bytes in self._copy(chunk, at, header, at == end_at):
+                        if self._is_step_over(header, read_bytes):
+                            yield 0
+                position += batches[-1][0] + _total(batches[-1][1])
+                yield len(chunk) + (self._out.flush() if self._out.is_flush_due else 0)
+        yield self._out.flush()
+
+    def finish(self, group: Sequence[SealedSegment]) -> SegmentIdentity | None:
+        """The new segment, complete and synced; None if it equals the old one, or is empty, and was removed."""
+        out = self._out
+        assert out is not None, "rewrite() comes first"
+        if not self._is_changed or not out.position:
+            self.abandon()
+            return None
+        identity = out.finish(group[-1].modified_ns)
+        self._out = None
+        return identity
+
+    def abandon(self) -> None:
+        """Remove what was being written."""
+        if self._out is not None:
+            self._out.remove()
+            self._out = None
+
+    def _is_step_over(self, header: Header, read_bytes: int) -> bool:
+        """Add up what was read of a batch; return True when the cleaner should do its other work first."""
+        self._spent += read_bytes + _RECORD_COST_BYTES * min(header[RECORD_COUNT], RECORDS_PER_STEP)
+        if self._spent < _STEP_COST_BYTES:
+            return False
+        self._spent = 0
+        return True
+
+    def _copy(self, chunk: bytes, at: int, header: Header, is_end: bool) -> Iterator[int]:
+        """Add what stays of one batch to the new segment, in steps. Yields how many bytes were read for each."""
+        out, count = self._out, header[RECORD_COUNT]
+        assert out is not None
+        is_control = header[ATTRIBUTES] & CONTROL
+        filtered = self._filter_marker if is_control else self._filter
+        kept = yield from filtered(chunk, at, header)
+        if kept is not None:
+            fields = header if kept is _WHOLE else _unpack_header(kept)
+            self.records_kept += fields[12]
+            whole = memoryview(chunk)[at : at + _total(header)]
+            out.add(fields, whole if kept is _WHOLE else kept, largest=fields[8], is_empty=False)
+            self._is_changed = self._is_changed or kept is not _WHOLE
+        elif is_end or (header[PRODUCER_ID] >= 0 and self._is_newest_of_producer(header)):
+            out.add(header, emptied(header), largest=header[MAX_TIMESTAMP], is_empty=True)
+            self._is_changed = self._is_changed or bool(count)
+        else:
+            self._is_changed = True
+
+    def _filter(self, chunk: bytes, at: int, header: Header) -> _Filter:
+        """Return what stays of a data batch: _WHOLE, another batch, or None."""
+        survivors = self._survivors
+        assert survivors is not None
+        if self._transactions.on_batch(header) or not header[RECORD_COUNT]:
+            return None
+        count = survivors.of_batch(header)
+        if count is not None:
+            return _WHOLE if count else None
+        raw, position, end = records_of(header, chunk, at)
+        horizon_ms = header[BASE_TIMESTAMP] if header[ATTRIBUTES] & HAS_DELETE_HORIZON else None
+        keep_tombstones = horizon_ms is None or self._now_ms < horizon_ms
+        reading = survivors.walk(header, raw, position, end, keep_tombstones=keep_tombstones)
+        spans, has_tombstones = yield from _charged(reading, end - position)
+        if not spans:
+            return None
+        needs_horizon = has_tombstones and horizon_ms is None
+        if len(spans) == header[RECORD_COUNT] and not needs_horizon:
+            return _WHOLE
+        rebuilding = rebuild(header, raw, spans, horizon_ms=self._new_horizon() if needs_horizon else None)
+        return (yield from _charged(rebuilding, end - position))
+
+    def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
+        """Return what stays of a control batch. A marker that is not needed any more first gets its delete horizon."""
+        is_abort = self._is_abort(header, chunk, at)
+        if is_abort is None and header[RECORD_COUNT]:
+            return _WHOLE  # An unknown control batch that ends no transaction: keep it.
+        may_go, aborted = self._transactions.on_marker(header, is_abort)
+        if not header[RECORD_COUNT]:
+            return None
+        if aborted is not None:
+            assert self._out is not None
+            self._out.note_aborted(aborted)
+        if not may_go:
+            return _WHOLE
+        if header[ATTRIBUTES] & HAS_DELETE_HORIZON:
+            return None if header[BASE_TIMESTAMP] <= self._now_ms else _WHOLE
+        raw, position, end = records_of(header, chunk, at)
+        spans = all_spans(header, raw, position, end)
+        rebuilding = rebuild(header, raw, spans, horizon_ms=self._new_horizon())
+        return (yield from _charged(rebuilding, end - position))
+
+    def _new_horizon(self) -> int:
+        return self._now_ms + self._delete_retention_ms
+
+    def _is_newest_of_producer(self, header: Header) -> bool:
+        """Return True if the batch holds a producer's newest sequence, or, without one, the marker with its epoch."""
+        known = self._facts.producers.get(header[PRODUCER_ID])
+        if known is None:
+            return False
+        offset, epoch = known
+        if offset >= 0:
+            return last_offset_of(header) == offset
+        return bool(header[ATTRIBUTES] & CONTROL) and header[PRODUCER_EPOCH] == epoch
+
+    def _is_abort(self, header: Header, chunk: bytes, at: int) -> bool | None:
+        try:
+            marker = read_marker(memoryview(chunk)[at : at + _total(header)], header[ATTRIBUTES])
+        except KafkaError as problem:
+            raise Corrupt(f"the marker at offset {header[BASE_OFFSET]}: {problem}") from problem
+        return None if marker is None else marker[0]
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def _read(self, segment: SealedSegment) -> Iterator[tuple[bytes, list[tuple[int, Header]]]]:
+        """(bytes, where whole batches begin in them, with their headers), a chunk at a time."""
+        path = self._directory / segment_file_name(segment.base_offset, LOG_SUFFIX)
+        fs = self._fs
+        descriptor = fs.open(path, writable=False)
+        try:
+            if fs.facts(descriptor).st_ino != segment.inode:
+                raise SegmentChanged(f"{path} was replaced")
+            position, wanted = 0, self._chunk_bytes
+            while position < segment.size:
+                chunk = fs.read(descriptor, min(wanted, segment.size - position), position=position)
+                batches, wanted = _split(chunk, f"{path} at {position}")
+                if batches:
+                    yield chunk, batches
+                    position += batches[-1][0] + _total(batches[-1][1])
+                    wanted = self._chunk_bytes
+                elif wanted <= len(chunk) or position + wanted > segment.size:
+                    raise Corrupt(f"{path}: no whole batch at position {position}")
+        finally:
+            fs.close(descriptor)
+
+
+class SegmentChanged(Exception):
+    """A file is not the one that the owner named, so the pass must end."""
+
+
+_WHOLE: Final = b"whole"
+"""Stands for: the batch as it is."""
+
+
+def _total(header: Header) -> int:
+    return header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+
+
+def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
+    """(the whole batches in a chunk, how many bytes the first one needs if there is none)."""
+    batches: list[tuple[int, Header]] = []
+    at, size, total = 0, len(chunk), HEADER_BYTES
+    while at + HEADER_BYTES <= size:
+        header = _unpack_header(chunk, at)
+        total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        if (
+            header[MAGIC_BYTE] != MAGIC
+            or total < HEADER_BYTES
+            or header[BASE_OFFSET] | header[LAST_OFFSET_DELTA] < 0
+        ):
+            raise Corrupt(f"{where}: no batch at {at}")
+        if at + total > size:
+            break
+        batches.append((at, header))
+        at += total
+    return batches, total

@@ -1,0 +1,85 @@
+"""KeyMap: the newest offset of each key in the dirty section of a log, in bounded memory.
+
+Kafka's map has 24 bytes for each key (an MD5 and the offset) and is an array. A Python dict of exact keys takes
+120 to 155 bytes for each (a million keys of 8 to 100 bytes), but needs no probing by Python code; what a run
+cannot hold is left to the next pass. Beside the keys there are pages with one byte for each offset, so that the second
+reading of a batch (what of it survives?) is mostly one count over bytes instead of a walk over its records.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from kproc.broker.storage.compaction_records import Newest, OffsetFlags, Survivors, note_newest
+from kproc.common.errors import Corrupt
+from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
+
+# What a key's object and its offset's take beside the key's own bytes: 33 and 32 bytes, rounded up by the
+# allocator to multiples of 16.
+_OBJECTS_BYTES: Final = 80
+_FLAGS_AT_ONCE: Final = 10_000
+
+
+class KeyMap:
+    """Filled batch by batch from `first_dirty` on, then asked for the survivors."""
+
+    def __init__(self, first_dirty: int, *, memory_bytes: int) -> None:
+        self._newest: Newest = {}
+        self._first_dirty = first_dirty
+        self._memory_bytes = memory_bytes
+        self._key_bytes = 0
+        self.latest = first_dirty - 1
+        """Everything up to this offset has been taken."""
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory of keys, offsets, table and flags, as the allocator gives it."""
+        newest = self._newest
+        pages = min(len(newest), (self.latest - self._first_dirty) // OffsetFlags.PAGE_OFFSETS + 1)
+        flags_bytes = pages * OffsetFlags.PAGE_BYTES
+        return sys.getsizeof(newest) + len(newest) * _OBJECTS_BYTES + self._key_bytes + flags_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the memory is full, so that the rest of the section needs another pass. A batch may exceed it."""
+        return self.used_bytes >= self._memory_bytes
+
+    def add(self, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
+        """Add the keys of a batch, in steps."""
+        newest = self._newest
+        before = len(newest)
+        if header[BASE_OFFSET] >= self._first_dirty:
+            yield from note_newest(newest, header, raw, position, end)
+        else:  # The log's start lies inside this batch.
+            inside: Newest = {}
+            yield from note_newest(inside, header, raw, position, end)
+            newest.update({key: at for key, at in inside.items() if at >> 1 >= self._first_dirty})
+        new_keys = len(newest) - before
+        if new_keys:
+            # An upper bound by the batch: its keys are no longer than its records.
+            self._key_bytes += min((end - position) * new_keys // max(1, header[RECORD_COUNT]), new_keys * 32)
+        self.advance(last_offset_of(header))
+
+    def advance(self, offset: int) -> None:
+        """Skip to an offset: what lies before it are gaps, aborted batches and control batches."""
+        self.latest = max(self.latest, offset)
+
+    def finish(self) -> Iterator[Survivors | None]:
+        """Yields None between steps, the survivors at the end."""
+        first_dirty, flags = self._first_dirty, OffsetFlags()
+        offset_count = self.latest - first_dirty + 1
+        entries = iter(self._newest.values())
+        while part := list(islice(entries, _FLAGS_AT_ONCE)):
+            for at in part:
+                number = (at >> 1) - first_dirty
+                if not 0 <= number < offset_count:
+                    raise Corrupt(f"the record at offset {at >> 1} lies outside of its batch")
+                flags.set(number, 1 + (at & 1))
+            yield None
+        yield Survivors(self._newest, first_dirty, self.latest, flags)

@@ -1,0 +1,128 @@
+"""Decides what is compacted: pure functions over the facts of segments, so that a table of cases can test them.
+
+As in Kafka's LogCleanerManager: the section before the first dirty offset was compacted before, the one from
+there on to the first uncleanable offset can be, and a log is due when the second is a large enough share of
+both, or holds records that are older than max.compaction.lag.ms. The active segment is never compacted. Nor, unlike in
+Kafka, are records that no sync has confirmed: after a power loss that took a newer record, the older one must be
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from kproc.broker.storage.format import INT32_MAX
+from kproc.broker.storage.log_config import INT64_MAX, LogConfig
+from kproc.broker.storage.retention import SegmentFacts
+
+# Old segments that one swap takes away. Each costs the owner up to five renames in one step of its loop; segments
+# that are still small after a run are grouped further by the next one.
+SEGMENTS_PER_SWAP: Final = 16
+
+
+class DirtySection(NamedTuple):
+    """How much of a log can be compacted. Offsets from `first_dirty` to before `first_uncleanable`."""
+
+    first_dirty: int
+    first_uncleanable: int
+    clean_bytes: int
+    cleanable_bytes: int
+    is_overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        """The dirty share of what is clean or can be."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether the log is compacted now: by min.cleanable.dirty.ratio, or by max.compaction.lag.ms."""
+        return bool(self.cleanable_bytes) and (
+            self.is_overdue or self.ratio > config.min_cleanable_dirty_ratio
+        )
+
+
+def assess(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    checkpoint: int | None,
+    start_offset: int,
+    stable_offset: int,
+    synced_offset: int,
+    now_ms: int,
+    first_timestamp: Callable[[int], int],
+) -> DirtySection:
+    """The dirty section of a log; the last segment is the active one.
+
+    `checkpoint` is where the last compaction ended, if that is known and the log still holds it; `synced_offset`
+    is the recovery point.
+    `first_timestamp` tells the largest timestamp of the first batch of the segment with a base offset; it is
+    asked only when max.compaction.lag.ms is set.
+    """
+    active, end_offset = segments[-1].base_offset, segments[-1].next_offset
+    sealed = segments[:-1]
+    first_dirty = start_offset
+    if checkpoint is not None and start_offset <= checkpoint <= end_offset:
+        first_dirty = checkpoint
+    dirty = [segment for segment in sealed if segment.next_offset > first_dirty]
+    bound = min(stable_offset, synced_offset, active)
+    if config.min_compaction_lag_ms > 0:
+        young = now_ms - config.min_compaction_lag_ms
+        bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])
+    # Whole segments only: the one that holds the bound stays out.
+    first_uncleanable = max(
+        (segment.base_offset for segment in segments if segment.base_offset <= bound),
+        default=segments[0].base_offset,
+    )
+    return DirtySection(
+        first_dirty,
+        first_uncleanable,
+        sum(segment.size for segment in sealed if segment.next_offset <= first_dirty),
+        sum(segment.size for segment in dirty if segment.base_offset < first_uncleanable),
+        _is_overdue(dirty, config, now_ms, first_timestamp),
+    )
+
+
+def _is_overdue(
+    dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int, first_timestamp: Callable[[int], int]
+) -> bool:
+    if config.max_compaction_lag_ms == INT64_MAX:
+        return False
+    latest_ms = now_ms - config.max_compaction_lag_ms
+    return any(0 < first_timestamp(segment.base_offset) < latest_ms for segment in dirty if segment.size)
+
+
+class SealedSegment(NamedTuple):
+    """A segment that may be compacted: what its owner said of it, and what its files say."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+    inode: int
+    index_bytes: int
+    time_index_bytes: int
+    modified_ns: int
+
+
+def group_segments(
+    segments: Sequence[SealedSegment], config: LogConfig, *, segments_max: int = SEGMENTS_PER_SWAP
+) -> list[list[SealedSegment]]:
+    """Neighbours that fit into one segment together by segment.bytes, segment.index.bytes and 32-bit offsets."""
+    groups: list[list[SealedSegment]] = []
+    for segment in segments:
+        group = groups[-1] if groups else []
+        if (
+            group
+            and len(group) < segments_max
+            and sum(each.size for each in group) + segment.size <= config.segment_bytes
+            and sum(each.index_bytes for each in group) + segment.index_bytes <= config.segment_index_bytes
+            and sum(each.time_index_bytes for each in group) + segment.time_index_bytes
+            <= config.segment_index_bytes
+            and segment.next_offset - 1 - group[0].base_offset <= INT32_MAX
+        ):
+            group.append(segment)
+        else:
+            groups.append([segment])
+    return groups

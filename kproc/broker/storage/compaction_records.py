@@ -1,0 +1,380 @@
+"""The records of one batch as compaction needs them: their keys, and whether they have a value.
+
+The two loops run once for every record that is compacted, so they are written out: one-byte varints are decoded
+inline, and no objects are made but the key. Timestamps and headers are skipped by the record's length. Produce may have
+stored the batch unchecked, so a length may be anything here: a batch whose records do not end where it ends is Corrupt.
+
+Everything that runs once a record is a generator that yields after RECORDS_PER_STEP records, because a batch of some kB
+may become 128 MiB: the cleaner does its other work in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from hashlib import blake2b
+from itertools import repeat
+from struct import Struct
+from typing import Final
+
+from kproc.common.errors import Corrupt, KafkaError, ProtocolError
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    CRC,
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.checksum import crc32c
+from kproc.wire.compression import Compression, compress, decompress
+from kproc.wire.primitives import (
+    INT64_MIN,
+    as_int64,
+    encode_varint,
+    read_unsigned_varint,
+    read_unsigned_varlong,
+)
+from kproc.wire.record_batch import (
+    CODEC_MASK,
+    CONTROL,
+    HAS_DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    TRANSACTIONAL,
+)
+
+# A longer key is stored as its digest. Two different keys would only be mixed up if they had the same 256 bits of
+# BLAKE2b. Digests are longer than exact keys, so the two kinds never collide.
+EXACT_KEY_MAX: Final = 31
+_DIGEST_BYTES: Final = 32
+# The zig-zag coded length from which on a key is digested; below 128, so that it is one byte.
+_LONG_KEY: Final = 2 * EXACT_KEY_MAX + 1
+
+# About 2 ms. The cleaner's slices take 5 ms.
+RECORDS_PER_STEP: Final = 4096
+# More in one batch are not compacted. A batch of 1 MiB holds 150,000 records at most unless it is compressed, and what
+# compaction stores of each record takes 150 bytes.
+RECORDS_MAX: Final = 500_000
+# The zig-zag coded timestamp delta of a record takes up to 10 bytes, behind one byte of attributes.
+_VARLONG_BYTES_MAX: Final = 10
+
+_CRC: Final = Struct(">I")
+# Attributes that an emptied batch keeps: those about its producer and its timestamps, not its codec.
+_KEPT_ATTRIBUTES: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+
+Newest = dict[bytes, int]
+"""Key -> twice the offset of its newest record, plus one if that is a tombstone."""
+
+Span = tuple[int, int]
+"""Where a record begins and ends in the batch's records."""
+
+
+def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
+    """Return (bytes, position, end) of the records of the batch at `at`, decompressed if need be.
+
+    Corrupt: the CRC does not match, the records cannot be decompressed, or the batch claims more than RECORDS_MAX.
+    """
+    if header[RECORD_COUNT] > RECORDS_MAX:
+        raise Corrupt(
+            f"the batch at offset {header[BASE_OFFSET]} claims {header[RECORD_COUNT]} records; compaction reads at "
+            f"most {RECORDS_MAX} in a batch"
+        )
+    end = at + header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+    if crc32c(memoryview(chunk)[at + CRC_FROM : end]) != header[CRC]:
+        raise Corrupt(f"the CRC-32C of the batch at offset {header[BASE_OFFSET]} does not match")
+    codec = header[ATTRIBUTES] & CODEC_MASK
+    if codec == Compression.NONE:
+        return chunk, at + HEADER_BYTES, end
+    try:
+        raw = decompress(codec, memoryview(chunk)[at + HEADER_BYTES : end])
+    except KafkaError as problem:
+        raise Corrupt(f"the batch at offset {header[BASE_OFFSET]}: {problem}") from problem
+    return raw, 0, len(raw)
+
+
+def note_newest(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
+    """Store the keys of all records of a batch, in steps. Records without a key are skipped."""
+    doubled = 2 * header[BASE_OFFSET]
+    try:
+        for step in steps_of(header[RECORD_COUNT]):
+            for _ in step:
+                length = raw[position]
+                if length < 128:
+                    position += 1
+                else:
+                    length, position = read_unsigned_varint(raw, position)
+                following = position + (length >> 1)
+                position += 1
+                while raw[position] > 127:  # The timestamp's delta.
+                    position += 1
+                    if position > following - (length >> 1) + _VARLONG_BYTES_MAX:
+                        raise ProtocolError("a timestamp delta has more than 10 bytes")
+                delta = raw[position + 1]
+                position += 2
+                if delta > 127:
+                    delta, position = read_unsigned_varint(raw, position - 1)
+                size = raw[position]
+                position += 1
+                if size < _LONG_KEY:
+                    if not size & 1:
+                        after = position + (size >> 1)
+                        # The delta is zig-zag coded and positive: it is doubled already. 1 is the length of null.
+                        newest[raw[position:after]] = doubled + delta + (raw[after] == 1)
+                else:
+                    key, after = _digest(raw, position - 1)
+                    newest[key] = doubled + delta + (raw[after] == 1)
+                position = following
+            yield
+    except (IndexError, ProtocolError):
+        position = -1
+    if position != end:
+        raise _unreadable(header)
+
+
+def steps_of(count: int) -> Iterator[Iterator[None]]:
+    """Divide `count` turns of a loop into steps."""
+    while count > 0:
+        yield repeat(None, min(count, RECORDS_PER_STEP))
+        count -= RECORDS_PER_STEP
+
+
+def _unreadable(header: Header) -> Corrupt:
+    return Corrupt(f"the records of the batch at offset {header[BASE_OFFSET]} cannot be read")
+
+
+def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
+    """(digest of the long key whose length is at `position`, position after the key)."""
+    size, position = read_unsigned_varint(raw, position)
+    after = position + (size >> 1)
+    if size & 1 or after > len(raw):
+        raise ProtocolError("a record's key runs past the end")
+    return blake2b(raw[position:after], digest_size=_DIGEST_BYTES).digest(), after
+
+
+class OffsetFlags:
+    """Says of each offset of a section whether its record is the newest of its key: 1, or 2 for a tombstone, else 0.
+
+    Stored in pages, so that memory goes by the number of keys. Batch headers can claim billions of offsets without
+    records, and compaction leaves large gaps.
+    """
+
+    PAGE_OFFSETS: Final = 512
+    PAGE_BYTES: Final = PAGE_OFFSETS + 160  # With the objects of the page and of its number.
+    # A batch that claims more offsets than these pages have is read: counting would take longer.
+    _PAGES_COUNTED_MAX: Final = 2048
+
+    __slots__ = ("_pages",)
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+
+    def set(self, number: int, flag: int) -> None:
+        """Set the flag of the offset with this number in the section."""
+        page = self._pages.get(number // self.PAGE_OFFSETS)
+        if page is None:
+            page = self._pages[number // self.PAGE_OFFSETS] = bytearray(self.PAGE_OFFSETS)
+        page[number % self.PAGE_OFFSETS] = flag
+
+    def count(self, first: int, last: int) -> tuple[int, int] | None:
+        """Return how many offsets of a range have the flag 1, and how many 2; None if the range is too long."""
+        size = self.PAGE_OFFSETS
+        if (last - first) // size > self._PAGES_COUNTED_MAX:
+            return None
+        ones = twos = 0
+        for number in range(first // size, last // size + 1):
+            page = self._pages.get(number)
+            if page is not None:
+                start, end = max(0, first - number * size), last - number * size + 1
+                ones += page.count(1, start, end)
+                twos += page.count(2, start, end)
+        return ones, twos
+
+
+class Survivors:
+    """Decides which records stay, by the keys of the dirty section that compaction_map.py collected.
+
+    An offset before `first_dirty` stays if its key is not in the dirty section at all, one up to `latest` if it
+    is the newest of its key, one behind `latest` always.
+    """
+
+    __slots__ = ("first_dirty", "flags", "latest", "newest")
+
+    def __init__(self, newest: Newest, first_dirty: int, latest: int, flags: OffsetFlags) -> None:
+        self.newest = newest
+        self.first_dirty = first_dirty
+        self.latest = latest
+        self.flags = flags
+
+    def of_batch(self, header: Header) -> int | None:
+        """Return how many records of a batch stay, all of them with values, if the flags alone tell that.
+
+        None: the records must be read.
+        """
+        first = header[BASE_OFFSET] - self.first_dirty
+        if first < 0:
+            return None
+        if header[BASE_OFFSET] > self.latest:
+            return header[RECORD_COUNT]
+        if last_offset_of(header) > self.latest:
+            return None
+        counted = self.flags.count(first, first + header[LAST_OFFSET_DELTA])
+        if counted is None:
+            return None
+        values, tombstones = counted
+        if values == header[RECORD_COUNT] or not (values or tombstones):
+            return values
+        return None
+
+    def walk(
+        self, header: Header, raw: bytes, position: int, end: int, *, keep_tombstones: bool
+    ) -> Generator[None, None, tuple[list[Span], bool]]:
+        """Read a batch in steps; return (the records that stay, whether one of them is a tombstone)."""
+        base, newest = header[BASE_OFFSET], self.newest
+        first_dirty, latest = self.first_dirty, self.latest
+        spans: list[Span] = []
+        has_tombstones = False
+        try:
+            for step in steps_of(header[RECORD_COUNT]):
+                for _ in step:
+                    start = position
+                    length = raw[position]
+                    if length < 128:
+                        position += 1
+                    else:
+                        length, position = read_unsigned_varint(raw, position)
+                    following = position + (length >> 1)
+                    position += 1
+                    while raw[position] > 127:  # The timestamp's delta.
+                        position += 1
+                        if position > following - (length >> 1) + _VARLONG_BYTES_MAX:
+                            raise ProtocolError("a timestamp delta has more than 10 bytes")
+                    delta = raw[position + 1]
+                    position += 2
+                    if delta > 127:
+                        delta, position = read_unsigned_varint(raw, position - 1)
+                    size = raw[position]
+                    position += 1
+                    offset = base + (delta >> 1)
+                    if size < _LONG_KEY:
+                        after = position + (size >> 1)
+                        key = raw[position:after] if not size & 1 else None
+                    else:
+                        key, after = _digest(raw, position - 1)
+                    position = following
+                    if offset > latest:
+                        stays = True
+                    elif key is None:
+                        stays = False
+                    elif offset < first_dirty:
+                        stays = key not in newest
+                    else:
+                        stays = newest.get(key, -1) >> 1 == offset
+                    if stays:
+                        if raw[after] == 1:  # The length of a null value.
+                            if not keep_tombstones and offset <= latest:
+                                continue
+                            has_tombstones = True
+                        spans.append((start, following))
+                yield
+        except (IndexError, ProtocolError):
+            position = -1
+        if position != end:
+            raise _unreadable(header)
+        return spans, has_tombstones
+
+
+def rebuild(
+    header: Header, raw: bytes, spans: list[Span], *, horizon_ms: int | None
+) -> Generator[None, None, bytes]:
+    """Build, in steps, the batch with some of its records: same offsets, producer, codec and type of timestamps.
+
+    `horizon_ms` marks a batch that gets its delete horizon now (KIP-534): attribute bit 6 and the base
+    timestamp hold it, so all timestamps are written anew, as deltas to it. Otherwise records are copied.
+    """
+    base, _, epoch, _, _, attributes, delta, base_timestamp, largest, pid, pid_epoch, sequence, _ = header
+    is_create_time = not attributes & LOG_APPEND_TIME
+    if is_create_time:
+        largest = INT64_MIN
+    records = bytearray()
+    for first in range(0, len(spans), RECORDS_PER_STEP):
+        step = spans[first : first + RECORDS_PER_STEP]
+        if is_create_time:
+            stamps = [as_int64(base_timestamp + _timestamp_delta(raw, start)[0]) for start, _ in step]
+            largest = max(largest, max(stamps))
+        if horizon_ms is None:
+            records += b"".join([raw[start:end] for start, end in step])
+        else:
+            records += b"".join(_redated(raw, step, base_timestamp - horizon_ms))
+        yield
+    if horizon_ms is not None:
+        attributes |= HAS_DELETE_HORIZON
+        base_timestamp = horizon_ms
+    payload = compress(attributes & CODEC_MASK, records)
+    return _seal(
+        (
+            base, HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), epoch, MAGIC, 0, attributes, delta,
+            base_timestamp, largest, pid, pid_epoch, sequence, len(spans),
+        ),
+        payload,
+    )  # fmt: skip
+
+
+def all_spans(header: Header, raw: bytes, position: int, end: int) -> list[Span]:
+    """Return every record of a control batch, for rebuild()."""
+    spans = []
+    try:
+        for _ in repeat(None, header[RECORD_COUNT]):
+            length, body = read_unsigned_varint(raw, position)
+            spans.append((position, body + (length >> 1)))
+            position = spans[-1][1]
+    except ProtocolError:
+        position = -1
+    if position != end:
+        raise _unreadable(header)
+    return spans
+
+
+def emptied(header: Header) -> bytes:
+    """A batch without records: it keeps offsets and sequence of what it held, for its producer's state.
+
+    As in Kafka it keeps its largest timestamp and loses codec, base timestamp and delete horizon.
+    """
+    base, _, epoch, _, _, attributes, delta, _, largest, pid, pid_epoch, sequence, _ = header
+    return _seal(
+        (
+            base, HEADER_BYTES - LOG_OVERHEAD_BYTES, epoch, MAGIC, 0, attributes & _KEPT_ATTRIBUTES, delta,
+            -1, largest, pid, pid_epoch, sequence, 0,
+        ),
+        b"",
+    )  # fmt: skip
+
+
+def _seal(fields: Header, payload: bytes) -> bytes:
+    batch = bytearray(HEADER.pack(*fields))
+    batch += payload
+    batch[CRC_AT:CRC_FROM] = _CRC.pack(crc32c(memoryview(batch)[CRC_FROM:]))
+    return bytes(batch)
+
+
+def _timestamp_delta(raw: bytes, start: int) -> tuple[int, int]:
+    """(timestamp delta, position behind it) of the record at `start`."""
+    _, position = read_unsigned_varint(raw, start)
+    coded, position = read_unsigned_varlong(raw, position + 1)
+    return coded >> 1 ^ -(coded & 1), position
+
+
+def _redated(raw: bytes, spans: list[Span], shift_ms: int) -> Iterator[bytes]:
+    """The records with their timestamp deltas moved by `shift_ms`."""
+    for start, end in spans:
+        delta, position = _timestamp_delta(raw, start)
+        attributes_at = read_unsigned_varint(raw, start)[1]
+        moved = encode_varint(as_int64(delta + shift_ms))
+        body = raw[attributes_at : attributes_at + 1] + moved + raw[position:end]
+        yield encode_varint(len(body)) + body

@@ -1,0 +1,171 @@
+"""Converts a partition's segments from message formats 0 and 1 to batches of format 2, while no broker uses them.
+
+Offsets, keys, values, timestamps and codecs stay. A record of format 0 has no timestamp, and has none afterwards. A
+timestamp that a broker gave (LogAppendTime) stays, and counts as the producer's from then on.
+
+Each segment is replaced by one rename, after the new file was synced. A crash at any step leaves a log that is part
+old, part new; a second run converts the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.broker.storage.batch_scan import SCAN_CHUNK_BYTES
+from kproc.broker.storage.format import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    segment_file_name,
+)
+from kproc.broker.storage.fs import Fs, sync_directory
+from kproc.broker.storage.segment_files import segment_bases
+from kproc.common.errors import Corrupt, KafkaError
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.old_messages import MAGIC_AT, OLD_MAGICS, OldMessage, decode_old_message, records_of
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, encode_batch
+from kproc.wire.records import Record
+
+logger = logging.getLogger(__name__)
+
+# Uncompressed messages are put together into batches of about this size. A batch of its own for each would double the
+# size of small ones.
+_BATCH_BYTES: Final = 64 << 10
+_RECORD_BYTES: Final = 16  # About what a record takes beside its key and value.
+
+
+class Converted(NamedTuple):
+    """Counts of a partition's conversion."""
+
+    segments: int
+    records: int
+
+
+def convert_partition(fs: Fs, directory: Path) -> Converted:
+    """Convert a partition's directory. Raises Corrupt for damage, which stays as it is, and StorageFailure."""
+    segments = records = 0
+    bases = segment_bases(fs, directory)
+    for base in bases:
+        try:
+            count = _convert_segment(fs, directory, base, is_last=base == bases[-1])
+        except ValueError as error:  # Offsets that do not grow.
+            raise Corrupt(f"{directory / segment_file_name(base, LOG_SUFFIX)}: {error}") from error
+        if count:
+            segments += 1
+            records += count
+    return Converted(segments, records)
+
+
+def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> int:
+    """Convert one segment; return how many records were converted."""
+    path = directory / segment_file_name(base, LOG_SUFFIX)
+    source = fs.open(path, writable=False)
+    try:
+        size = fs.facts(source).st_size
+        if not any(magic in OLD_MAGICS for magic, _ in _entries(fs, source, size, path, is_last=is_last)):
+            return 0
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        fs.unlink(temporary)
+        target = fs.open(temporary, create=True)
+        try:
+            count = _write_converted(fs, target, _entries(fs, source, size, path, is_last=is_last), path)
+            fs.sync(target)
+        except BaseException:
+            fs.close(target)
+            fs.unlink(temporary)
+            raise
+        fs.close(target)
+    finally:
+        fs.close(source)
+    # Positions in the file change. A log without these two is indexed anew when it is opened.
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        fs.unlink(directory / segment_file_name(base, suffix))
+    sync_directory(fs, directory)
+    fs.rename(temporary, path)
+    sync_directory(fs, directory)
+    return count
+
+
+def _write_converted(fs: Fs, target: int, entries: Iterator[tuple[int, bytes]], path: Path) -> int:
+    """Write all entries as batches of format 2; return how many records were of an older format."""
+    position = count = 0
+    group: list[Record] = []
+    group_bytes = 0
+
+    def write(content: bytes | bytearray) -> None:
+        nonlocal position
+        fs.write(target, [content], position=position)
+        position += len(content)
+
+    def write_group() -> None:
+        nonlocal group_bytes
+        if group:
+            write(encode_batch(group, base_offset=group[0].offset))
+        group.clear()
+        group_bytes = 0
+
+    for magic, content in entries:
+        if magic not in OLD_MAGICS:
+            write_group()
+            write(content)
+            continue
+        message, records = _decode(content, path)
+        count += len(records)
+        if message.codec:
+            write_group()
+            write(encode_batch(records, base_offset=records[0].offset, codec=message.codec))
+            continue
+        group += records
+        group_bytes += len(content) + _RECORD_BYTES
+        if group_bytes >= _BATCH_BYTES:
+            write_group()
+    write_group()
+    return count
+
+
+def _decode(content: bytes, path: Path) -> tuple[OldMessage, list[Record]]:
+    try:
+        message, _ = decode_old_message(content)
+        return message, list(records_of(message))
+    except KafkaError as error:
+        raise Corrupt(f"{path}: {error.message}") from error
+
+
+def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> Iterator[tuple[int, bytes]]:
+    """(magic, bytes) of each message or batch in a segment.
+
+    What a crash has left at the end of the last segment comes as one entry of format 2, for the log's opening to judge.
+    """
+    position = 0
+    chunk, chunk_at = b"", 0
+    while position < size:
+        inside = position - chunk_at
+        total = _total(chunk, inside)
+        if total is None or inside + total > len(chunk):
+            wanted = max(SCAN_CHUNK_BYTES, total or 0)
+            chunk, chunk_at, inside = (
+                fs.read(source, min(wanted, size - position), position=position),
+                position,
+                0,
+            )
+            total = _total(chunk, 0)
+        if total is None or total > len(chunk):
+            if not is_last:
+                raise Corrupt(f"{path}: no whole message or batch at position {position}")
+            yield 2, fs.read(source, size - position, position=position)
+            return
+        yield chunk[inside + MAGIC_AT], chunk[inside : inside + total]
+        position += total
+
+
+def _total(chunk: bytes, inside: int) -> int | None:
+    """The bytes of the message or batch that begins there; None if too few of them are in the chunk to tell."""
+    if inside + MAGIC_AT >= len(chunk):
+        return None
+    total = int.from_bytes(chunk[inside + 8 : inside + 12], "big") + LOG_OVERHEAD_BYTES
+    least = HEADER_BYTES if chunk[inside + MAGIC_AT] not in OLD_MAGICS else MAGIC_AT + 1
+    return total if least <= total else None

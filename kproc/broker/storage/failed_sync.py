@@ -1,0 +1,68 @@
+"""Handles a failed sync: how it is recorded, and what the next opening of the log does.
+
+After a failed fdatasync the kernel counts the pages that it could not write as clean: they can be read, the next
+fdatasync of the file succeeds, and a power loss takes them. So the page cache, which outlives every role and the
+broker, must not be believed above the recovery point. The thread whose sync failed leaves a note in the partition's
+directory. The next opening of the log finds it, checks everything above the recovery point, writes it again and syncs
+it. If that fails, the log is not opened and the note stays.
+
+The note needs no sync of its own: after a power loss the files are read from the disk, and can be believed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.storage.format import LOG_SUFFIX
+from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+NOTE_FILE: Final = "sync-failed"
+_CHUNK_BYTES: Final = 1 << 20
+
+
+def leave_note(fs: Fs, directory: Path) -> None:
+    """Record that a sync of this log failed. Best effort: within this run of the broker its row says so, too."""
+    path = directory / NOTE_FILE
+    try:
+        if not fs.exists(path):
+            fs.close(fs.open(path, create=True))
+    except StorageFailure as failure:
+        logger.error("a failed sync could not be noted in %s: %s", directory, failure)
+
+
+def forget(fs: Fs, directory: Path) -> None:
+    """Remove the note: everything was written again and synced."""
+    fs.unlink(directory / NOTE_FILE)
+
+
+def write_again(fs: Fs, segments: Sequence[LogSegment], offset: int) -> int:
+    """Write what these segments hold from an offset on over itself, so that the next sync takes it to the disk;
+    returns how many bytes. Their indexes were made again already."""
+    written = 0
+    for segment in segments:
+        found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
+        if found is not None:
+            written += _over_itself(fs, segment.path(LOG_SUFFIX), found[0])
+        if fs.exists(segment.txn_index_path):
+            written += _over_itself(fs, segment.txn_index_path, 0)
+    return written
+
+
+def _over_itself(fs: Fs, path: Path, position: int) -> int:
+    descriptor = fs.open(path)
+    start = position
+    try:
+        modified_ns = fs.facts(descriptor).st_mtime_ns
+        while content := fs.read(descriptor, _CHUNK_BYTES, position=position):
+            fs.write(descriptor, [content], position=position)
+            position += len(content)
+        fs.set_modified(descriptor, modified_ns)  # Retention may use the modification time.
+    finally:
+        fs.close(descriptor)
+    return position - start

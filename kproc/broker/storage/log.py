@@ -1,0 +1,459 @@
+"""Log: one partition's records on the disk. Owned by exactly one Handler, so nothing here is locked.
+
+An append checks each batch, writes its offset into it in place, writes all batches with one system call, and only then
+changes what readers and indexes see. A write that fails leaves no trace: the file is cut back to its former size.
+
+- No room, descriptor or memory (fs.Shortage): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next
+  append tries again.
+- Any other error of a write or a sync: the log goes offline. Reads go on; appends are refused until it is opened anew.
+
+Everything below `recovery_point` is known to be on the disk; a sync thread moves it (sync_point, fdatasync of the
+descriptors, mark_synced). Clients read records below the high watermark. It stands at the first record that was
+appended as hidden and that no sync has confirmed, or at the log's end: visible records are always a prefix of the log.
+
+A Log is made of parts, each with its own fields, which share one LogState (log_state.py: files, ends, producers):
+LogAppender (log_append.py, the hot path), LogReader (log_read.py) and LogDurability (log_durability.py) for as long as
+it lives, LogRetention (log_retention.py) and SegmentSwap (log_compact.py) for one call. Here they are joined, and here
+is the life of a log: it is opened, closed, deleted, and transferred to another Handler. No part refers to the Log: one
+that nobody holds is gone at once, without a garbage collection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.compaction_files import SegmentIdentity
+from kproc.broker.storage.format import INT32_MAX, AbortedTransaction
+from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_append import LogAppender
+from kproc.broker.storage.log_compact import SegmentSwap
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.log_durability import LogDurability
+from kproc.broker.storage.log_open import (
+    EndsBelowStart,
+    OtherTopic,
+    begin,
+    check_not_lost,
+    check_topic,
+    confirmed_end,
+    load_from,
+)
+from kproc.broker.storage.log_read import LogReader
+from kproc.broker.storage.log_retention import LogRetention
+from kproc.broker.storage.log_state import LogState
+from kproc.broker.storage.producer_snapshots import ProducerSnapshots
+from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.storage.recovery import Loaded, TrustedEnd
+from kproc.broker.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
+from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segments import Doomed
+from kproc.broker.storage.set_aside import rename_for_deletion
+from kproc.broker.storage.timestamp_search import TimestampSearch
+from kproc.common.clock import Clock
+from kproc.common.errors import Corrupt
+from kproc.wire.file_range import FileRange
+
+__all__ = [
+    "AppendResult", "EndsBelowStart", "Log", "LogConfig", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
+    "TrustedEnd",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+_STATE_VERSION: Final = 3
+
+
+def _of_state(name: str) -> Any:
+    """A property that reads a field of the log's state. Code that reads several a request uses `state`."""
+    return property(attrgetter(f"state.{name}"))
+
+
+class Log:
+    """The log of one partition. Made by open() or import_state(), ended by close() or rename_for_delete()."""
+
+    def __init__(self, state: LogState) -> None:
+        self.state = state
+        self.producers = state.producers
+        self.truncated_bytes = 0  # What the opening has cut off.
+        self._appender = appender = LogAppender(state)
+        self._reader = reader = LogReader(state)
+        self._durability = LogDurability(state)
+        # What is called for each request, without a call in between.
+        self.append, self.read, self.aborted_in = appender.append, reader.read, reader.aborted_in
+
+    directory: Path = _of_state("directory")
+    topic: str = _of_state("topic")
+    topic_id: bytes = _of_state("topic_id")
+    partition: int = _of_state("partition")
+    leader_epoch: int = _of_state("leader_epoch")
+    config: LogConfig = _of_state("config")
+    start_offset: int = _of_state("start_offset")
+    recovery_point: int = _of_state("recovery_point")
+    last_stable_offset: int = _of_state("last_stable_offset")
+    end_offset: int = _of_state("end_offset")
+    high_watermark: int = _of_state("high_watermark")
+    offline_reason: str | None = _of_state("offline_reason")
+    is_offline: bool = _of_state("is_offline")
+    active: LogSegment = _of_state("active")
+    active_base: int = _of_state("active_base")
+    active_bytes: int = _of_state("active_bytes")
+    active_range: FileRange = _of_state("active_range")
+    size_bytes: int = _of_state("size_bytes")
+    segment_count: int = _of_state("segment_count")
+
+    # -- opening and closing -------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        clock: Clock,
+        fs: Fs,
+        trusted: TrustedEnd | None = None,
+        recovery_point: int = 0,
+        start_offset: int = 0,
+        clean: bool = False,
+    ) -> Log:
+        """Open a partition's directory, made with Kafka's files when it is not there.
+
+        The log's leader epoch is higher than the one given if its records have a higher one.
+        Raises Corrupt for damage and for records that are missing, OtherTopic for another topic's files,
+        EndsBelowStart for a log that must be set aside, StorageFailure when the disk refuses.
+        """
+        if trusted is not None:
+            start_offset = max(start_offset, trusted.start_offset)
+        found = checkpoints.read_partition_metadata(fs, directory)
+        if found is None and not fs.exists(directory):
+            confirmed = confirmed_end(recovery_point, trusted)
+            check_not_lost(directory, None, confirmed=confirmed, start_offset=start_offset)
+        is_new = found is None and fs.make_directory(directory)
+        if not is_new:
+            check_topic(
+                fs, directory, found, topic_id, is_trusted=trusted is not None, recovery_point=recovery_point
+            )
+        now_ms = clock.wall_ms()
+        loaded = None if is_new else load_from(
+            fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, start_offset=start_offset,
+            clean=clean, trusted=trusted,
+        )  # fmt: skip
+        is_empty = loaded is None
+        if loaded is None:
+            loaded = begin(fs, directory, start_offset, now_ms=now_ms)
+        start_offset = max(start_offset, loaded.segments[0].base_offset)
+        loaded.epochs.truncate_to(start_offset)
+        if loaded.epochs.latest > leader_epoch:
+            # Another broker's files, or metadata from an older copy: an epoch never goes down.
+            leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
+        state = LogState(
+            directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
+            clock=clock, fs=fs, segments=loaded.segments, epochs=loaded.epochs, producers=loaded.producers,
+            end_offset=loaded.end_offset, start_offset=start_offset,
+        )  # fmt: skip
+        state.snapshots.offsets = loaded.snapshots
+        log = cls(state)
+        log.truncated_bytes = loaded.truncated_bytes
+        try:
+            log._complete(
+                loaded,
+                is_named=found is not None,
+                is_begun=is_empty,
+                recovery_point=recovery_point,
+                clean=clean,
+            )
+        except StorageFailure:
+            log.end_close()
+            raise
+        return log
+
+    def _complete(
+        self, loaded: Loaded, *, is_named: bool, is_begun: bool, recovery_point: int, clean: bool
+    ) -> None:
+        """Write the small files that are missing, and note what has to be synced."""
+        state = self.state
+        unsynced, fs, directory = state.unsynced, state.fs, state.directory
+        if not is_named:
+            checkpoints.write_partition_metadata(fs, directory, state.topic_id)
+            unsynced.note_file(directory / checkpoints.PARTITION_METADATA_FILE)
+            unsynced.note_directory(directory)
+        if is_begun:
+            checkpoints.write_leader_epochs(fs, directory, (), durable=False)
+        clean = clean and not loaded.is_suspect
+        if clean:
+            state.recovery_point = loaded.end_offset
+        else:
+            self._durability.trust(min(recovery_point, loaded.end_offset))
+        # A log without records may be newer than the clean stop: made by an owner that died, or found no room, before
+        # it could publish anything. One with records is not.
+        if not clean or loaded.end_offset == state.active_base:
+            unsynced.take_over(directory, state.active, state.recovery_point)
+        unsynced.segments += [segment for segment in loaded.rebuilt if segment not in unsynced.segments]
+        if loaded.is_suspect:  # What was read may not be on the disk.
+            self._durability.write_again()
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
+        try:
+            if clean and self.state.offline_reason is None:
+                self._durability.sync_now(self.begin_close())
+        finally:
+            self.end_close()
+
+    def begin_close(self) -> SyncPoint:
+        """The first half of a clean close: what must be synced before `end_close`, as of sync_point()."""
+        active = self.state.active
+        active.finish_time_index()  # If there is no room for it, the stop is not clean.
+        if active.reserved_end:
+            active.give_back()
+        self.state.take_snapshot()
+        self._durability.sync_most()
+        return self.sync_point(closes=True)
+
+    def end_close(self) -> None:
+        """Close all files as they are."""
+        self.state.offline_reason = self.state.offline_reason or "the log is closed"
+        self.state.segments.close()
+
+    def rename_for_delete(self) -> Path | None:
+        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later.
+
+        None when it is gone already, or is another topic's.
+        """
+        state = self.state
+        state.offline_reason = "the partition is deleted"
+        state.segments.close()
+        if _is_of_another_topic(state.fs, state.directory, state.topic_id):
+            logger.error("%s is left alone: it is another topic's", state.directory)
+            return None
+        target = rename_for_deletion(state.fs, state.directory)
+        if target is not None:
+            state.directory = target
+            state.segments.move(target)
+        return target
+
+    def take_offline(self, reason: str) -> None:
+        """Refuse appends from now on: what is on the disk is no longer known."""
+        self.state.note_failure(StorageFailure(reason))
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Use changed settings of the topic, from the next append on."""
+        self.state.config, self.state.limits = config, None
+
+    # -- what the parts do: see there -----------------------------------------------------------------------
+
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        *,
+        is_commit: bool,
+        transaction_version: int,
+        is_hidden: bool = False,
+    ) -> AppendResult:
+        """End a producer's transaction in this partition, as its coordinator has decided."""
+        return self._appender.append_marker(
+            producer_id,
+            epoch,
+            coordinator_epoch,
+            is_commit=is_commit,
+            transaction_version=transaction_version,
+            is_hidden=is_hidden,
+        )
+
+    def hide_from(self, offset: int) -> None:
+        """Hide the records from an offset on until a sync has confirmed them: after an opening, nobody has read yet."""
+        self.state.hide(offset, self.state.end_offset)
+
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
+        """Read up to the log's end, for the owner's own use: also records that no sync has confirmed."""
+        return self._reader.read_bytes(offset, max_bytes)
+
+    def offset_for_timestamp(
+        self, timestamp: int, search: TimestampSearch | None = None
+    ) -> RecordPosition | None:
+        """The first record with this timestamp or a later one, or None."""
+        return self._reader.offset_for_timestamp(timestamp, search)
+
+    def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any."""
+        return self._reader.max_timestamp(search)
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
+        return self._reader.epoch_end_offset(epoch)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that wrote an offset, or -1."""
+        return self._reader.epoch_of(offset)
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a read_committed fetch of this range must be told about."""
+        return self._reader.aborted_transactions(fetch_offset, upper_bound)
+
+    def sync_point(self, *, closes: bool = False) -> SyncPoint:
+        """What must be synced for everything appended so far; give it back with mark_synced() or sync_failed()."""
+        return self._durability.sync_point(closes=closes)
+
+    def run_sync(self, point: SyncPoint) -> None:
+        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: no state of the log changes."""
+        self._durability.run_sync(point)
+
+    def mark_synced(self, point: SyncPoint) -> None:
+        """All descriptors of the point were synced without an error."""
+        self._durability.mark_synced(point)
+
+    def sync_failed(self, point: SyncPoint, reason: str) -> None:
+        """A sync failed: the log goes offline, for the kernel may have dropped what it could not write."""
+        self._durability.sync_failed(point, reason)
+
+    def sync(self) -> None:
+        """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
+        self._durability.sync()
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Whether flush.messages, flush.ms or a sealed segment asks for a sync, without acks=all."""
+        return self._durability.is_flush_due(now_ms)
+
+    def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
+        """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
+        return LogRetention(self.state).retention_victims(now_ms)
+
+    def enforce_retention(self, now_ms: int) -> int:
+        """Delete what retention_victims() names; returns how many segments."""
+        return LogRetention(self.state).enforce_retention(now_ms)
+
+    def delete_segments_before(self, offset: int, reason: str) -> int:
+        """Delete the segments that end at or before an offset; returns how many."""
+        return LogRetention(self.state).delete_segments_before(offset, reason)
+
+    def advance_start(self, offset: int) -> int:
+        """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start."""
+        return LogRetention(self.state).advance_start(offset)
+
+    def unlink_due(self, now_ms: int) -> int:
+        """Unlink deleted segments' files that have waited file.delete.delay.ms; returns how many."""
+        return self.state.segments.unlink_due(now_ms)
+
+    def next_unlink_ms(self) -> int | None:
+        """When unlink_due() has work again, or None."""
+        return self.state.segments.next_due_ms()
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget idle producers (producer.id.expiration.ms); returns how many."""
+        return self.producers.expire(now_ms, self.state.config.producer_id_expiration_ms)
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        """Base, next offset, size and largest timestamp of each segment."""
+        return self.state.segment_facts()
+
+    def sizes(self) -> tuple[int, int]:
+        """`size_bytes` and `segment_count` in one call, for callers that ask for thousands of logs."""
+        segments = self.state.segments
+        return segments.size_bytes(), len(segments)
+
+    def segment_identities(self) -> list[SegmentIdentity]:
+        """Every segment, oldest first; the last one is the active one. No I/O."""
+        return SegmentSwap(self.state).segment_identities()
+
+    def newest_batches(self) -> dict[int, tuple[int, int]]:
+        """(offset of the newest data batch or -1, epoch) of every producer: their batches must stay."""
+        return SegmentSwap(self.state).newest_batches()
+
+    def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
+        """Replace neighbouring segments with one that the cleaner wrote, or raise SwapRefused."""
+        SegmentSwap(self.state).swap_segments(old, new)
+
+    # -- transfer to another Handler -----------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Any]:
+        """Everything the owner knows, as plain values, for import_state() in another process.
+
+        Also writes a producer snapshot: it is what the new owner falls back to if it dies at once. The log
+        must not be appended to any more; close(clean=False) ends it.
+        """
+        state = self.state
+        state.take_snapshot()
+        return {
+            "version": _STATE_VERSION,
+            "start_offset": state.start_offset,
+            "end_offset": state.end_offset,
+            "leader_epoch": state.leader_epoch,
+            "recovery_point": state.recovery_point,
+            "high_watermark": state.high_watermark,
+            "undecided": list(state.undecided),
+            "bytes_since_snapshot": state.snapshots.bytes_since,
+            "flushed_ms": self._durability.flushed_ms,
+            "offline": state.offline_reason,
+            "epochs": [list(entry) for entry in state.epochs.entries()],
+            "producers": state.producers.export(),
+            "snapshots": list(state.snapshots.offsets),
+            "segments": [segment.export() for segment in state.segments.all()],
+            "doomed": [[due_ms, path.name] for due_ms, path in state.segments.doomed()],
+            "directories_dirty": [str(path) for path in state.unsynced.directories],
+            "files_dirty": [str(path) for path in state.unsynced.files],
+        }
+
+    @classmethod
+    def import_state(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        exported: dict[str, Any],
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        clock: Clock,
+        fs: Fs,
+    ) -> Log:
+        """Continue a log with the state that its last owner exported: nothing is scanned, the leader epoch stays."""
+        if exported["version"] != _STATE_VERSION:
+            raise Corrupt(f"log state of version {exported['version']} is not known")
+        segments = []
+        for each in exported["segments"]:
+            segments.append(LogSegment.adopt(fs, directory, each))
+            segments[-1].close()
+        end_offset = exported["end_offset"]
+        state = LogState(
+            directory, config, topic=topic, topic_id=topic_id, partition=partition,
+            leader_epoch=exported["leader_epoch"], clock=clock, fs=fs, segments=segments,
+            epochs=LeaderEpochs((epoch, start) for epoch, start in exported["epochs"]),
+            producers=ProducerTable.from_export(exported["producers"], end_offset),
+            end_offset=end_offset, start_offset=exported["start_offset"],
+        )  # fmt: skip
+        state.snapshots = ProducerSnapshots(exported["snapshots"], exported["bytes_since_snapshot"])
+        if (
+            exported["high_watermark"] < end_offset
+        ):  # Only of a log that is offline: no sync will confirm the rest.
+            state.hide(exported["high_watermark"], end_offset)
+        state.undecided.extend((end, stable) for end, stable in exported["undecided"])
+        state.offline_reason = exported["offline"]
+        state.segments.doom([Doomed(due_ms, directory / name) for due_ms, name in exported["doomed"]])
+        log = cls(state)
+        log._durability.trust(exported["recovery_point"])
+        log._durability.flushed_ms = exported["flushed_ms"]
+        state.unsynced.directories = [Path(path) for path in exported["directories_dirty"]]
+        state.unsynced.files = [Path(path) for path in exported["files_dirty"]]
+        return log
+
+
+def _is_of_another_topic(fs: Fs, directory: Path, topic_id: bytes) -> bool:
+    try:
+        found = checkpoints.read_partition_metadata(fs, directory)
+    except Corrupt as problem:
+        logger.warning("%s", problem)
+        return False
+    return found is not None and found != topic_id

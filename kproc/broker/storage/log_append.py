@@ -1,0 +1,498 @@
+"""LogAppender: appending, the hot path of the broker. See log.py for what an append promises."""
+
+from __future__ import annotations
+
+from array import array
+from contextlib import suppress
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.format import INT32_MAX, AbortedTransaction
+from kproc.broker.storage.fs import Shortage, StorageFailure
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_config import INT64_MAX
+from kproc.broker.storage.log_state import AppendLimits, LogState
+from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerEntry, Verification, first_offset
+from kproc.broker.storage.results import NO_OFFSET, AppendResult
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.validate import CLIENT, COORDINATOR, examine, read_marker
+from kproc.common.errors import ErrorCode, FatalError, KafkaError, RecordErrors
+from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, STAMP
+from kproc.wire.checksum import crc32c
+from kproc.wire.primitives import encode_varint
+from kproc.wire.record_batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    ControlType,
+    NotOneBatch,
+    encode_end_transaction,
+    stamp_append_time,
+)
+from kproc.wire.record_check import check_small
+from kproc.wire.records import RECORD_BYTES_MIN
+
+# A producer snapshot is written after this many bytes. It limits the replay by a dead owner's successor to about 0.2 s
+# (a header scan of one-record batches takes 2.9 s/GiB).
+SNAPSHOT_BYTES: Final = 64 << 20
+# And after this many batches of idempotent producers: a successor reads each of them, some 5 us, before it serves the
+# log. With more producers than this, after as many batches as there are producers: a snapshot costs 3 us for each.
+SNAPSHOT_BATCHES: Final = 2000
+_SEQUENCE_MAX: Final = 2**31 - 1
+# No record has a smaller timestamp, so this roll time means: roll before the next batch.
+_ROLL_NOW: Final = -INT64_MAX - 2
+
+# Placeholder for a header that was not read; its length matches no batch.
+_NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0)
+# A header and the first two bytes of the records, where the first record's length is.
+_START: Final = Struct(HEADER.format + "H")
+_START_BYTES: Final = _START.size
+
+
+def _leads() -> array[int]:
+    """Return the first two bytes of the records of a batch with one record, by the batch's size.
+
+    They are the record's length and its unused attributes, or a length of two bytes. Compared with them, the check of a
+    record's length costs 50 ns. Longer batches take the general check.
+    """
+    leads = array("H", bytes(2 * (_START_BYTES + (1 << 13))))
+    for total in range(HEADER_BYTES + RECORD_BYTES_MIN, len(leads)):
+        one, two = total - HEADER_BYTES - 1, total - HEADER_BYTES - 2
+        leads[total] = int.from_bytes(encode_varint(one) + b"\0" if one < 64 else encode_varint(two), "big")
+    return leads
+
+
+# Errors with which Kafka does not report the log's start offset.
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+# What _START unpacks.
+_Fields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+# For a batch that ends a transaction: (is abort, coordinator epoch).
+_Marker = tuple[bool, int] | None
+# What a run appends: last offsets and positions of its batches, the entries of the two indexes, and the numbers of the
+# batches that are left out.
+_Run = tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]], list[int]]
+# What the log has after a run: end, size, bytes since the last index entry, largest timestamp and its offset.
+_Ends = tuple[int, int, int, int, int]
+_unpack_start = _START.unpack_from
+_pack_stamp = STAMP.pack_into
+_CHECKED: Final = slice(CRC_FROM, None)
+_LEADS: Final = _leads()
+_LEADS_END: Final = len(_LEADS)
+
+
+class _Undo:
+    """What a run changes before its write."""
+
+    __slots__ = ("aborted", "producers", "verifications")
+
+    def __init__(self) -> None:
+        self.producers: list[tuple[int, ProducerEntry | None]] = []  # As they were.
+        self.verifications: list[tuple[int, Verification]] = []  # That markers of the run have ended.
+        self.aborted: list[AbortedTransaction] = []  # Rows for the transaction index.
+
+
+class LogAppender:
+    """The part of a Log that writes records."""
+
+    __slots__ = ("_clock", "_is_epoch_begun", "_producers", "_snapshots", "_state")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._producers, self._snapshots, self._clock = state.producers, state.snapshots, state.clock
+        self._is_epoch_begun = False  # The leader epoch is known to have its entry.
+
+    def append(
+        self, batches: list[memoryview], origin: str = CLIENT, *, hidden_from: int | None = None
+    ) -> list[AppendResult]:
+        """Append batches, each the records of one partition of one Produce; one result per batch, in order.
+
+        The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
+        compressed again is replaced in the list. A batch that is refused does not hold back the others.
+        Batch number `hidden_from` and all behind it stay invisible until a sync has confirmed them.
+        """
+        if hidden_from is not None:
+            return self._append_hidden(batches, origin, hidden_from)
+        state, now_ms = self._state, self._clock.wall_ms()
+        results: list[AppendResult] = []
+        reason: str | None = None
+        try:
+            while state.offline_reason is None:
+                self._append_run(batches, origin, now_ms, results)
+                if len(results) == len(batches):
+                    return results
+        except StorageFailure as failure:
+            state.note_failure(failure)
+            reason = str(failure)
+        except FatalError:
+            raise
+        except Exception as error:
+            # The state of producers, indexes and ends may not match the file any more: only a recovery can repair
+            # that.
+            raise FatalError(
+                f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
+            ) from error
+        refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, reason or state.offline_reason)
+        return results + [refusal] * (len(batches) - len(results))
+
+    def _append_hidden(self, batches: list[memoryview], origin: str, hidden_from: int) -> list[AppendResult]:
+        """Append; then show what lies before the first of the hidden batches that was stored."""
+        state = self._state
+        state.hide(state.end_offset, INT64_MAX)
+        results = self.append(batches, origin)
+        state.unconfirmed.pop()
+        for result in results[hidden_from:]:
+            if not result.error_code and not result.is_duplicate:
+                state.unconfirmed.append((result.base_offset, state.end_offset))
+                break
+        state.confirm(state.recovery_point)
+        return results
+
+    def append_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        *,
+        is_commit: bool,
+        transaction_version: int,
+        is_hidden: bool = False,
+    ) -> AppendResult:
+        """End a producer's transaction in this partition, as its coordinator has decided.
+
+        A hidden marker, and the transaction's records for readers of what is committed, become visible when a sync
+        has confirmed the marker.
+        """
+        try:
+            self._producers.check_epoch(
+                producer_id, epoch, coordinator_epoch, transaction_version=transaction_version
+            )
+        except KafkaError as error:
+            return self._refused(error.code, error.message)
+        marker = encode_end_transaction(
+            ControlType.COMMIT if is_commit else ControlType.ABORT,
+            timestamp_ms=self._clock.wall_ms(),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+        )
+        state, first_open = self._state, self._producers.first_open_offset
+        (result,) = self.append([memoryview(marker)], COORDINATOR, hidden_from=0 if is_hidden else None)
+        if state.unconfirmed and first_open is not None and self._producers.first_open_offset != first_open:
+            state.undecided.append((result.last_offset + 1, first_open))
+        return result
+
+    def _append_run(
+        self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]
+    ) -> None:
+        """Append batches that have no result yet, until the segment must roll. Hot: a plain one calls no function."""
+        state = self._state
+        segment, start = state.active, len(results)
+        limits = state.limits or self._find_limits(segment, now_ms)
+        plain_bytes, segment_bytes, offset_max, roll_after, after_max_ms, interval, is_append_time = limits
+        if origin is not CLIENT:
+            plain_bytes = 0
+        newest = now_ms + after_max_ms
+        if newest > roll_after:
+            newest = roll_after
+        position, next_offset = segment.size, state.end_offset
+        index_after = position - segment.bytes_since_index + interval
+        largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
+        append_ms, leader_epoch, log_start = -1, state.leader_epoch, state.start_offset
+        run: _Run = [], [], [], [], []
+        lasts, positions, pairs, times, left_out = run
+        leads = _LEADS
+        undo: _Undo | None = None
+        marker: _Marker = None
+        # The first one of a segment goes alone, because the segment rolls by its timestamp.
+        views = batches[start:] if position else batches[start : start + 1]
+        for view in views:
+            total = len(view)
+            header = _unpack_start(view) if _START_BYTES <= total <= plain_bytes else _NOT_PLAIN
+            (
+                base, length, _, magic, crc, attributes, delta, first, timestamp, pid, _, sequence, count, lead
+            ) = header  # fmt: skip
+            last, end = next_offset + delta, position + total
+            try:
+                if not (
+                    not base and length == total - 12 and magic == 2 and timestamp <= newest and first <= newest
+                    and end <= segment_bytes and last <= offset_max
+                    and (pid < 0 or sequence >= 0) and crc32c(view[_CHECKED]) == crc
+                    and (
+                        # The batch is one record, whose length leads to the batch's end.
+                        (count == 1 and not attributes and not delta and total < _LEADS_END
+                            and lead == leads[total])
+                        # Any other batch: check_small raises KafkaError if it is malformed.
+                        or (attributes in {0, 1, 2, 3, 4} and count == delta + 1 > 0
+                            and check_small(attributes, view[HEADER_BYTES:], count))
+                    )
+                ):  # fmt: skip
+                    view, header, marker = self._examine(view, origin, now_ms)
+                    batches[len(results)] = view
+                    _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _, _ = header
+                    last, end = next_offset + delta, position + len(view)
+                    has_room = end <= segment_bytes and last <= offset_max and timestamp <= roll_after
+                    if not has_room and self._stored(header, origin) is None:
+                        break
+                known = self._stored(header, origin) if pid >= 0 else None
+            except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
+                known = self._refusal_of(error)
+            if known is not None:
+                left_out.append(len(results))
+                results.append(known)
+                continue
+            _pack_stamp(view, 0, next_offset, length, leader_epoch)
+            if is_append_time:
+                append_ms = timestamp = now_ms
+                stamp_append_time(view, now_ms)
+            if pid >= 0:
+                undo = self._remember(undo, header, marker, last, timestamp, now_ms)
+            if timestamp > largest:
+                largest, largest_offset = timestamp, last
+            if position > index_after:
+                pairs.append((last, position))
+                times.append((largest, largest_offset))
+                index_after = position + interval
+            lasts.append(last)
+            positions.append(position)
+            results.append(AppendResult(0, next_offset, last, append_ms, log_start))
+            next_offset, position = last + 1, end
+        if lasts:
+            ends = next_offset, position, position - index_after + interval, largest, largest_offset
+            self._finish_run(batches, run, ends, undo, results, start)
+        elif len(results) < start + len(views):
+            state.roll(next_offset, now_ms)
+
+    def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:
+        """What batches for the active segment are compared with: see LogState."""
+        if not self._is_epoch_begun:
+            self._begin_epoch()
+        if self._state.is_torn:
+            self._cut_back(segment)
+        state, config = self._state, self._state.config
+        roll_after, after_max_ms = self._roll_after(segment, now_ms), config.timestamp_after_max_ms
+        if config.is_append_time:  # The batch has this time then, whatever its client says.
+            roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
+        limits = (
+            config.plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
+            config.index_interval_bytes, config.is_append_time,
+        )  # fmt: skip
+        if not config.is_append_time and (segment.first_timestamp or 0) > 0:  # Else the clock has a say.
+            state.limits = limits
+        return limits
+
+    def _begin_epoch(self) -> None:
+        """Record that this leader epoch begins here, before its first batch is written."""
+        state = self._state
+        if state.epochs.latest != state.leader_epoch:
+            epochs = LeaderEpochs(state.epochs.entries())
+            epochs.assign(state.leader_epoch, state.end_offset)
+            checkpoints.write_leader_epochs(state.fs, state.directory, epochs.entries(), durable=False)
+            state.epochs = epochs  # Only now: if there was no room for the file, the next append tries again.
+        self._is_epoch_begun = True
+
+    def _roll_after(self, segment: LogSegment, now_ms: int) -> int:
+        """The timestamp beyond which a batch needs a new segment, as in Kafka.
+
+        segment.ms counts from the first batch's timestamp to the new batch's; by the clock only where
+        records have no timestamps.
+        """
+        first = segment.first_timestamp
+        if first is None and (first := segment.load_first_timestamp()) is None:
+            return INT64_MAX
+        config = self._state.config
+        wait_ms = config.roll_ms - self._jitter_ms(segment) if config.segment_jitter_ms else config.roll_ms
+        if segment.is_index_full(config.segment_index_bytes):
+            return _ROLL_NOW
+        if first >= 0:
+            return first + wait_ms
+        return _ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
+
+    def _jitter_ms(self, segment: LogSegment) -> int:
+        """How much earlier this segment rolls: random, so that logs created together do not all roll at once.
+
+        The random number is a hash of the segment's identity, so that it is the same after a restart.
+        """
+        state = self._state
+        most = max(1, min(state.config.segment_jitter_ms, state.config.roll_ms))
+        return crc32(b"%b/%d/%d" % (state.topic_id, state.partition, segment.base_offset)) % most
+
+    def _refusal_of(self, error: Exception) -> AppendResult:
+        """The result of a batch that was refused."""
+        if isinstance(error, KafkaError):
+            is_early = isinstance(error, NotOneBatch)
+            return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
+        state = self._state
+        state.on_surprise(f"checking a batch for {state.topic}-{state.partition}", error)
+        return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+
+    def _stored(self, header: _Fields, origin: str) -> AppendResult | None:
+        """The result for a batch that is in the log already; KafkaError if it is out of sequence."""
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
+        if producer_id < 0 or origin is COORDINATOR:
+            return None
+        last_sequence = (sequence + delta) & _SEQUENCE_MAX
+        if attributes & TRANSACTIONAL:
+            known = self._producers.admit_in_transaction(
+                producer_id,
+                epoch,
+                sequence,
+                last_sequence,
+                must_be_confirmed=self._state.config.verifies_transactions,
+            )
+        else:
+            known = self._producers.admit(producer_id, epoch, sequence, last_sequence, transactional=False)
+        if known is None:
+            return None
+        return AppendResult(0, first_offset(known), known[1], known[3], self._state.start_offset, None, True)
+
+    def _remember(
+        self, undo: _Undo | None, header: _Fields, marker: _Marker, last: int, timestamp: int, now_ms: int
+    ) -> _Undo:
+        """Update the producers' state for a batch of this run; return how to undo the run so far."""
+        undo = undo or _Undo()
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
+        producers = self._producers
+        undo.producers.append((producer_id, producers.get(producer_id)))
+        if not attributes & CONTROL:
+            last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
+            mark = (last_sequence, last, delta, timestamp)
+            transactional = attributes & TRANSACTIONAL != 0
+            producers.record(producer_id, epoch, mark, transactional=transactional, heard_ms=now_ms)
+        elif marker is not None:  # Other control batches end no transaction.
+            if producer_id in producers.verifying:
+                undo.verifications.append((producer_id, producers.verifying[producer_id]))
+            aborted = producers.record_marker(
+                producer_id, epoch, marker[1], offset=last, timestamp=now_ms, is_abort=marker[0]
+            )
+            if aborted is not None:
+                undo.aborted.append(aborted)
+        return undo
+
+    def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, _Fields, _Marker]:
+        """Check a batch that is not plain: (the batch as it is stored, its header in the shape of _START, its marker).
+
+        KafkaError if it is refused. After a roll this is called again with the batch as it is to be stored.
+        """
+        view, header = examine(view, self._state.config, origin=origin, now_ms=now_ms)
+        marker = read_marker(view, header.attributes)
+        if origin is COORDINATOR and header.producer_id >= 0:
+            self._producers.check_epoch(
+                header.producer_id, header.producer_epoch, None if marker is None else marker[1]
+            )
+        return view, (*header, 0), marker
+
+    def _finish_run(
+        self,
+        batches: list[memoryview],
+        run: _Run,
+        ends: _Ends,
+        undo: _Undo | None,
+        results: list[AppendResult],
+        start: int,
+    ) -> None:
+        """Write a run and make it visible; if the write fails, undo everything and refuse its batches."""
+        state = self._state
+        segment, snapshots, traffic = state.active, self._snapshots, state.traffic
+        lasts, positions, pairs, times, left_out = run
+        views = batches[start : len(results)]
+        if left_out:
+            views = [view for number, view in enumerate(views, start) if number not in left_out]
+        next_offset, size, since_index, largest, largest_offset = ends
+        try:
+            if size > segment.reserve_at:
+                segment.reserve(size, state.config.segment_bytes)
+            if undo is not None and undo.aborted:
+                # First: a marker whose row had no room would show what it has aborted.
+                self._index_aborted(segment, undo.aborted)
+            state.fs.write(segment.descriptor(), views, position=segment.size)
+        except StorageFailure as failure:
+            self._undo(failure, undo, results, start)
+            return
+        grown_bytes = size - segment.size
+        snapshots.bytes_since += grown_bytes
+        traffic.bytes_in += grown_bytes
+        traffic.records_in += next_offset - state.end_offset
+        if not segment.size:
+            segment.first_timestamp = largest
+        segment.size, segment.bytes_since_index = size, since_index
+        segment.max_timestamp, segment.max_timestamp_offset = largest, largest_offset
+        state.end_offset = next_offset
+        if not state.unconfirmed:
+            state.high_watermark = next_offset
+        state.tail.extend(lasts, positions)
+        if pairs:
+            segment.note_indexed(pairs, times)
+            state.limits = None  # The index may be full.
+        if undo is not None:
+            snapshots.batches_since += len(undo.producers)
+            if snapshots.batches_since >= SNAPSHOT_BATCHES:
+                self._producers.trim(PRODUCERS_MAX)
+                if snapshots.batches_since >= len(self._producers):
+                    state.take_snapshot()
+        if snapshots.bytes_since >= SNAPSHOT_BYTES:
+            state.take_snapshot()
+
+    def _undo(
+        self, failure: StorageFailure, undo: _Undo | None, results: list[AppendResult], start: int
+    ) -> None:
+        """A write failed: put back what was changed before it, and refuse its batches."""
+        state = self._state
+        for producer_id, entry in reversed(undo.producers if undo is not None else ()):
+            self._producers.restore(producer_id, entry)
+        for producer_id, verification in undo.verifications if undo is not None else ():
+            self._producers.verifying[producer_id] = verification
+        state.note_failure(failure)
+        if state.offline_reason is None:
+            # The next write may be shorter, and a piece of this one would stand behind it.
+            state.is_torn, state.limits = True, None
+            with suppress(
+                StorageFailure
+            ):  # After a shortage the next append does it, otherwise the log is offline.
+                self._cut_back(state.active)
+        refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+        # Duplicates are refused, too, since the original may be in this very run; clients retry them.
+        for number in range(start, len(results)):
+            if results[number].error_code == 0:
+                results[number] = refusal
+
+    def _index_aborted(self, segment: LogSegment, aborted: list[AbortedTransaction]) -> None:
+        state = self._state
+        for entry in aborted:
+            segment.txn_index.append(entry)
+        state.segments.note_aborts()
+        state.unsynced.note_file(segment.txn_index_path)
+        state.unsynced.note_directory(state.directory)
+
+    def _cut_back(self, segment: LogSegment) -> None:
+        """Cut off what a failed write left behind. After a failure other than a shortage the log goes offline."""
+        state = self._state
+        try:
+            segment.truncate(segment.size)
+            if segment.txn_index.exists:
+                segment.txn_index.truncate_to(state.end_offset)
+        except Shortage:
+            raise
+        except StorageFailure as failure:
+            state.note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
+            raise
+        state.is_torn = False
+
+    def _refused(
+        self,
+        code: ErrorCode,
+        message: str | None,
+        record_errors: RecordErrors = (),
+        *,
+        says_start: bool = True,
+    ) -> AppendResult:
+        start = self._state.start_offset if says_start and code not in _WITHOUT_LOG_START else NO_OFFSET
+        return AppendResult(int(code), NO_OFFSET, NO_OFFSET, -1, start, message, False, record_errors)

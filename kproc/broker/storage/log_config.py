@@ -1,0 +1,211 @@
+"""LogConfig: the settings of one log, from the broker's and the topic's. Frozen: a change makes a new object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Final, Protocol
+
+from kproc.broker.storage.format import INT32_MAX
+
+INT64_MAX: Final = 2**63 - 1
+APPEND_TIME: Final = "LogAppendTime"
+AS_PRODUCED: Final = "producer"
+FULL: Final = "full"
+
+
+class BrokerSettings(Protocol):
+    """The fields of kproc.broker.config.Config that logs take their defaults from."""
+
+    @property
+    def log_segment_bytes(self) -> int: ...
+    @property
+    def log_roll_ms(self) -> int: ...
+    @property
+    def log_roll_jitter_ms(self) -> int: ...
+    @property
+    def log_retention_ms(self) -> int: ...
+    @property
+    def log_retention_bytes(self) -> int: ...
+    @property
+    def log_index_interval_bytes(self) -> int: ...
+    @property
+    def log_index_size_max_bytes(self) -> int: ...
+    @property
+    def message_max_bytes(self) -> int: ...
+    @property
+    def log_message_timestamp_type(self) -> str: ...
+    @property
+    def log_message_timestamp_before_max_ms(self) -> int: ...
+    @property
+    def log_message_timestamp_after_max_ms(self) -> int: ...
+    @property
+    def log_flush_interval_messages(self) -> int: ...
+    @property
+    def log_flush_interval_ms(self) -> int: ...
+    @property
+    def log_segment_delete_delay_ms(self) -> int: ...
+    @property
+    def log_cleanup_policy(self) -> tuple[str, ...]: ...
+    @property
+    def log_cleaner_delete_retention_ms(self) -> int: ...
+    @property
+    def log_cleaner_min_compaction_lag_ms(self) -> int: ...
+    @property
+    def log_cleaner_max_compaction_lag_ms(self) -> int: ...
+    @property
+    def log_cleaner_min_cleanable_ratio(self) -> float: ...
+    @property
+    def compression_type(self) -> str: ...
+    @property
+    def compression_gzip_level(self) -> int: ...
+    @property
+    def compression_lz4_level(self) -> int: ...
+    @property
+    def compression_zstd_level(self) -> int: ...
+    @property
+    def producer_id_expiration_ms(self) -> int: ...
+    @property
+    def transaction_partition_verification_enable(self) -> bool: ...
+    @property
+    def kproc_validate_records(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """One log's settings. Names are Kafka's topic settings; defaults are Kafka's."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    retention_ms: int = 7 * 24 * 3600 * 1000  # -1: for ever
+    retention_bytes: int = -1  # -1: no limit
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 << 20
+    max_message_bytes: int = 1_048_588
+    timestamp_type: str = "CreateTime"
+    timestamp_before_max_ms: int = INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    file_delete_delay_ms: int = 60_000
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
+    min_cleanable_dirty_ratio: float = 0.5
+    compression_type: str = AS_PRODUCED  # or a codec: the broker compresses again
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    producer_id_expiration_ms: int = 86_400_000
+    # Whether batches of transactions are taken that come without a transactional id: only where nothing is served.
+    takes_transactions: bool = True
+    # Whether a transaction begins here only as its coordinator knows (KIP-890).
+    verifies_transactions: bool = False
+    # How deep the records of produced batches are checked: `lengths` or `full`.
+    validate_records: str = "lengths"
+    # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
+    # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
+    # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in
+    # Kafka.
+    is_append_time: bool = field(init=False, default=False)
+    looks_inside: bool = field(init=False, default=False)
+    plain_bytes: int = field(init=False, default=0)
+    roll_ms: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        assert 0 < self.segment_bytes <= INT32_MAX, self.segment_bytes  # positions are int32 in the index
+        looks_inside = (
+            self.is_compacting
+            or self.compression_type != AS_PRODUCED
+            or self.timestamp_before_max_ms != INT64_MAX
+            or self.validate_records == FULL
+        )
+        object.__setattr__(self, "is_append_time", self.timestamp_type == APPEND_TIME)
+        object.__setattr__(self, "looks_inside", looks_inside)
+        plain_bytes = 0 if looks_inside else min(self.max_message_bytes, self.segment_bytes)
+        object.__setattr__(self, "plain_bytes", plain_bytes)
+        roll_ms = min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacting else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether retention applies."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether the cleaner keeps only the newest record of each key."""
+        return "compact" in self.cleanup_policy
+
+    @classmethod
+    def of(cls, settings: BrokerSettings, overrides: Mapping[str, str] | None = None) -> LogConfig:
+        """The config of a topic: the broker's settings, and the topic's own where it has some.
+
+        `overrides` are a topic's configs as they are on the wire, validated when they were set; those that
+        are not a log's business are skipped.
+        """
+        config = cls(
+            takes_transactions=False,
+            verifies_transactions=settings.transaction_partition_verification_enable,
+            segment_bytes=settings.log_segment_bytes,
+            segment_ms=settings.log_roll_ms,
+            segment_jitter_ms=settings.log_roll_jitter_ms,
+            retention_ms=settings.log_retention_ms,
+            retention_bytes=settings.log_retention_bytes,
+            index_interval_bytes=settings.log_index_interval_bytes,
+            segment_index_bytes=settings.log_index_size_max_bytes,
+            max_message_bytes=settings.message_max_bytes,
+            timestamp_type=settings.log_message_timestamp_type,
+            timestamp_before_max_ms=settings.log_message_timestamp_before_max_ms,
+            timestamp_after_max_ms=settings.log_message_timestamp_after_max_ms,
+            flush_messages=settings.log_flush_interval_messages,
+            flush_ms=settings.log_flush_interval_ms,
+            file_delete_delay_ms=settings.log_segment_delete_delay_ms,
+            cleanup_policy=frozenset(settings.log_cleanup_policy),
+            delete_retention_ms=settings.log_cleaner_delete_retention_ms,
+            min_compaction_lag_ms=settings.log_cleaner_min_compaction_lag_ms,
+            max_compaction_lag_ms=settings.log_cleaner_max_compaction_lag_ms,
+            min_cleanable_dirty_ratio=settings.log_cleaner_min_cleanable_ratio,
+            compression_type=settings.compression_type,
+            compression_gzip_level=settings.compression_gzip_level,
+            compression_lz4_level=settings.compression_lz4_level,
+            compression_zstd_level=settings.compression_zstd_level,
+            producer_id_expiration_ms=settings.producer_id_expiration_ms,
+            validate_records=settings.kproc_validate_records,
+        )
+        return config.with_overrides(overrides) if overrides else config
+
+    def with_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
+        """This config with a topic's own settings (Kafka's names and text values) put over it."""
+        changes: dict[str, int | float | str | frozenset[str]] = {}
+        for name, text in overrides.items():
+            target = _FIELD_OF.get(name)
+            if target is None:
+                continue
+            if target == "cleanup_policy":
+                changes[target] = frozenset(policy.strip() for policy in text.split(",") if policy.strip())
+            elif target in ("timestamp_type", "compression_type"):
+                changes[target] = text
+            elif target == "min_cleanable_dirty_ratio":
+                changes[target] = float(text)
+            elif target == "verifies_transactions":
+                changes[target] = text == "true"
+            else:
+                changes[target] = int(text)
+        return replace(self, **changes)  # type: ignore[arg-type]  # each field gets the type of its branch
+
+
+# Topic setting -> field. Most are the field's name with dots.
+_FIELD_OF: Final[Mapping[str, str]] = {
+    **{
+        each.name.replace("_", "."): each.name
+        for each in fields(LogConfig)
+        if each.init and each.name != "validate_records"
+    },
+    "message.timestamp.type": "timestamp_type",
+    "message.timestamp.before.max.ms": "timestamp_before_max_ms",
+    "message.timestamp.after.max.ms": "timestamp_after_max_ms",
+    "transaction.partition.verification.enable": "verifies_transactions",
+}

@@ -1,0 +1,247 @@
+"""Reads a partition's files for `kproc dump-log`: their content, and whether they are consistent. Never writes.
+
+It works on directories of a running broker, a stopped one, or Apache Kafka. Files are read as they are now: at the end
+of a running broker's log there may be an incomplete batch, which is told apart from damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kproc.broker.storage.batch_scan import (
+    BadBatch,
+    describe_old_format,
+    find_good_batch,
+    find_old_format,
+    walk_headers,
+)
+from kproc.broker.storage.format import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_ENTRY,
+    SNAPSHOT_SUFFIX,
+    TIME_ENTRY,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment_file_name,
+)
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.producer_state import decode_snapshot
+from kproc.broker.storage.txn_index import read_aborted
+from kproc.common.errors import Corrupt, KafkaError
+from kproc.wire.batch_header import CRC_FROM
+from kproc.wire.checksum import crc32c
+from kproc.wire.compression import Compression
+from kproc.wire.record_batch import BatchHeader, ControlType, control_type, walk_batch
+
+
+class Batch(NamedTuple):
+    """One batch of a .log file, and the bytes of it."""
+
+    position: int
+    header: BatchHeader
+    content: bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the CRC-32C in the header is that of the bytes."""
+        return bool(crc32c(memoryview(self.content)[CRC_FROM:]) == self.header.crc)
+
+
+class Problem(NamedTuple):
+    """An error in a file. A torn tail is an incomplete batch that a crash, or a broker writing now, left."""
+
+    path: Path
+    what: str
+    is_torn_tail: bool = False
+
+
+def segment_bases(fs: Fs, directory: Path) -> list[int]:
+    """Base offsets of the segments of a partition's directory, in order."""
+    found = (parse_segment_file_name(name, LOG_SUFFIX) for name in fs.list_directory(directory))
+    return sorted(base for base in found if base is not None)
+
+
+def read_batches(fs: Fs, path: Path) -> Iterator[Batch]:
+    """The batches of a .log file; ends with BadBatch where no whole batch begins."""
+    descriptor = fs.open(path, writable=False)
+    try:
+        end = fs.facts(descriptor).st_size
+        for position, header in walk_headers(fs, descriptor, 0, end):
+            named = BatchHeader(*header)
+            yield Batch(position, named, fs.read(descriptor, named.total_bytes, position=position))
+    finally:
+        fs.close(descriptor)
+
+
+def describe_batch(batch: Batch) -> dict[str, Any]:
+    """A batch's header as plain values, in DumpLogSegments' order."""
+    header = batch.header
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.record_count,
+        "position": batch.position,
+        "bytes": header.total_bytes,
+        "codec": _codec_name(header.codec),
+        "max_timestamp": header.max_timestamp,
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "leader_epoch": header.partition_leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "kind": _kind(batch),
+        "crc": header.crc,
+        "is_valid": batch.is_whole,
+    }
+
+
+def _kind(batch: Batch) -> str:
+    """What a batch is in a transaction: `txn` a part of it, `commit` or `abort` its end; other batches are `data`."""
+    if not batch.header.is_control:
+        return "txn" if batch.header.is_transactional else "data"
+    try:
+        record = next(walk_batch(batch.content), None)
+        return ControlType(control_type(record)).name.lower() if record is not None else "control"
+    except (KafkaError, ValueError):
+        return "control"
+
+
+def _codec_name(codec: int) -> str:
+    return Compression(codec).name.lower() if codec in list(Compression) else f"codec {codec}"
+
+
+def describe_index(fs: Fs, path: Path) -> list[dict[str, Any]]:
+    """The entries of an .index, .timeindex, .txnindex or .snapshot file; Corrupt where it cannot be read."""
+    content = fs.read_file(path) or b""
+    suffix = path.suffix
+    base = parse_segment_file_name(path.name, suffix) or 0
+    if suffix == INDEX_SUFFIX:
+        whole = content[: len(content) - len(content) % OFFSET_ENTRY.size]
+        pairs = _without_padding(list(OFFSET_ENTRY.iter_unpack(whole)))
+        return [{"offset": base + offset, "position": position} for offset, position in pairs]
+    if suffix == TIME_INDEX_SUFFIX:
+        whole = content[: len(content) - len(content) % TIME_ENTRY.size]
+        pairs = _without_padding(list(TIME_ENTRY.iter_unpack(whole)))
+        return [{"timestamp": timestamp, "offset": base + offset} for timestamp, offset in pairs]
+    if suffix == TXN_INDEX_SUFFIX:
+        return [entry._asdict() for entry in read_aborted(fs, path)]
+    assert suffix == SNAPSHOT_SUFFIX, suffix
+    return [
+        {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "last_timestamp": entry.last_timestamp,
+            "open_transaction_offset": entry.open_txn_offset,
+            "batches": [batch[:3] for batch in entry.batches],
+        }
+        for entry in decode_snapshot(content)
+    ]
+
+
+def _without_padding(pairs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Kafka maps the active segment's indexes at their full size: what follows the entries is zeros."""
+    while pairs and pairs[-1] == (0, 0):
+        pairs.pop()
+    return pairs
+
+
+def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
+    """(batches, records, problems) of a partition's directory: every CRC, record, offset and index entry."""
+    problems: list[Problem] = []
+    batches = records = 0
+    next_offset = 0
+    bases = segment_bases(fs, directory)
+    for base in bases:
+        is_last = base == bases[-1]
+        path = directory / f"{base:020d}{LOG_SUFFIX}"
+        if base < next_offset:
+            problems.append(Problem(path, f"begins at {base}, the segment before it ends at {next_offset}"))
+        ends: dict[int, int] = {}  # Position of each batch, and its last offset: what an index may say.
+        expected = base
+        batch_epochs = {0}
+        try:
+            for batch in read_batches(fs, path):
+                batches += 1
+                batch_epochs.add(batch.header.partition_leader_epoch)
+                problems += _check_batch(path, batch, expected)
+                records += batch.header.record_count
+                expected = batch.header.last_offset + 1
+                ends[batch.position] = batch.header.last_offset
+        except BadBatch as error:
+            magic = _old_format(fs, path, error.position)
+            if magic is not None:
+                problems.append(Problem(path, describe_old_format(path, magic)))
+                continue
+            is_torn = is_last and not _has_good_batch(fs, path, error.position, expected, batch_epochs)
+            problems.append(Problem(path, str(error), is_torn_tail=is_torn))
+        next_offset = max(next_offset, expected)
+        problems += _check_indexes(fs, directory, base, ends)
+    return batches, records, problems
+
+
+def _old_format(fs: Fs, path: Path, position: int) -> int | None:
+    descriptor = fs.open(path, writable=False)
+    try:
+        return find_old_format(fs, descriptor, position, fs.facts(descriptor).st_size)
+    finally:
+        fs.close(descriptor)
+
+
+def _has_good_batch(fs: Fs, path: Path, start: int, next_offset: int, epochs: set[int]) -> bool:
+    descriptor = fs.open(path, writable=False)
+    try:
+        end = fs.facts(descriptor).st_size
+        found = find_good_batch(
+            fs, descriptor, start, end, next_offset=next_offset, epochs=tuple(sorted(epochs))
+        )
+    finally:
+        fs.close(descriptor)
+    return found is not None
+
+
+def _check_batch(path: Path, batch: Batch, expected: int) -> list[Problem]:
+    at = f"batch at position {batch.position} (offset {batch.header.base_offset})"
+    if not batch.is_whole:
+        return [Problem(path, f"{at}: its CRC-32C does not match")]
+    if batch.header.base_offset < expected:
+        return [Problem(path, f"{at}: the one before it ends at {expected - 1}")]
+    try:
+        # One by one: a batch of some kB may hold millions of records.
+        for record in walk_batch(batch.content):
+            if batch.header.is_control:
+                control_type(record)
+    except KafkaError as error:
+        return [Problem(path, f"{at}: {error}")]
+    return []
+
+
+def _check_indexes(fs: Fs, directory: Path, base: int, ends: dict[int, int]) -> list[Problem]:
+    """Check that every index entry matches the .log file."""
+    problems: list[Problem] = []
+    last_offset = max(ends.values(), default=base)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        path = directory / f"{base:020d}{suffix}"
+        if not fs.exists(path):
+            continue
+        try:
+            entries = describe_index(fs, path)
+        except Corrupt as error:
+            problems.append(Problem(path, str(error)))
+            continue
+        if suffix == INDEX_SUFFIX:
+            wrong = [entry for entry in entries if ends.get(entry["position"]) != entry["offset"]]
+        elif suffix == TIME_INDEX_SUFFIX:
+            stamps = [entry["timestamp"] for entry in entries]
+            wrong = [entry for entry in entries if not base <= entry["offset"] <= last_offset]
+            if stamps != sorted(stamps):
+                problems.append(Problem(path, "its timestamps do not grow"))
+        else:
+            continue
+        problems += [Problem(path, f"no batch fits the entry {entry}") for entry in wrong]
+    return problems

@@ -1,0 +1,106 @@
+"""What an opening of a log finds in its directory: its own topic's files or another's, and how much of them holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.catalog import describe_topic_id
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.storage.recovery import Loaded, TrustedEnd, load
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_files import holds_records, holds_synced_records
+from kproc.common.errors import Corrupt
+
+
+class OtherTopic(Corrupt):
+    """The directory holds records that are not known to be the topic's: they have another topic id, or none."""
+
+    def __init__(self, message: str, topic_id: bytes | None) -> None:
+        super().__init__(message)
+        self.topic_id = topic_id
+
+
+def check_topic(
+    fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool, recovery_point: int
+) -> None:
+    """Raise OtherTopic for files that are not known to be of this topic, by the topic id that was found.
+
+    A power loss takes partition.metadata only if no sync of the records has ever succeeded. Raise Corrupt if one has:
+    then the file was damaged or removed, and the records are the topic's.
+    """
+    if found == topic_id or (found is None and (is_trusted or not holds_records(fs, directory))):
+        return
+    if found is None and (recovery_point or holds_synced_records(fs, directory)):
+        raise Corrupt(
+            f"{directory / checkpoints.PARTITION_METADATA_FILE} is missing or damaged, though records beside it were "
+            f"synced; restore it (topic_id: {checkpoints.uuid_text(topic_id)}) and restart the broker"
+        )
+    raise OtherTopic(
+        f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}",
+        found,
+    )
+
+
+class EndsBelowStart(Corrupt):
+    """The log ends below its start: a power loss took records that a DeleteRecords had deleted already."""
+
+
+def confirmed_end(recovery_point: int, trusted: TrustedEnd | None) -> int:
+    """Return the offset that the log reached for certain: synced, or published by an owner that died."""
+    return recovery_point if trusted is None else max(recovery_point, trusted.end_offset)
+
+
+def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, start_offset: int) -> None:
+    """Raise Corrupt if the log ends below what is confirmed: files were removed, or cut, outside the broker.
+
+    `end_offset` is None if the directory or its segments are missing. Below the log's start nothing is missed: a
+    deletion of all segments can reach the disk before the new segment's name does.
+    """
+    if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
+        return
+    found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
+    raise Corrupt(
+        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or cut; restore "
+        "them and restart the broker, or delete the topic"
+    )
+
+
+def load_from(
+    fs: Fs,
+    directory: Path,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    recovery_point: int,
+    start_offset: int,
+    clean: bool,
+    trusted: TrustedEnd | None,
+) -> Loaded | None:
+    """Load what the directory holds; None if it holds no segment. Raises EndsBelowStart, Corrupt, StorageFailure."""
+    loaded = load(
+        fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
+    )
+    end_offset = None if loaded is None else loaded.end_offset
+    try:
+        confirmed = confirmed_end(recovery_point, trusted)
+        check_not_lost(directory, end_offset, confirmed=confirmed, start_offset=start_offset)
+        if end_offset is not None and end_offset < start_offset:
+            raise EndsBelowStart(
+                f"the log ends at offset {end_offset}, but a DeleteRecords has moved its start to {start_offset}"
+            )
+    except Corrupt:
+        for segment in loaded.segments if loaded is not None else ():
+            segment.close()
+        raise
+    return loaded
+
+
+def begin(fs: Fs, directory: Path, start_offset: int, *, now_ms: int) -> Loaded:
+    """An empty log that begins at an offset."""
+    segments = [LogSegment.create(fs, directory, start_offset, now_ms=now_ms)]
+    producers = ProducerTable(start_offset)
+    return Loaded(segments, LeaderEpochs(), producers, snapshots=[], end_offset=start_offset, rebuilt=[])

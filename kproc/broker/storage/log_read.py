@@ -1,0 +1,222 @@
+"""LogReader: finds the file ranges of offsets, timestamps and epochs; it reads no records. See log.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.storage.format import NO_TIMESTAMP, AbortedTransaction
+from kproc.broker.storage.log_state import LogState
+from kproc.broker.storage.results import ReadResult, RecordPosition
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.file_range import FileRange
+
+# A read goes on in the next segment, or small segments would starve large fetches. Sixteen sendfile calls cost nothing
+# beside the bytes that they send; more ranges would bring no gain.
+READ_RANGES_MAX: Final = 16
+
+
+def _to_the_end(look: Callable[[TimestampSearch], RecordPosition | None]) -> RecordPosition | None:
+    search = TimestampSearch()
+    while True:
+        with suppress(SearchPaused):
+            return look(search)
+
+
+class LogReader:
+    """The part of a Log that finds records."""
+
+    __slots__ = ("_segments", "_state", "_tail")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._segments, self._tail = state.segments, state.tail
+
+    def read(
+        self, offset: int, max_bytes: int, *, minimum_one: bool = True, committed: bool = False
+    ) -> ReadResult:
+        """Up to `max_bytes` from an offset on, as file ranges; OFFSET_OUT_OF_RANGE outside the log.
+
+        The ranges end at the high watermark, with `committed` at the last stable offset. `minimum_one` gives the
+        first batch whole even if it is larger.
+        """
+        state = self._state
+        stable, high_watermark = state.last_stable_offset, state.high_watermark
+        bound = stable if committed else high_watermark
+        ranges, size = self._read_ranges(offset, max_bytes, minimum_one, bound)
+        return ReadResult(ranges, size, high_watermark, stable, state.start_offset)
+
+    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
+        """Read up to the log's end, for the owner's own use: also records that no sync has confirmed.
+
+        The last batch may be cut short.
+        """
+        fs, end_offset = self._state.fs, self._state.end_offset
+        ranges, _ = self._read_ranges(offset, max_bytes, minimum_one=True, bound=end_offset)
+        parts: list[bytes] = []
+        for part in ranges:
+            descriptor = fs.open(Path(os.fsdecode(part.path)), writable=False)
+            try:
+                parts.append(fs.read(descriptor, part.length, position=part.position))
+            finally:
+                fs.close(descriptor)
+        return b"".join(parts)
+
+    def _read_ranges(
+        self, offset: int, max_bytes: int, minimum_one: bool, bound: int
+    ) -> tuple[list[FileRange], int]:
+        """(ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
+        state = self._state
+        if not state.start_offset <= offset <= state.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in {state.start_offset}..{state.end_offset}",
+            )
+        if offset >= bound:
+            return [], 0
+        active = state.active
+        if offset >= self._tail.floor_offset:
+            segment, number = active, len(self._segments) - 1
+            position, first_bytes = self._tail.locate(offset, segment.size)
+        else:
+            number, segment, position, first_bytes = self._locate(offset)
+        if first_bytes > max_bytes:
+            if not minimum_one:
+                return [], 0
+            max_bytes = first_bytes
+        stop = None if bound >= state.end_offset else self._locate_bound(bound)
+        ranges: list[FileRange] = []
+        taken = 0
+        while len(ranges) < READ_RANGES_MAX:
+            end = segment.size if stop is None or stop[0] != number else stop[1]
+            length = min(end - position, max_bytes - taken)
+            if length > 0:
+                ranges.append(segment.range(position, length))
+                taken += length
+            if segment is active or taken >= max_bytes or (stop is not None and number >= stop[0]):
+                break
+            number += 1
+            following = self._segments.get(number)
+            assert following is not None, number
+            segment, position = following, 0
+        return ranges, taken
+
+    def _locate_bound(self, offset: int) -> tuple[int, int]:
+        """(segment number, position) of the batch with an offset, where a read ends."""
+        if offset >= self._tail.floor_offset:
+            return len(self._segments) - 1, self._tail.locate(offset, self._state.active.size)[0]
+        number, _, position, _ = self._locate(offset)
+        return number, position
+
+    def _locate(self, offset: int) -> tuple[int, LogSegment, int, int]:
+        """(segment number, segment, position, bytes) of the first batch that ends at or after an offset."""
+        number = self._segments.number_of(offset)
+        while (segment := self._segments.get(number)) is not None:
+            found = self._segments.warm(segment).locate(offset)
+            if found is not None:
+                return number, segment, *found
+            number += 1
+        raise Corrupt(f"{self._state.directory}: offset {offset} is in no segment")
+
+    def offset_for_timestamp(
+        self, timestamp: int, search: TimestampSearch | None = None
+    ) -> RecordPosition | None:
+        """The first record with this timestamp or a later one, or None.
+
+        With a `search` it may raise SearchPaused: call it again later with the same `search`. Without one it blocks.
+        """
+        if search is None:
+            return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
+        search.begin()
+        for segment in self._segments.all():
+            if segment.max_timestamp >= timestamp:
+                found = self._segments.warm(segment).find_timestamp(
+                    timestamp, from_offset=self._state.start_offset, search=search
+                )
+                if found is not None:
+                    return RecordPosition(*found)
+        return None
+
+    def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
+        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without records.
+
+        If no record has a timestamp this is the first record, as in Kafka.
+
+        `search` as for offset_for_timestamp.
+        """
+        if search is None:
+            return _to_the_end(self.max_timestamp)
+        search.begin()
+        start = self._state.start_offset
+        best: tuple[int, LogSegment] | None = None
+        for segment in self._segments.all():
+            timestamp = segment.max_timestamp
+            if segment.base_offset < start:  # Of the first one, the largest may have been deleted.
+                timestamp = self._segments.warm(segment).max_timestamp_from(start, search)
+            if timestamp >= 0 and (best is None or timestamp > best[0]):
+                best = timestamp, segment
+        if best is None:
+            return self._first_record(search)
+        found = self._segments.warm(best[1]).find_timestamp(best[0], from_offset=start, search=search)
+        return None if found is None else RecordPosition(*found)
+
+    def _first_record(self, search: TimestampSearch) -> RecordPosition | None:
+        for segment in self._segments.all():
+            if segment.size:
+                found = self._segments.warm(segment).find_timestamp(
+                    NO_TIMESTAMP, from_offset=self._state.start_offset, search=search
+                )
+                if found is not None:
+                    return RecordPosition(*found)
+        return None
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
+        state = self._state
+        if epoch == state.leader_epoch:
+            return epoch, state.end_offset  # The present epoch has no entry before its first batch.
+        if state.epochs.latest < epoch < state.leader_epoch:
+            return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
+        return state.epochs.end_offset_for(epoch, log_end=state.end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that wrote an offset, or -1."""
+        state = self._state
+        return state.leader_epoch if offset >= state.end_offset else state.epochs.epoch_of(offset)
+
+    def aborted_in(self, offset: int, found: ReadResult) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader must skip in what `read` with `committed` found at an offset."""
+        aborting = self._segments.with_aborts(offset) if found.ranges else []
+        if (
+            not aborting or aborting[-1].txn_index.last_marker < offset
+        ):  # As a rule, of a reader that keeps up.
+            return []
+        return self.aborted_transactions(offset, min(self._bound_of(offset, found), found.last_stable_offset))
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a read_committed fetch of this range must be told about."""
+        found: list[AbortedTransaction] = []
+        for segment in self._segments.with_aborts(fetch_offset):
+            overlapping, is_all = segment.txn_index.overlapping(fetch_offset, upper_bound)
+            found += overlapping
+            if is_all:
+                break
+        return found
+
+    def _bound_of(self, offset: int, found: ReadResult) -> int:
+        """An offset that is in no batch of what was read, nor before one: as in Kafka the next that an index knows."""
+        last = found.ranges[-1]
+        number = self._segments.number_of(offset)
+        while (segment := self._segments.get(number)) is not None and segment.path_bytes != last.path:
+            number += 1
+        assert segment is not None, last
+        bound = self._segments.warm(segment).index.offset_at(last.position + last.length)
+        if bound is not None:
+            return bound
+        following = self._segments.get(number + 1)
+        return self._state.end_offset if following is None else following.base_offset

@@ -1,0 +1,95 @@
+"""LogRetention: moves a log's start: by retention, and by DeleteRecords. See log.py."""
+
+from __future__ import annotations
+
+import logging
+
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Shortage
+from kproc.broker.storage.log_state import LogState
+from kproc.broker.storage.retention import SegmentFacts, below_start, victims
+from kproc.common.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+class LogRetention:
+    """The part of a Log that deletes its oldest segments."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
+        """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
+        state = self._state
+        facts = state.segment_facts()
+        reason, count = victims(facts, state.config, now_ms=now_ms, start_offset=state.start_offset)
+        return reason, facts[:count]
+
+    def enforce_retention(self, now_ms: int) -> int:
+        """Delete what retention_victims() names; returns how many segments."""
+        reason, doomed = self.retention_victims(now_ms)
+        return self.delete_segments_before(doomed[-1].next_offset, reason) if doomed else 0
+
+    def delete_segments_before(self, offset: int, reason: str) -> int:
+        """Delete the segments that end at or before an offset, and the high watermark; returns how many.
+
+        The files are renamed to .deleted now and unlinked by unlink_due() after file.delete.delay.ms, so
+        that whoever sends from them can finish.
+        """
+        state = self._state
+        now_ms = state.clock.wall_ms()
+        count = below_start(state.segment_facts(), start_offset=min(offset, state.high_watermark))
+        if not count:
+            return 0
+        with state.done_or_offline("a deletion of segments"):
+            if count == len(state.segments):
+                try:
+                    state.roll(state.end_offset, now_ms)
+                except Shortage:
+                    count -= 1  # A full disk must not prevent the deletion of the others.
+            gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
+            state.unsynced.forget(gone)
+            state.snapshots.forget_before(state.segments.first_base)
+            self._move_start(max(state.start_offset, state.segments.first_base))
+        logger.info(
+            "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
+            state.topic, state.partition, len(gone), state.segments.first_base, reason,
+        )  # fmt: skip
+        return len(gone)
+
+    def advance_start(self, offset: int) -> int:
+        """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start.
+
+        The caller writes the new start to log-start-offset-checkpoint: one file for all logs of a directory.
+        """
+        state = self._state
+        if offset > state.high_watermark or offset < 0:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is above the high watermark {state.high_watermark}",
+            )
+        if offset > state.start_offset:
+            with state.done_or_offline("a move of the log's start"):
+                self._move_start(offset)
+            self.delete_segments_before(offset, "log start offset")
+        return state.start_offset
+
+    def _move_start(self, offset: int) -> None:
+        state = self._state
+        state.start_offset = offset
+        if state.epochs.truncate_to(offset):
+            self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        """Write the epochs that remain after a deletion.
+
+        A file with old epochs does no harm: entries below the log's start are ignored when it is read.
+        """
+        state = self._state
+        try:
+            checkpoints.write_leader_epochs(state.fs, state.directory, state.epochs.entries(), durable=False)
+        except Shortage as failure:
+            logger.warning("leader_epochs=not_written directory=%s reason=%s", state.directory, failure)

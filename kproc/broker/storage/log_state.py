@@ -1,0 +1,208 @@
+"""LogState: what a log is at this moment: its files, its ends, its producers, and the changes that several parts make.
+
+The parts of a Log share it; none of them knows another, and it knows none of them. See log.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.log_traffic import LogTraffic
+from kproc.broker.storage.producer_snapshots import ProducerSnapshots
+from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segments import SegmentList
+from kproc.broker.storage.tail_cache import TailCache
+from kproc.broker.storage.unsynced_files import UnsyncedFiles
+from kproc.common.clock import Clock
+from kproc.common.errors import FatalError
+from kproc.wire.file_range import FileRange
+
+logger = logging.getLogger(__name__)
+
+# Size of a plain batch, of the segment; its last offset; the timestamp after which it rolls; how much later than now a
+# timestamp may be; bytes between index entries; whether the broker's clock dates the records.
+AppendLimits = tuple[int, int, int, int, int, int, bool]
+
+
+def _log_surprise(what: str, error: Exception) -> None:
+    logger.error("%s failed", what, exc_info=error)
+
+
+class LogState:
+    """The fields of a log, and the methods that change several of them together."""
+
+    __slots__ = (
+        "active", "can_reopen", "clock", "config", "directory", "end_offset", "epochs", "fs", "high_watermark",
+        "is_torn", "leader_epoch", "limits", "offline_reason", "on_surprise", "partition", "producers",
+        "recovery_point", "segments", "snapshots", "start_offset", "tail", "topic", "topic_id", "traffic",
+        "unconfirmed", "undecided", "unsynced",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        directory: Path,
+        config: LogConfig,
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        clock: Clock,
+        fs: Fs,
+        segments: list[LogSegment],
+        epochs: LeaderEpochs,
+        producers: ProducerTable,
+        end_offset: int,
+        start_offset: int,
+    ) -> None:
+        # Called for a batch whose check failed unexpectedly; the Handler counts these.
+        self.on_surprise: Callable[[str, Exception], None] = _log_surprise
+        # Counts this log only, until the Handler that opened it sets its topic's counters.
+        self.traffic = LogTraffic()
+        self.directory = directory
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        # Clients read records below it: up to the first one of `unconfirmed`, or to the log's end.
+        self.high_watermark = end_offset
+        # (first, end) of records that wait for a sync, oldest first, one for each append that had such records.
+        self.unconfirmed: deque[tuple[int, int]] = deque()
+        # (end of a marker that waits for a sync, last stable offset before it), oldest first.
+        self.undecided: deque[tuple[int, int]] = deque()
+        self.recovery_point = 0
+        self.config = config  # The settings in force: Log.reconfigure() changes them.
+        # What LogAppender compares batches with. None: to be found anew, as config, segment or its indexes changed.
+        self.limits: AppendLimits | None = None
+        self.clock = clock
+        self.fs = fs
+        self.segments = SegmentList(fs, segments)
+        self.active = segments[-1]  # The segment that is appended to.
+        self.tail = TailCache(end_offset)
+        self.epochs = epochs
+        self.producers = producers
+        self.snapshots = ProducerSnapshots()
+        self.unsynced = UnsyncedFiles()
+        self.offline_reason: str | None = None  # If set, appends are refused until the log is opened anew.
+        # It is offline only because a shortage interrupted a change of its files: opening it anew completes that.
+        self.can_reopen = False
+        # A failed write may have left bytes behind the end: they must be cut off before the next write.
+        self.is_torn = False
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether appends are refused until the log is opened anew."""
+        return self.offline_reason is not None
+
+    @property
+    def active_base(self) -> int:
+        """The base offset of the segment that is appended to."""
+        return self.active.base_offset
+
+    @property
+    def active_bytes(self) -> int:
+        """The size of the active segment: the byte position of the log's end."""
+        return self.active.size
+
+    @property
+    def active_range(self) -> FileRange:
+        """The whole active segment: its path and inode for the published row."""
+        return self.active.range(0, self.active.size)
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all segments."""
+        return self.segments.size_bytes()
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments there are."""
+        return len(self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest transaction without a visible marker, or the high watermark."""
+        first_open, stable = self.producers.first_open_offset, self.high_watermark
+        if self.undecided:
+            first_open = self.undecided[0][1]
+        return stable if first_open is None else min(max(first_open, self.start_offset), stable)
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        """Base, next offset, size and largest timestamp of each segment."""
+        return self.segments.facts(self.end_offset)
+
+    # -- failures ------------------------------------------------------------------------------------------
+
+    def note_failure(self, failure: StorageFailure) -> None:
+        """After a failure other than a shortage, which passes, the disk's content is unknown: go offline."""
+        if not isinstance(failure, Shortage) and self.offline_reason is None:
+            self.offline_reason = str(failure)
+            logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
+
+    @contextmanager
+    def done_or_offline(self, what: str) -> Iterator[None]:
+        """Run a change of the log's files. If the disk fails half way, the log goes offline, and its next opening
+        reads the files; after a shortage its owner opens it again at the next touch. After any other exception the
+        role must end, so that a successor reads them."""
+        try:
+            yield
+        except StorageFailure as failure:
+            self.note_failure(StorageFailure(f"{what} was interrupted: {failure}"))
+            self.can_reopen = isinstance(failure, Shortage)
+            raise
+        except Exception as error:
+            raise FatalError(f"{what} of {self.topic}-{self.partition} ended half way: {error!r}") from error
+
+    # -- visibility ----------------------------------------------------------------------------------------
+
+    def hide(self, first: int, end: int) -> None:
+        """Hide these records, the last of the log, until a sync has confirmed them."""
+        self.unconfirmed.append((first, end))
+        self.high_watermark = self.unconfirmed[0][0]
+
+    def confirm(self, synced: int) -> None:
+        """Show what a sync up to this offset has confirmed, and what lies behind it and waits for no sync."""
+        unconfirmed = self.unconfirmed
+        while unconfirmed and unconfirmed[0][1] <= synced:
+            unconfirmed.popleft()
+        if (
+            unconfirmed and unconfirmed[0][0] < synced
+        ):  # A sync may end within an append that rolled segments.
+            unconfirmed[0] = synced, unconfirmed[0][1]
+        self.high_watermark = unconfirmed[0][0] if unconfirmed else self.end_offset
+        while self.undecided and self.undecided[0][0] <= self.high_watermark:
+            self.undecided.popleft()
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def roll(self, base_offset: int, now_ms: int) -> None:
+        """Seal the active segment and begin a new one; if that fails, the old one stays active."""
+        old, self.limits = self.active, None
+        old.seal()
+        old.give_back()
+        new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
+        self.segments.add(new)
+        self.active = new
+        self.tail.reset(base_offset)
+        self.unsynced.segments.append(old)
+        self.unsynced.note_directory(self.directory)
+        self.segments.warm(old)
+        self.take_snapshot()
+
+    def take_snapshot(self) -> None:
+        """Write a snapshot of the producers at the log's end. If that fails, the log goes on without it."""
+        self.producers.end_offset = self.end_offset
+        self.snapshots.take(self.fs, self.directory, self.producers, self.segments)

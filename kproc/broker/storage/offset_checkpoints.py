@@ -1,0 +1,146 @@
+"""Offset checkpoints: one offset for each partition of the data directory, with the id of its topic.
+
+Kafka's three files name partitions by topic: recovery-point-offset-checkpoint, log-start-offset-checkpoint and
+cleaner-offset-checkpoint. A topic can be deleted and created again, so a name does not say whose offset it is. The
+broker therefore keeps a file of its own beside each of them, called `<Kafka's name>.by-id`, and acts on that file only.
+Kafka's files are still written: for Kafka, for an older kproc, and for people.
+
+    1                                      version
+    2                                      number of lines
+    <topic id> <partition> <offset>
+    <topic id> <partition> <offset>
+    8d4f0a31                               CRC-32 of everything above
+
+Rules for the reader:
+
+- An offset counts only for the topic id beside it. File times do not matter.
+- A file that is missing, damaged or of another version counts as empty. An unknown recovery point costs a longer
+  check, an unknown cleaner offset a longer compaction.
+- An unknown log start would bring deleted records back. So an entry of Kafka's file counts, too, if the partition's
+  own files confirm it: partition.metadata has the topic's id, and the leader epochs begin at that offset or later. A
+  DeleteRecords cuts the epochs there. This is the way from a data directory of an older kproc, which has no ids.
+
+The cleaner is the only writer. Handlers read the files when they start.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.fs import Fs, replace_file
+from kproc.common.errors import Corrupt
+
+logger = logging.getLogger(__name__)
+
+BY_ID_SUFFIX: Final = ".by-id"
+_VERSION: Final = "1"
+
+PartitionId = tuple[bytes, int]
+"""Topic id and partition index."""
+
+
+@dataclass
+class OffsetCheckpoint:
+    """One of Kafka's checkpoint files, and the file with topic ids beside it."""
+
+    by_id: dict[PartitionId, int] = field(default_factory=dict)
+    # Kafka's file. Its entries are hints: see `confirms_log_start`.
+    by_name: dict[tuple[str, int], int] = field(default_factory=dict)
+    has_ids: bool = False  # Whether the file with ids exists. Apache Kafka and an older kproc have none.
+
+
+def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> OffsetCheckpoint:
+    """Read both files. A damaged one is logged and counts as empty. Raises StorageFailure."""
+    path = data_directory / file_name
+    found = OffsetCheckpoint()
+    content = fs.read_file(by_id_path(path))
+    found.has_ids = content is not None
+    try:
+        if content is not None:
+            found.by_id = _decode(content, by_id_path(path))
+    except Corrupt as problem:
+        logger.warning("checkpoint=ignored %s", problem)
+    try:
+        found.by_name = checkpoints.read_offsets(fs, path)
+    except Corrupt as problem:
+        logger.warning("checkpoint=ignored %s", problem)
+    return found
+
+
+def write_offset_checkpoint(
+    fs: Fs,
+    data_directory: Path,
+    file_name: str,
+    offsets: Mapping[PartitionId, int],
+    names: Mapping[bytes, str],
+    unconfirmed: Mapping[tuple[str, int], int] = MappingProxyType({}),
+) -> None:
+    """Replace both files, the one with ids first. `names` has the name of every topic id in `offsets`.
+
+    `unconfirmed` has entries of Kafka's file that nobody could check yet. They stay in that file.
+    """
+    path = data_directory / file_name
+    replace_file(fs, by_id_path(path), _encode(offsets))
+    named = {(names[topic_id], index): at for (topic_id, index), at in offsets.items()}
+    for entry, at in unconfirmed.items():
+        named[entry] = max(at, named.get(entry, 0))
+    checkpoints.write_offsets(fs, path, named)
+
+
+def by_id_path(path: Path) -> Path:
+    """Return the path of the file with ids beside a checkpoint file of Kafka."""
+    return path.with_name(path.name + BY_ID_SUFFIX)
+
+
+def confirms_log_start(fs: Fs, directory: Path, topic_id: bytes, offset: int) -> bool:
+    """Return True if a partition's own files show that its log begins at `offset` or later.
+
+    `directory` may not exist, or may belong to a former topic of the same name. Raises StorageFailure.
+    """
+    try:
+        if checkpoints.read_partition_metadata(fs, directory) != topic_id:
+            return False
+        epochs = checkpoints.read_leader_epochs(fs, directory)
+    except Corrupt:
+        return False
+    return epochs is not None and len(epochs) > 0 and epochs[0][1] >= offset
+
+
+def _encode(offsets: Mapping[PartitionId, int]) -> bytes:
+    lines = [
+        f"{checkpoints.uuid_text(topic_id)} {index} {at}" for (topic_id, index), at in sorted(offsets.items())
+    ]
+    body = _join((_VERSION, str(len(lines)), *lines))
+    return body + _checksum(body)
+
+
+def _decode(content: bytes, path: Path) -> dict[PartitionId, int]:
+    body = content[: content.rfind(b"\n", 0, -1) + 1]
+    if content != body + _checksum(body):
+        raise Corrupt(f"{path}: the checksum does not match")
+    offsets: dict[PartitionId, int] = {}
+    try:
+        version, count, *lines = body.decode("ascii").splitlines()
+        if version != _VERSION or int(count) != len(lines):
+            raise Corrupt(f"{path}: version {version!r} with {count!r} lines is not known")
+        for line in lines:
+            topic_id, index, at = line.split(" ")
+            offsets[checkpoints.parse_uuid_text(topic_id), int(index)] = int(at)
+    except ValueError as error:
+        raise Corrupt(f"{path}: not a checkpoint: {error}") from error
+    return offsets
+
+
+def _join(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode("ascii")
+
+
+def _checksum(body: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(body)

@@ -1,0 +1,183 @@
+"""ProducerReplay: rebuilds a log's producers when it is opened, from the newest good snapshot and
+the batches behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kproc.broker.storage.batch_scan import walk_headers
+from kproc.broker.storage.format import SNAPSHOT_SUFFIX, segment_file_name
+from kproc.broker.storage.fs import Fs
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.producer_state import BATCHES_KEPT, BatchMark, ProducerTable, decode_snapshot
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.validate import read_marker
+from kproc.common.errors import Corrupt
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BATCH_LENGTH,
+    LAST_OFFSET_DELTA,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
+
+logger = logging.getLogger(__name__)
+
+# How far before a snapshot batches are looked for, in index entries: 64 KiB, or more where batches are larger; 1 MiB
+# where that shows too few of a producer that wrote within delivery.timeout.ms, as clients have it by default.
+_RECALLED_ENTRIES: Final = (16, 256)
+_DELIVERY_TIMEOUT_MS: Final = 120_000
+
+Marks = dict[tuple[int, int], list[BatchMark]]  # By producer id and epoch, the oldest first.
+
+
+def _mark_of(header: Header) -> BatchMark:
+    """What the producer's state stores about a batch."""
+    first, delta = header[BASE_SEQUENCE], header[LAST_OFFSET_DELTA]
+    last = (first + delta) & 0x7FFFFFFF if first >= 0 else -1
+    return last, last_offset_of(header), delta, header[MAX_TIMESTAMP]
+
+
+def _is_enough(marks: Sequence[BatchMark]) -> bool:
+    """Whether a client that sends some of them again finds them all: as many as are kept, or back to its first."""
+    return len(marks) >= BATCHES_KEPT or bool(marks and marks[0][0] == marks[0][2])
+
+
+class ProducerReplay:
+    """Of one log, once. `first_transactional`: the first offset scanned that is in a transaction, if there is one."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        directory: Path,
+        config: LogConfig,
+        segments: list[LogSegment],
+        first_transactional: int | None,
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        self._first_transactional = first_transactional
+
+    def load(
+        self, snapshots: list[int], end_offset: int, now_ms: int, *, known_none: int = 0
+    ) -> ProducerTable:
+        """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`.
+
+        Where transactions were scanned, one from before them: replaying their markers fills the .txnindex. Below
+        `known_none` the dead owner knew no producer.
+        """
+        table = ProducerTable(self._segments[0].base_offset)
+        usable = end_offset if self._first_transactional is None else self._first_transactional
+        for offset in reversed(snapshots.copy()):
+            path = self._directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
+            try:
+                if offset > end_offset:
+                    raise Corrupt(f"it is of offset {offset}, the log ends at {end_offset}")
+                if offset > usable:
+                    continue
+                table.load(decode_snapshot(self._fs.read_file(path) or b""))
+            except Corrupt as problem:
+                logger.warning("snapshot=dropped path=%s reason=%s", path, problem)
+                self._fs.unlink(path)
+                snapshots.remove(offset)
+                continue
+            table.end_offset = offset
+            self._recall(table, now_ms)
+            break
+        if known_none > table.end_offset:
+            table = ProducerTable(known_none)
+        table.expire(now_ms, self._config.producer_id_expiration_ms)
+        for segment, position, header in self._headers_from(table.end_offset):
+            # When it was last written to is no earlier than when any of its batches came.
+            self._replay(table, segment, position, header, segment.created_ms)
+        table.end_offset = end_offset
+        return table
+
+    def _recall(self, table: ProducerTable, now_ms: int) -> None:
+        """Find the batches before each producer's newest one, which a snapshot does not have, but which a client may
+        still retry. They are searched in the log near the snapshot, and further back for producers of which too few
+        are found and which may still wait for an answer.
+        """
+        if not len(table):
+            return
+        marks: Marks = {}
+        for entries in _RECALLED_ENTRIES:
+            marks = self._marks_before(table.end_offset, entries)
+            recent = (each for each in table.entries() if now_ms - each.last_timestamp < _DELIVERY_TIMEOUT_MS)
+            if all(_is_enough(marks.get((each.producer_id, each.epoch), ())) for each in recent):
+                break
+        for entry in table.entries():
+            for newest in entry.batches:
+                found = marks.get((entry.producer_id, entry.epoch), ())
+                earlier = [mark for mark in found if mark[1] < newest[1]]
+                batches = (*earlier[1 - BATCHES_KEPT :], newest)
+                table.restore(entry.producer_id, msgspec.structs.replace(entry, batches=batches))
+
+    def _marks_before(self, offset: int, entries: int) -> Marks:
+        """Of the batches before an offset, from about so many index entries back on, over segments."""
+        headers: list[Header] = []
+        for segment in reversed([each for each in self._segments if each.base_offset < offset]):
+            headers[:0] = segment.headers_before(offset, entries)
+            if segment is not self._segments[-1]:
+                segment.close()
+            entries -= segment.index.count + 1  # The bytes behind its last entry count as one more interval.
+            if entries <= 0:
+                break
+        marks: Marks = {}
+        for header in headers:
+            if header[BASE_SEQUENCE] >= 0 and not header[ATTRIBUTES] & CONTROL:
+                marks.setdefault((header[PRODUCER_ID], header[PRODUCER_EPOCH]), []).append(_mark_of(header))
+        return marks
+
+    def _headers_from(self, offset: int) -> Iterator[tuple[LogSegment, int, Header]]:
+        for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+            if following is not None and following.base_offset <= offset:
+                continue
+            # Most logs have no snapshot: from their first batch on.
+            found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
+            if found is not None:
+                for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):
+                    yield segment, position, header
+            if following is not None:
+                segment.close()
+
+    def _replay(
+        self, table: ProducerTable, segment: LogSegment, position: int, header: Header, heard_ms: int
+    ) -> None:
+        """Apply one batch of the log to the producers."""
+        producer_id, epoch, attributes = header[PRODUCER_ID], header[PRODUCER_EPOCH], header[ATTRIBUTES]
+        if producer_id < 0:
+            return
+        last_offset = last_offset_of(header)
+        if not attributes & CONTROL:
+            table.record(
+                producer_id,
+                epoch,
+                _mark_of(header),
+                transactional=bool(attributes & TRANSACTIONAL),
+                heard_ms=heard_ms,
+            )
+            return
+        length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+        content = self._fs.read(segment.descriptor(), length, position=position)
+        marker = read_marker(memoryview(content), attributes)
+        if marker is None:
+            return
+        aborted = table.record_marker(
+            producer_id, epoch, marker[1], offset=last_offset, timestamp=heard_ms, is_abort=marker[0]
+        )
+        if aborted is not None:
+            segment.txn_index.complete(aborted)

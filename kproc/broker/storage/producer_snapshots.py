@@ -1,0 +1,56 @@
+"""ProducerSnapshots: the snapshots of a log's producers on the disk, and how much was appended since the last one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from kproc.broker.storage.format import SNAPSHOT_SUFFIX, segment_file_name
+from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
+from kproc.broker.storage.producer_state import ProducerTable, encode_snapshot
+from kproc.broker.storage.segments import SegmentList
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerSnapshots:
+    """Owned by one LogState. The appender counts bytes and batches, and decides when a snapshot is due."""
+
+    __slots__ = ("batches_since", "bytes_since", "offsets")
+
+    def __init__(self, offsets: Iterable[int] = (), bytes_since: int = 0) -> None:
+        self.offsets = list(offsets)  # Those of the files that there are.
+        self.bytes_since = bytes_since
+        self.batches_since = 0
+
+    def take(self, fs: Fs, directory: Path, producers: ProducerTable, segments: SegmentList) -> None:
+        """Write a snapshot of the producers at the log's end. If that fails, the log goes on without it."""
+        offset = producers.end_offset
+        self.bytes_since = self.batches_since = 0
+        if offset in self.offsets:
+            return
+        path = directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
+        try:
+            replace_file(fs, path, encode_snapshot(producers.entries()), durable=False)
+        except StorageFailure as failure:
+            logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
+            return
+        self.offsets.append(offset)
+        # Snapshots at the base of a segment stay with it; of the others only the newest is needed.
+        keep = {*segments.bases(), offset}
+        for stale in [held for held in self.offsets if held not in keep]:
+            try:
+                fs.unlink(directory / segment_file_name(stale, SNAPSHOT_SUFFIX))
+            except StorageFailure as failure:  # The next snapshot removes it.
+                logger.warning("snapshot=kept directory=%s offset=%d reason=%s", directory, stale, failure)
+                continue
+            self.offsets.remove(stale)
+
+    def forget_before(self, offset: int) -> None:
+        """Those below went with their segments."""
+        self.offsets = [held for held in self.offsets if held >= offset]
+
+    def forget(self, offsets: Collection[int]) -> None:
+        """These went with their segments."""
+        self.offsets = [held for held in self.offsets if held not in offsets]

@@ -1,0 +1,415 @@
+"""ProducerTable: what a partition remembers of idempotent and transactional producers. No I/O, no clock.
+
+The rules are Kafka's (ProducerAppendInfo and ProducerStateManager, 4.x):
+
+- the first batch of a producer that is not known is taken whatever its sequence: its state may have expired;
+- within an epoch the next sequence follows the last one, and wraps from 2^31 - 1 to 0; a gap is
+  OUT_OF_ORDER_SEQUENCE_NUMBER;
+- a batch equal (epoch, first and last sequence) to one of the last five is a duplicate: it is answered with
+  the offsets of the original and not appended. Five is how many requests a client may have in flight;
+- a new epoch starts at sequence 0; an older one is INVALID_PRODUCER_EPOCH;
+- a producer that was idle for producer.id.expiration.ms is forgotten, unless it has a transaction open;
+- the first batch of a transaction is taken when the transaction's coordinator has confirmed that the partition is in it
+  (KIP-890). Until then the producer has a Verification here. It ends with that batch, with a marker, and when it is as
+  old as a forgotten producer: so an answer of the coordinator that comes after the marker begins no new transaction.
+
+Entries are immutable and replaced as a whole, so an append that fails on the disk puts the old ones back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from kproc.broker.storage.format import (
+    SNAPSHOT_CRC_FROM,
+    SNAPSHOT_ENTRY,
+    SNAPSHOT_HEAD,
+    SNAPSHOT_VERSION,
+    AbortedTransaction,
+)
+from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.checksum import crc32c
+
+# A client can make up producer ids. With more in one partition, those that were idle for longest are dropped: such a
+# producer may send a batch twice when it comes back.
+PRODUCERS_MAX: Final = 10_000
+BATCHES_KEPT: Final = 5
+SEQUENCE_MAX: Final = 2**31 - 1
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+EPOCH_MAX: Final = 2**15 - 1
+
+_EPOCH_PER_TRANSACTION: Final = 2  # transaction.version from which on a transaction has an epoch of its own.
+
+# (last sequence, last offset, last offset - first offset, largest timestamp) of one appended batch.
+BatchMark = tuple[int, int, int, int]
+
+
+class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One producer's state; the newest batch is last."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int = -1
+    last_timestamp: int = -1
+    open_txn_offset: int = NO_OFFSET
+    batches: tuple[BatchMark, ...] = ()
+
+
+def first_offset(mark: BatchMark) -> int:
+    """The offset of a remembered batch's first record."""
+    return mark[1] - mark[2]
+
+
+class Verification:
+    """A producer's question whether its transaction has this partition: Kafka's VerificationGuard and its entry.
+
+    Later tries of the same transaction share it, with the lowest sequence of them all: a batch behind one that failed
+    and is sent again must not get into the log before it.
+    """
+
+    __slots__ = ("epoch", "is_confirmed", "lowest_sequence", "owns_epoch", "since_ms")
+
+    def __init__(self, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        # Whether each transaction of this producer has an epoch of its own. Then none begins amid the sequences.
+        self.owns_epoch = owns_epoch
+        self.since_ms = now_ms
+        self.is_confirmed = False  # Only while what waited for the answer is appended.
+
+    def is_ended_by(self, epoch: int) -> bool:
+        """Whether a marker with this epoch may be that of the transaction that was asked for.
+
+        It has raised the epoch, where each transaction has one: what has ours comes from the transaction before, whose
+        end the coordinator waited for before it answered.
+        """
+        return epoch > self.epoch or not self.owns_epoch
+
+    def tried_again(self, epoch: int, sequence: int, *, owns_epoch: bool) -> None:
+        """Another batch asks the same."""
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch, self.lowest_sequence, self.owns_epoch = epoch, sequence, owns_epoch
+
+
+class ProducerTable:
+    """All producers of one partition. Owned by one Log."""
+
+    __slots__ = ("_entries", "_open", "end_offset", "first_open_offset", "verifying")
+
+    def __init__(self, end_offset: int = 0) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
+        self.verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
+        # The smallest first offset of an open transaction, or None: what the last stable offset follows.
+        self.first_open_offset: int | None = None
+        # State is that of everything before this offset.
+        self.end_offset = end_offset
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """A producer's entry, or None."""
+        return self._entries.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        """All entries, in the order in which the producers appeared."""
+        return list(self._entries.values())
+
+    def admit(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, *, transactional: bool
+    ) -> BatchMark | None:
+        """Check a client's batch before it is appended: None, the mark of its duplicate, or KafkaError."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return None
+        if epoch == entry.epoch:
+            last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
+            if first_sequence != (last + 1) & SEQUENCE_MAX:
+                mark = _duplicate(entry, first_sequence, last_sequence)
+                if mark is not None:
+                    return mark
+                if epoch == NO_EPOCH:  # As in Kafka such a producer numbers as it likes.
+                    return None
+                raise KafkaError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",
+                )
+        elif epoch < entry.epoch:
+            raise _too_old(entry, epoch)
+        elif first_sequence != 0 and entry.epoch != NO_EPOCH:
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} starts epoch {epoch} at sequence {first_sequence}, not 0",
+            )
+        if entry.open_txn_offset >= 0 and not transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open and sent outside of it",
+            )
+        return None
+
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has a transaction open here that it began with this epoch."""
+        return producer_id in self._open and self._entries[producer_id].epoch == epoch
+
+    def admit_in_transaction(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        *,
+        must_be_confirmed: bool,
+    ) -> BatchMark | None:
+        """The same for a batch of a transaction, which only goes on here, or begins as its coordinator knows."""
+        if not self.in_transaction(producer_id, epoch):
+            entry = self._entries.get(producer_id)
+            if entry is not None and epoch == entry.epoch:
+                mark = _duplicate(entry, first_sequence, last_sequence)
+                if mark is not None:
+                    return mark
+            # Before all else: INVALID_TXN_STATE is fatal for a producer that only has to begin anew.
+            if entry is not None and epoch < entry.epoch:
+                raise _too_old(entry, epoch)
+            verification = self.verifying.get(producer_id)
+            if must_be_confirmed and (verification is None or not verification.is_confirmed):
+                raise KafkaError(
+                    ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has no transaction open here"
+                )
+            if verification is not None:
+                _check_first(entry, verification, first_sequence)
+        return self.admit(producer_id, epoch, first_sequence, last_sequence, transactional=True)
+
+    def late_transactions(self, heard_before_ms: int) -> list[ProducerEntry]:
+        """Producers with a transaction open that were not heard of since then."""
+        entries = map(self._entries.__getitem__, self._open)
+        return [entry for entry in entries if entry.last_timestamp < heard_before_ms]
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int
+    ) -> Verification:
+        """A batch with this first sequence waits for the coordinator of its transaction."""
+        found = self.verifying.get(producer_id)
+        if found is None:
+            if len(self.verifying) >= PRODUCERS_MAX:
+                del self.verifying[next(iter(self.verifying))]
+            found = Verification(epoch, sequence, owns_epoch=owns_epoch, now_ms=now_ms)
+            self.verifying[producer_id] = found
+        else:
+            found.tried_again(epoch, sequence, owns_epoch=owns_epoch)
+        return found
+
+    def is_verifying(self, producer_id: int, verification: Verification) -> bool:
+        """Whether the transaction that was asked for has neither begun nor ended here since."""
+        return self.verifying.get(producer_id) is verification
+
+    def end_verification(self, producer_id: int) -> None:
+        """The transaction has begun here."""
+        self.verifying.pop(producer_id, None)
+
+    def record(
+        self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool, heard_ms: int
+    ) -> None:
+        """Remember a batch that is appended (or replayed: nothing is checked here).
+
+        `heard_ms` is when the broker got it. Kafka counts idle time from the records' timestamps, and so
+        forgets a producer that sends old records while it sends.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = ProducerEntry(producer_id, epoch)
+        batches = (*entry.batches[1 - BATCHES_KEPT :], mark) if epoch == entry.epoch else (mark,)
+        open_offset = entry.open_txn_offset
+        if transactional and open_offset < 0:
+            open_offset = mark[1] - mark[2]
+            self._open[producer_id] = open_offset
+            self._find_first_open()
+        self._entries[producer_id] = ProducerEntry(
+            producer_id, epoch, entry.coordinator_epoch, heard_ms, open_offset, batches
+        )
+
+    def check_epoch(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int | None = None,
+        *,
+        transaction_version: int = 0,
+    ) -> None:
+        """Refuse what the broker itself writes for an older producer, or (a marker) an older coordinator.
+
+        From transaction version 2 on each marker raises the epoch, as far as there are any: one with the epoch of the
+        open transaction comes from the transaction before it (KIP-1228). With none open it is only sent twice.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        is_late = (
+            transaction_version >= _EPOCH_PER_TRANSACTION
+            and epoch == entry.epoch != EPOCH_MAX
+            and producer_id in self._open
+        )
+        if is_late or epoch < entry.epoch:
+            raise _too_old(entry, epoch)
+        if coordinator_epoch is not None and coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {entry.coordinator_epoch}",
+            )
+
+    def record_marker(
+        self,
+        producer_id: int,
+        epoch: int,
+        coordinator_epoch: int,
+        *,
+        offset: int,
+        timestamp: int,
+        is_abort: bool,
+    ) -> AbortedTransaction | None:
+        """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
+        entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
+        started = entry.open_txn_offset
+        verification = self.verifying.get(producer_id)
+        if verification is not None and verification.is_ended_by(epoch):
+            del self.verifying[producer_id]
+        batches = entry.batches if epoch == entry.epoch else ()
+        self._entries[producer_id] = ProducerEntry(
+            producer_id, epoch, coordinator_epoch, timestamp, NO_OFFSET, batches
+        )
+        if self._open.pop(producer_id, None) is None:
+            return None
+        self._find_first_open()
+        if not is_abort:
+            return None
+        stable = offset + 1 if self.first_open_offset is None else self.first_open_offset
+        return AbortedTransaction(producer_id, started, offset, stable)
+
+    def restore(self, producer_id: int, entry: ProducerEntry | None) -> None:
+        """Put a producer's earlier entry back (None: it was not known) after an append that failed."""
+        self._open.pop(producer_id, None)
+        if entry is None:
+            self._entries.pop(producer_id, None)
+        else:
+            self._put(entry)
+        self._find_first_open()
+
+    def expire(self, now_ms: int, idle_ms: int) -> int:
+        """Forget producers that were idle that long; returns how many."""
+        idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
+        for entry in idle:
+            del self._entries[entry.producer_id]
+        for producer_id, verification in list(self.verifying.items()):
+            if now_ms - verification.since_ms >= idle_ms:
+                del self.verifying[producer_id]
+        return len(idle)
+
+    def trim(self, count_max: int) -> None:
+        """Drop the producers that were idle for longest, down to three quarters of `count_max`, if there are more.
+
+        A producer with an open transaction stays.
+        """
+        if len(self._entries) <= count_max:
+            return
+        idle = [entry for entry in self._entries.values() if entry.open_txn_offset < 0]
+        idle.sort(key=lambda entry: entry.last_timestamp)
+        for entry in idle[: len(self._entries) - count_max * 3 // 4]:
+            del self._entries[entry.producer_id]
+
+    def load(self, entries: Iterable[ProducerEntry]) -> None:
+        """Take over entries that a snapshot or another owner held."""
+        for entry in entries:
+            self._put(entry)
+        self._find_first_open()
+
+    def _put(self, entry: ProducerEntry) -> None:
+        self._entries[entry.producer_id] = entry
+        if entry.open_txn_offset >= 0:
+            self._open[entry.producer_id] = entry.open_txn_offset
+
+    def _find_first_open(self) -> None:
+        self.first_open_offset = min(self._open.values()) if self._open else None
+
+    def export(self) -> list[Any]:
+        """Everything, all five batches of each producer included, as plain lists, for a partition's transfer."""
+        exported: list[Any] = msgspec.to_builtins(self.entries())
+        return exported
+
+    @staticmethod
+    def from_export(exported: list[Any], end_offset: int) -> ProducerTable:
+        """The table that `export` described."""
+        table = ProducerTable(end_offset)
+        table.load(msgspec.convert(exported, list[ProducerEntry]))
+        return table
+
+
+def _duplicate(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> BatchMark | None:
+    """The remembered batch with these sequences."""
+    delta = (last_sequence - first_sequence) & SEQUENCE_MAX
+    for mark in entry.batches:
+        if mark[0] == last_sequence and mark[2] == delta:
+            return mark
+    return None
+
+
+def _too_old(entry: ProducerEntry, epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {entry.producer_id} has epoch {epoch}, the last seen is {entry.epoch}",
+    )
+
+
+def _check_first(entry: ProducerEntry | None, verification: Verification, sequence: int) -> None:
+    """Whether a transaction's first batch here may have this sequence."""
+    is_unknown = entry is None or not entry.batches
+    if sequence > verification.lowest_sequence or (sequence and verification.owns_epoch and is_unknown):
+        expected = 0 if verification.owns_epoch and is_unknown else verification.lowest_sequence
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"a transaction begins with sequence {sequence}, not {expected}",
+        )
+
+
+def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
+    return entry.open_txn_offset < 0 and now_ms - entry.last_timestamp >= idle_ms
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """A .snapshot file (see format.py). As in Kafka it keeps only the last batch of each producer."""
+    rows = []
+    for entry in entries:
+        sequence, offset, delta, _ = entry.batches[-1] if entry.batches else (NO_SEQUENCE, NO_OFFSET, 0, 0)
+        rows.append(
+            SNAPSHOT_ENTRY.pack(
+                entry.producer_id, entry.epoch, sequence, offset, delta,
+                entry.last_timestamp, entry.coordinator_epoch, entry.open_txn_offset,
+            )
+        )  # fmt: skip
+    body = SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, 0, len(rows))[SNAPSHOT_CRC_FROM:] + b"".join(rows)
+    return SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body), len(rows))[:SNAPSHOT_CRC_FROM] + body
+
+
+def decode_snapshot(content: bytes) -> list[ProducerEntry]:
+    """The entries of a .snapshot file; Corrupt when it is not a whole, undamaged one."""
+    if len(content) < SNAPSHOT_HEAD.size:
+        raise Corrupt(f"a producer snapshot of {len(content)} bytes is cut")
+    version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
+    if version != SNAPSHOT_VERSION:
+        raise Corrupt(f"a producer snapshot of version {version} is not known")
+    if crc32c(content[SNAPSHOT_CRC_FROM:]) != crc:
+        raise Corrupt("the producer snapshot's CRC does not match")
+    rows = content[SNAPSHOT_HEAD.size :]
+    if count * SNAPSHOT_ENTRY.size != len(rows):
+        raise Corrupt(f"a producer snapshot of {count} entries has {len(rows)} bytes of them")
+    entries = []
+    for row in SNAPSHOT_ENTRY.iter_unpack(rows):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, open_offset = row
+        batches = ((sequence, offset, delta, timestamp),) if offset >= 0 else ()
+        entries.append(ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp, open_offset, batches))
+    return entries

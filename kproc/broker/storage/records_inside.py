@@ -1,0 +1,179 @@
+"""Checks the records inside a produced batch, and compresses the batch with its topic's codec.
+
+This is done only for logs that need it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
+timestamps, those whose compression.type is a codec, and all logs with kproc.validate.records=full. It costs the Handler
+about as much as the producer's own work. Of the batches of all other logs only lengths are checked (record_check.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from kproc.broker.storage.log_config import LogConfig
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.compression import (
+    INFLATED_BYTES_FREE,
+    Compression,
+    InflatesTooMuch,
+    compress,
+    decompress,
+    inflation_limit,
+)
+from kproc.wire.primitives import INT64_MAX, INT64_MIN
+from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
+from kproc.wire.record_check import Expected, scan_records
+from kproc.wire.records import walk_records
+
+_CODECS: Final = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+
+
+# In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
+# keep the Handler busy for 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
+RECORDS_INSIDE_MAX: Final = 200_000
+# What a batch may become, in batches of max.message.bytes: decompressing 32 MiB holds the Handler up for 50 ms.
+_INFLATED_BATCHES: Final = 32
+# Most bad records that are listed; a client knows that the others of the batch are refused with them.
+BAD_RECORDS_NAMED_MAX: Final = 10_000
+# Records of a misdated batch that are read to name the bad ones. Its header is reason enough to refuse it.
+_MISDATED_READ_MAX: Final = 10_000
+
+
+def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
+    """Raise KafkaError for a batch whose header has a timestamp too far in the future.
+
+    Names the bad records if the batch is uncompressed and not too long. A compressed one is not decompressed: 4 kB can
+    become 32 MiB, only to be refused.
+    """
+    if header.codec == Compression.NONE and header.record_count <= _MISDATED_READ_MAX:
+        raw = bytes(view[HEADER_BYTES:])
+        _check_records(raw, header, config, now_ms, check_offsets=False)
+    raise _refusal_of([], 0, is_misdated=True)
+
+
+def look_inside(
+    view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """Return the batch as it is to be stored, and its header. KafkaError: this log does not accept a record."""
+    if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
+        refuse_misdated(view, header, config, now_ms)
+    raw = _inflate(view, header, config)
+    largest = scan_records(raw, header.record_count, _expected(header, config, now_ms))
+    if largest is None:  # Read the records again to name the bad ones.
+        largest = _check_records(raw, header, config, now_ms)
+    codec = _CODECS.get(config.compression_type, header.codec)
+    if codec == header.codec:
+        if largest != header.max_timestamp and not config.is_append_time:
+            header = stamp_max_timestamp(view, header, largest)
+        return view, header
+    payload = compress(codec, raw, level=_level(codec, config))
+    batch = rebuild(header, payload, codec=codec, max_timestamp=largest)
+    return memoryview(batch[0]), batch[1]
+
+
+def _expected(header: BatchHeader, config: LogConfig, now_ms: int) -> Expected:
+    """Return the conditions that a batch's records must meet in this log."""
+    earliest, latest = INT64_MIN, INT64_MAX
+    if not config.is_append_time:
+        earliest = now_ms - config.timestamp_before_max_ms
+        latest = min(INT64_MAX, now_ms + config.timestamp_after_max_ms)
+    return Expected(header.base_timestamp, earliest, latest, config.is_compacting)
+
+
+def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
+    if header.record_count > RECORDS_INSIDE_MAX:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch has {header.record_count} records; topics whose records are checked one by one accept "
+            f"{RECORDS_INSIDE_MAX} in a batch",
+        )
+    payload = view[HEADER_BYTES:]
+    limit_bytes = min(
+        inflation_limit(len(payload)), max(INFLATED_BYTES_FREE, _INFLATED_BATCHES * config.max_message_bytes)
+    )
+    try:
+        return decompress(header.codec, payload, limit_bytes)
+    except InflatesTooMuch as error:
+        # With this code a producer splits its batch. CORRUPT_MESSAGE would have it send the same batch again.
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, error.message) from error
+
+
+def _level(codec: Compression | int, config: LogConfig) -> int | None:
+    """The topic's level for a codec; None where it has none, or leaves it to the codec."""
+    levels = {
+        Compression.GZIP: config.compression_gzip_level,
+        Compression.LZ4: config.compression_lz4_level,
+        Compression.ZSTD: config.compression_zstd_level,
+    }
+    level = levels.get(Compression(codec))
+    return None if codec == Compression.GZIP and level == -1 else level
+
+
+def _check_records(
+    raw: bytes, header: BatchHeader, config: LogConfig, now_ms: int, *, check_offsets: bool = True
+) -> int:
+    """Check every record, as Kafka's LogValidator: all bad ones are listed, and nothing of the batch is stored.
+
+    Offsets must be consecutive from 0, as the header's count and last delta promise; Kafka would renumber such a
+    batch. Returns the largest timestamp.
+    """
+    bad: list[tuple[int, str]] = []
+    count = 0
+    is_misdated = False
+    check_times, needs_keys, largest = not config.is_append_time, config.is_compacting, INT64_MIN
+    records = walk_records(raw, header.record_count, header.base_timestamp, header.base_offset)
+    for number, record in enumerate(records):
+        if check_offsets and record.offset != number:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"record {number} of the batch has the offset delta {record.offset}"
+            )
+        timestamp = record.timestamp_ms
+        if timestamp > largest:
+            largest = timestamp
+        if needs_keys and record.key is None:
+            why: str | None = "Compacted topic cannot accept message without key."
+        else:
+            why = _misdated(timestamp, number, config, now_ms) if check_times else None
+            is_misdated |= why is not None
+        if why is not None:
+            count += 1
+            if count <= BAD_RECORDS_NAMED_MAX:
+                bad.append((number, why))
+    if bad:
+        raise _refusal_of(bad, count, is_misdated=is_misdated)
+    return largest
+
+
+def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> str | None:
+    """Why message.timestamp.before.max.ms and .after.max.ms (KIP-937) forbid a record's timestamp, or None.
+
+    As in Kafka, the default of 2^63 - 1 ms is a bound, too: no earlier timestamp fits into a long.
+    """
+    if timestamp == NO_TIMESTAMP:
+        return None
+    earliest, latest = now_ms - config.timestamp_before_max_ms, now_ms + config.timestamp_after_max_ms
+    if earliest <= timestamp <= latest:
+        return None
+    return (
+        f"Timestamp {timestamp} of message with offset {number} is out of range. "
+        f"The timestamp should be within [{earliest}, {latest}]"
+    )
+
+
+def _refusal_of(bad: list[tuple[int, str]], count: int, *, is_misdated: bool) -> KafkaError:
+    """The error for a batch with these bad records, in Kafka's words."""
+    if is_misdated:
+        message = "One or more records have been rejected due to invalid timestamp"
+        return KafkaError(ErrorCode.INVALID_TIMESTAMP, message, tuple(bad))
+    shown = ", ".join(f"record {number}: {why}" for number, why in bad[:3])
+    message = (
+        f"One or more records have been rejected due to {count} record errors in total, "
+        f"and only showing the first three errors at most: {shown}"
+    )
+    return KafkaError(ErrorCode.INVALID_RECORD, message, tuple(bad))

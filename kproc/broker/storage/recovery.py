@@ -1,0 +1,473 @@
+"""Loads a partition's directory: decides how much of it is believed, what is scanned, what is cut off.
+
+There are three cases, by what is known about the end of the last owner:
+
+- clean     the marker file says that logs were closed and synced. Nothing is checked; the headers behind the
+            last index entry are walked to find the end.
+- trusted   the owner died, the host did not: its published row says up to where bytes are whole. What it
+            wrote beyond (and did not answer for) is checked, and kept as far as it is whole.
+- unclean   everything from the recovery point on is checked: lengths, order of offsets, CRC-32C.
+
+A batch that is not whole, or a segment that ends before the next begins, is damage below what a sync had
+confirmed, or below what a dead owner had published: Corrupt, and the files are left as they are. How far that
+was is known by the recovery point and, to a page and a round of sync, by the mark that each segment's file
+carries (fs.note_synced). Above it nothing was ever answered to acks=all, and a power loss keeps the pages of
+what was not synced in any order: it is a torn tail, cut there with all that follows, good batches included.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from kproc.broker.storage.batch_scan import (
+    BadBatch,
+    describe_old_format,
+    find_good_batch,
+    find_old_format,
+    walk_checked,
+    walk_headers,
+)
+from kproc.broker.storage.checkpoints import read_leader_epochs
+from kproc.broker.storage.compaction_files import finish_swaps
+from kproc.broker.storage.failed_sync import NOTE_FILE, leave_note
+from kproc.broker.storage.format import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    NO_TIMESTAMP,
+    SNAPSHOT_SUFFIX,
+    TEMPORARY_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_config import INT64_MAX, LogConfig
+from kproc.broker.storage.producer_replay import ProducerReplay
+from kproc.broker.storage.producer_state import ProducerTable
+from kproc.broker.storage.segment import LogSegment
+from kproc.broker.storage.segment_rebuild import SegmentRebuild
+from kproc.common.errors import Corrupt
+from kproc.wire.batch_header import (
+    BASE_OFFSET,
+    LEADER_EPOCH,
+    last_offset_of,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class TrustedEnd(NamedTuple):
+    """What a dead owner had published: all bytes of the segment before `position` are complete."""
+
+    end_offset: int
+    segment_base: int
+    position: int
+    start_offset: int
+    # Whether it knew any producer: if not, no batch up to here has to be read for one.
+    has_producers: bool = True
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A log's state as loaded from its files."""
+
+    segments: list[LogSegment]
+    epochs: LeaderEpochs
+    producers: ProducerTable
+    snapshots: list[int]  # offsets of the .snapshot files, growing
+    end_offset: int
+    # Segments whose records are believed, and whose indexes were rebuilt and are not synced.
+    rebuilt: list[LogSegment]
+    truncated_bytes: int = 0
+    is_suspect: bool = False  # Whether a sync had failed, so that what was read may not be on the disk.
+
+
+def load(
+    fs: Fs,
+    directory: Path,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    recovery_point: int,
+    clean: bool,
+    trusted: TrustedEnd | None,
+) -> Loaded | None:
+    """Read a partition's directory; None when it holds no segment yet."""
+    names = set(finish_swaps(fs, directory))
+    bases, snapshots = _tidy(fs, directory, names)
+    if not bases:
+        return None
+    is_suspect = NOTE_FILE in names
+    if is_suspect:
+        clean, trusted = False, None
+    segments: list[LogSegment] = []
+    try:
+        for base in bases:
+            if segments:
+                # Closed at once: a log may have more segments than a process may have descriptors.
+                segments[-1].close()
+            segments.append(segment := LogSegment.open(fs, directory, base))
+            if trusted is None:  # A dead owner has opened it before.
+                _check_size(segment)
+                # Formats only go up, so a segment that has old messages begins with one.
+                _refuse_old_format(fs, segment, 0)
+            if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
+                segments[-1].txn_index.note_absent()
+        loader = _Loader(fs, directory, config, segments)
+        end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
+        loader.load_epochs(end_offset)
+        known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
+        replay = ProducerReplay(fs, directory, config, segments, loader.first_transactional)
+        producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
+    except BaseException as problem:
+        for segment in segments:
+            segment.close()
+        if isinstance(problem, BadBatch):
+            # Below the recovery point only headers are read: no torn write can be there.
+            raise Corrupt(f"{directory}: {problem}") from problem
+        raise
+    return Loaded(
+        segments,
+        loader.epochs,
+        producers,
+        snapshots,
+        end_offset,
+        loader.rebuilt,
+        loader.truncated_bytes,
+        is_suspect,
+    )
+
+
+def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
+    """Raise Corrupt if there is a message of format 0 or 1 at a position of a segment.
+
+    Without this a start after a crash would cut such a log off as a torn tail.
+    """
+    magic = find_old_format(fs, segment.descriptor(), position, segment.size)
+    if magic is not None:
+        raise Corrupt(describe_old_format(segment.path(LOG_SUFFIX), magic))
+
+
+def _check_size(segment: LogSegment) -> None:
+    """Raise Corrupt if a segment's file was cut below what a sync had confirmed."""
+    if segment.size < (synced := segment.noted_synced()):
+        raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, {synced} had been synced")
+
+
+def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
+    """(segment bases, snapshot offsets), both growing; ends what a crash left of deletions and writes."""
+    bases: list[int] = []
+    snapshots: list[int] = []
+    indexes: list[tuple[int, str]] = []
+    strays: list[str] = []
+    for name in names:
+        suffix = name[name.rfind(".") :]
+        base = parse_segment_file_name(name, suffix)
+        if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
+            strays.append(name)
+        elif base is None:
+            continue
+        elif suffix == LOG_SUFFIX:
+            bases.append(base)
+        elif suffix == SNAPSHOT_SUFFIX:
+            snapshots.append(base)
+        elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
+            indexes.append((base, name))
+    strays += [name for base, name in indexes if base not in bases]
+    if any(_was_behind(name, bases) for name in strays):
+        _sync_names(fs, directory)
+    for name in strays:
+        fs.unlink(directory / name)
+    return sorted(bases), sorted(snapshots)
+
+
+def _was_behind(stray: str, bases: Sequence[int]) -> bool:
+    """Whether this is a segment that an opening cut off behind the last: retention takes the first, compaction a
+    middle one."""
+    base = parse_segment_file_name(stray, LOG_SUFFIX + DELETED_SUFFIX)
+    return base is not None and base > max(bases, default=INT64_MAX)
+
+
+def _sync_names(fs: Fs, directory: Path) -> None:
+    """Sync what was renamed, before anything is appended: a power loss would bring a segment back, and it would overlap
+    the new records."""
+    try:
+        sync_directory(fs, directory)
+    except StorageFailure:
+        leave_note(fs, directory)
+        raise
+
+
+class _Loader:
+    """The steps of load(), and the state that they share."""
+
+    def __init__(self, fs: Fs, directory: Path, config: LogConfig, segments: list[LogSegment]) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._config = config
+        self._segments = segments
+        self.epochs = LeaderEpochs()
+        self.epochs_known = False
+        self.truncated_bytes = 0
+        self.rebuilt: list[LogSegment] = []
+        # The first scanned offset that is in a transaction: transaction indexes are rebuilt from there on.
+        self.first_transactional: int | None = None
+        self._read_epochs()
+
+    def _read_epochs(self) -> None:
+        try:
+            entries = read_leader_epochs(self._fs, self._directory)
+        except Corrupt as problem:
+            # A power loss can leave an empty file. The batches carry their epochs, so nothing is lost.
+            logger.warning("leader_epochs=rebuild directory=%s reason=%s", self._directory, problem)
+            entries = None
+        if entries is not None:
+            self.epochs = LeaderEpochs(entries)
+            self.epochs_known = True
+
+    def find_end(self, *, recovery_point: int, clean: bool, trusted: TrustedEnd | None) -> int:
+        """Check what must be checked, cut a torn tail, complete the indexes; returns the log's end offset."""
+        believed_end = INT64_MAX if clean else recovery_point
+        if trusted is not None:
+            self._check_published(trusted)
+            believed_end = trusted.end_offset
+        end_offset = self._segments[0].base_offset
+        ends: list[int] = []
+        for number, segment in enumerate(self._segments):
+            if segment.base_offset < end_offset:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
+            is_last = number == len(self._segments) - 1
+            following = INT64_MAX if is_last else self._segments[number + 1].base_offset
+            # One that ends at the recovery point may have been synced while it was active, without its indexes.
+            if not is_last and (
+                following < believed_end or (following == believed_end and trusted is not None)
+            ):
+                self._complete_sealed(segment)
+                if trusted is None:
+                    self._check_sealed_end(segment, following)
+                segment.close()
+                end_offset = following
+                ends.append(end_offset)
+                continue
+            # After a power loss the indexes are rebuilt from the first batch on, because any of their pages may be
+            # missing. If only the owner died, the page cache has them all, and they are continued.
+            can_go_on = clean or trusted is not None
+            walk_from = self._rewind_indexes(segment, believed_end) if can_go_on else 0
+            if not walk_from:
+                segment.reset_indexes()
+            end_offset = self._scan(number, walk_from, believed_end)
+            ends.append(end_offset)
+            segment.close_indexes()
+        return self._drop_empty_end(ends, believed_end)
+
+    def _drop_empty_end(self, ends: list[int], believed_end: int) -> int:
+        """Remove empty segments behind a gap; return the log's end.
+
+        Compaction may leave a gap, but always with records behind it: without any, the tail was torn at the gap.
+        """
+        segments = self._segments
+        while not (lost := segments[-1]).size and believed_end < lost.base_offset:
+            if len(segments) == 1 or ends[len(segments) - 2] == lost.base_offset:
+                break
+            logger.warning(
+                "log=truncated end_offset=%d segment=%s", ends[len(segments) - 2], lost.path(LOG_SUFFIX)
+            )
+            self._remove_from(len(segments) - 1)
+        return ends[len(segments) - 1]
+
+    def _check_published(self, trusted: TrustedEnd) -> None:
+        """Check that the dead owner's segment exists and is as long as it had published."""
+        for segment in self._segments:
+            if segment.base_offset == trusted.segment_base:
+                if trusted.position > segment.size:
+                    size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
+                    raise Corrupt(f"{size}, {trusted.position} had been published")
+                return
+        if self._segments[0].base_offset == trusted.end_offset:
+            return  # Everything up to there was deleted, and the owner died before it could publish that.
+        raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
+
+    def _check_gap(self, number: int, end_offset: int) -> None:
+        """Check that a segment ends where the next one begins; BadBatch if not."""
+        if number == len(self._segments) - 1:
+            return
+        segment, following = self._segments[number], self._segments[number + 1].base_offset
+        if end_offset >= following or not self._ends_are_joined(segment):
+            return
+        raise BadBatch(segment.size, f"the next segment begins at offset {following}, not at {end_offset}")
+
+    def _check_sealed_end(self, segment: LogSegment, following: int) -> None:
+        """Raise Corrupt if a believed segment does not end where the next one begins: a file was cut or removed.
+
+        Walks the headers behind the last index entry only: one small read a segment, beside the opens of its files.
+        """
+        if not self._ends_are_joined(segment):
+            return
+        last = segment.index.last()
+        end_offset = segment.base_offset
+        try:
+            for _, header in walk_headers(
+                self._fs, segment.descriptor(), last[1] if last is not None else 0, segment.size
+            ):
+                end_offset = last_offset_of(header) + 1
+        except BadBatch as problem:
+            raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
+        if end_offset != following:
+            raise Corrupt(
+                f"{segment.path(LOG_SUFFIX)} ends at offset {end_offset}, and the next segment begins at {following}: "
+                "a file is missing or cut"
+            )
+
+    def _ends_are_joined(self, segment: LogSegment) -> bool:
+        """Return True unless compaction may have removed records from a segment's end.
+
+        Only compaction does, and the file that it writes has no mark of synced bytes.
+        """
+        return "compact" not in self._config.cleanup_policy or bool(segment.noted_synced())
+
+    def _complete_sealed(self, segment: LogSegment) -> None:
+        """Load a segment that is believed: at most its indexes are rebuilt."""
+        if segment.needs_index:
+            logger.info("index=rebuild segment=%s", segment.path(LOG_SUFFIX))
+            rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
+            try:
+                rebuild.run(walk_headers(self._fs, segment.descriptor(), 0, segment.size))
+            except BadBatch as problem:
+                raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
+            segment.seal()
+            segment.needs_index = False
+            self.rebuilt.append(segment)
+
+    def _rewind_indexes(self, segment: LogSegment, believed_end: int) -> int:
+        """Keep the index entries below an offset; returns the position to walk from, 0 if none is kept."""
+        entry = segment.index.floor(believed_end - 1)
+        if entry is None or segment.needs_index or not self._names_batch(segment, *entry[1:]):
+            return 0
+        number, offset, position = entry
+        segment.index.truncate_entries(number + 1)
+        segment.time_index.truncate_to(offset + 1)
+        last = segment.time_index.last()
+        segment.max_timestamp, segment.max_timestamp_offset = last or (NO_TIMESTAMP, segment.base_offset)
+        segment.bytes_since_index = 0
+        return position
+
+    def _names_batch(self, segment: LogSegment, offset: int, position: int) -> bool:
+        try:
+            for _, header in walk_headers(
+                self._fs, segment.descriptor(), position, segment.size, chunk_bytes=64
+            ):
+                return last_offset_of(header) == offset
+        except BadBatch:
+            return False
+        return False
+
+    def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
+        """Walk a segment's batches to the end or a torn tail, checking those beyond `believed_end`."""
+        segment = self._segments[number]
+        if believed_end != INT64_MAX:  # ProducerReplay adds the rows of the markers that are there.
+            segment.txn_index.truncate_to(believed_end)
+        rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
+        rebuild.end_position = walk_from
+        try:
+            rebuild.run(
+                walk_checked(
+                    self._fs, segment.descriptor(), walk_from, segment.size, believed_end=believed_end
+                )
+            )
+            self._check_gap(number, rebuild.next_offset)
+        except BadBatch as problem:
+            self._cut_tail(number, problem, rebuild, believed_end)
+        if self.first_transactional is None:
+            self.first_transactional = rebuild.first_transactional
+        for epoch, first_offset in rebuild.epoch_starts:
+            # The checkpoint is not synced: it may be older than the batches.
+            self._assign_newer(epoch, first_offset)
+        if number < len(self._segments) - 1:
+            segment.seal()
+            segment.close()
+        segment.needs_index = False
+        return rebuild.next_offset
+
+    def _cut_tail(self, number: int, problem: BadBatch, rebuild: SegmentRebuild, believed_end: int) -> None:
+        """Truncate at a bad batch, unless it is damage: then Corrupt, with the files as they are."""
+        segment = self._segments[number]
+        _refuse_old_format(self._fs, segment, problem.position)
+        where = f"{segment.path(LOG_SUFFIX)}: {problem}"
+        if rebuild.next_offset < believed_end:
+            raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
+        if problem.position < (synced := segment.noted_synced()):
+            raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
+        behind = self._segments[number + 1 :]
+        for later in behind:
+            if later.noted_synced():
+                raise Corrupt(f"{where}; a later segment was synced") from problem
+            later.close()
+        cut = segment.size - problem.position + sum(later.size for later in behind)
+        logger.warning(
+            "log=truncated bytes=%d end_offset=%d behind=%s %s",
+            cut, rebuild.next_offset, self._what_follows(number, problem, rebuild), where,
+        )  # fmt: skip
+        segment.truncate(problem.position)
+        self.truncated_bytes += cut
+        self._remove_from(number + 1)
+
+    def _remove_from(self, number: int) -> None:
+        """Remove the last segments, for good: new records take their offsets.
+
+        They keep their other names until those are synced: if the owner dies before, its successor does it (_tidy).
+        """
+        doomed: list[Path] = []
+        for segment in self._segments[number:]:
+            segment.close()
+            doomed += segment.mark_deleted()
+        if doomed:
+            _sync_names(self._fs, self._directory)
+        for path in doomed:
+            self._fs.unlink(path)
+        del self._segments[number:]
+
+    def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
+        """Words for the log message: whether whole batches are cut off together with the torn one."""
+        segment = self._segments[number]
+        if any(later.size for later in self._segments[number + 1 :]):
+            return "segments"
+        epochs = {epoch for epoch, _ in self.epochs.entries()}
+        epochs |= self._epochs_before(segment, rebuild.end_position)
+        good = find_good_batch(
+            self._fs, segment.descriptor(), problem.position + 1, segment.size,
+            next_offset=rebuild.next_offset, epochs=tuple(sorted(epochs)),
+        )  # fmt: skip
+        return "nothing" if good is None else f"batch_at_{good}"
+
+    def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
+        """Complete the epochs from the good batches, because the checkpoint may be missing."""
+        headers = walk_headers(self._fs, segment.descriptor(), 0, end_position)
+        return {header[LEADER_EPOCH] for _, header in headers}
+
+    def load_epochs(self, end_offset: int) -> None:
+        """Complete the epochs from the batches, and forget those that begin beyond the log's end."""
+        if not self.epochs_known:
+            for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
+                first = self._first_epoch(segment)
+                if following is not None and first == self._first_epoch(following):
+                    self._assign_newer(first, segment.base_offset)  # One epoch throughout.
+                    continue
+                for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size):
+                    self._assign_newer(header[LEADER_EPOCH], header[BASE_OFFSET])
+        self.epochs.truncate_from(end_offset)
+
+    def _first_epoch(self, segment: LogSegment) -> int | None:
+        for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size, chunk_bytes=64):
+            return header[LEADER_EPOCH]
+        return None
+
+    def _assign_newer(self, epoch: int | None, offset: int) -> None:
+        if epoch is not None and epoch > self.epochs.latest:
+            self.epochs.assign(epoch, offset)

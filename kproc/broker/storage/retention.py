@@ -1,0 +1,72 @@
+"""Decides which segments retention deletes: pure functions over facts, so that a table of cases can test them.
+
+The owner knows the facts of its open logs; the cleaner reads names, sizes and times of files, and asks the owner.
+
+As in Kafka, segments are deleted from the oldest on, without gaps. The active segment may be deleted by age (the log
+rolls first), an empty one never. By size a segment is deleted only if the log without it is still at least as large as
+retention.bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kproc.broker.storage.log_config import LogConfig
+
+
+class SegmentFacts(NamedTuple):
+    """The facts of a segment that retention depends on."""
+
+    base_offset: int
+    next_offset: int  # The next segment's base, or the log's end.
+    size: int
+    largest_timestamp: int
+
+
+def expired(segments: Sequence[SegmentFacts], *, now_ms: int, retention_ms: int) -> int:
+    """How many of the oldest segments are older than retention.ms; -1 keeps all."""
+    if retention_ms < 0:
+        return 0
+    count = 0
+    for segment in segments:
+        if not segment.size or now_ms - segment.largest_timestamp <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def oversized(segments: Sequence[SegmentFacts], *, retention_bytes: int) -> int:
+    """How many of the oldest segments can go with retention.bytes still there; -1 keeps all."""
+    if retention_bytes < 0:
+        return 0
+    surplus = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    for segment in segments:
+        if not segment.size or surplus < segment.size:
+            break
+        surplus -= segment.size
+        count += 1
+    return count
+
+
+def below_start(segments: Sequence[SegmentFacts], *, start_offset: int) -> int:
+    """How many of the oldest segments end at or before the log's start (DeleteRecords moved it)."""
+    count = 0
+    for segment in segments:
+        if not segment.size or segment.next_offset > start_offset:
+            break
+        count += 1
+    return count
+
+
+def victims(
+    segments: Sequence[SegmentFacts], config: LogConfig, *, now_ms: int, start_offset: int
+) -> tuple[str, int]:
+    """(reason, how many of the oldest segments to delete), by the rule that deletes most."""
+    counts = {"log start offset": below_start(segments, start_offset=start_offset)}
+    if config.is_deleting:
+        counts["retention.ms"] = expired(segments, now_ms=now_ms, retention_ms=config.retention_ms)
+        counts["retention.bytes"] = oversized(segments, retention_bytes=config.retention_bytes)
+    reason = max(counts, key=lambda name: counts[name])
+    return reason, counts[reason]

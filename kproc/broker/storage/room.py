@@ -1,0 +1,65 @@
+"""CountingFs: an Fs that counts the writes for which the disk had no room, in the metrics of the role that uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.storage.fs import Buffer, DiskFull, Fs
+
+_SHORT: Final = SLOT["writes_without_room"]
+_WANTED: Final = SLOT["room_wanted_bytes"]
+
+
+def counting(fs: Fs, values: list[int]) -> Fs:
+    """Wrap `fs`: how often the disk was full, and how many bytes were to be written then, goes into the metrics."""
+    return cast(Fs, CountingFs(fs, values))
+
+
+class CountingFs:
+    """An Fs that delegates to another one; made by `counting`."""
+
+    def __init__(self, fs: Fs, values: list[int]) -> None:
+        self._fs = fs
+        self._values = values
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._fs, name)
+        setattr(self, name, method)  # Cached on the instance, so that the next call does not get here.
+        return method
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        """As the Fs behind it."""
+        try:
+            return self._fs.open(path, create=create, writable=writable)
+        except DiskFull:
+            self.note(0)
+            raise
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
+        """As the Fs behind it."""
+        try:
+            self._fs.write(descriptor, buffers, position=position)
+        except DiskFull:
+            self.note(sum(map(len, buffers)))
+            raise
+
+    def make_directory(self, path: Path) -> bool:
+        """As the Fs behind it."""
+        try:
+            return self._fs.make_directory(path)
+        except DiskFull:
+            self.note(0)
+            raise
+
+    def note(self, wanted_bytes: int) -> None:
+        """Count a write for which there was no room."""
+        note_shortage(self._values, wanted_bytes)
+
+
+def note_shortage(values: list[int], wanted_bytes: int) -> None:
+    """Count one in a role's metrics."""
+    values[_SHORT] += 1
+    values[_WANTED] = wanted_bytes

@@ -1,0 +1,145 @@
+"""Reads facts about a log from its files, for a process that does not own it: the cleaner, before it asks the owner.
+
+Only names, sizes, times and single entries are read. The owner goes on meanwhile: a file may disappear, and the active
+segment's time index lags behind its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kproc.broker.storage.batch_scan import BadBatch, walk_headers
+from kproc.broker.storage.compaction_files import SegmentIdentity
+from kproc.broker.storage.compaction_policy import SealedSegment
+from kproc.broker.storage.format import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    NO_TIMESTAMP,
+    TIME_ENTRY,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    AbortedTransaction,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from kproc.broker.storage.fs import FileFacts, Fs
+from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.txn_index import read_aborted
+from kproc.wire.batch_header import MAX_TIMESTAMP
+
+_NS_PER_MS = 1_000_000
+
+
+def segment_bases(fs: Fs, directory: Path) -> list[int]:
+    """The base offsets of the segments in a partition's directory, growing."""
+    parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in fs.list_directory(directory))
+    return sorted(base for base in parsed if base is not None)
+
+
+def holds_records(fs: Fs, directory: Path) -> bool:
+    """Whether any segment in a partition's directory has bytes."""
+    paths = (directory / segment_file_name(base, LOG_SUFFIX) for base in segment_bases(fs, directory))
+    return any((facts := fs.facts_at(path)) is not None and facts.st_size for path in paths)
+
+
+def holds_synced_records(fs: Fs, directory: Path) -> bool:
+    """Return True if any segment in a partition's directory is marked as synced."""
+    for base in segment_bases(fs, directory):
+        descriptor = fs.open(directory / segment_file_name(base, LOG_SUFFIX), writable=False)
+        try:
+            if fs.noted_synced(descriptor):
+                return True
+        finally:
+            fs.close(descriptor)
+    return False
+
+
+def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentFacts]:
+    """Facts of the segments with these bases; the last one is the active segment, which ends at `end_offset`."""
+    facts = []
+    for base, following in zip(bases, [*bases[1:], end_offset], strict=True):
+        log = _facts_of(fs, directory / segment_file_name(base, LOG_SUFFIX))
+        if log is None:
+            facts.append(SegmentFacts(base, following, 0, NO_TIMESTAMP))
+            continue
+        dated = _last_timestamp(fs, directory / segment_file_name(base, TIME_INDEX_SUFFIX))
+        if dated < 0:
+            dated = log.st_mtime_ns // _NS_PER_MS
+        facts.append(SegmentFacts(base, following, log.st_size, dated))
+    return facts
+
+
+def sealed_segments(
+    fs: Fs, directory: Path, identities: Sequence[SegmentIdentity], end_offset: int
+) -> list[SealedSegment]:
+    """The segments with the facts that compaction groups them by. `end_offset` is where the last of them ends."""
+    segments = []
+    nexts = [*(each.base_offset for each in identities[1:]), end_offset]
+    for identity, following in zip(identities, nexts, strict=False):  # There may be none.
+        log, index, time_index = (
+            _facts_of(fs, directory / segment_file_name(identity.base_offset, suffix))
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        )
+        segments.append(
+            SealedSegment(
+                identity.base_offset,
+                following,
+                identity.size,
+                identity.inode,
+                0 if index is None else index.st_size,
+                0 if time_index is None else time_index.st_size,
+                0 if log is None else log.st_mtime_ns,
+            )
+        )
+    return segments
+
+
+def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
+    """The largest timestamp of a segment's first batch; -1 when there is none to be read."""
+    path = directory / segment_file_name(base_offset, LOG_SUFFIX)
+    if not fs.exists(path):
+        return NO_TIMESTAMP
+    descriptor = fs.open(path, writable=False)
+    try:
+        size = fs.facts(descriptor).st_size
+        for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
+            return header[MAX_TIMESTAMP]
+    except BadBatch:  # The batch is just being written.
+        return NO_TIMESTAMP
+    finally:
+        fs.close(descriptor)
+    return NO_TIMESTAMP
+
+
+def aborted_transactions(fs: Fs, directory: Path, bases: Iterable[int]) -> list[AbortedTransaction]:
+    """All transactions in the transaction indexes of these segments, which are the aborted ones."""
+    return [
+        entry
+        for base in bases
+        for entry in read_aborted(fs, directory / segment_file_name(base, TXN_INDEX_SUFFIX))
+    ]
+
+
+def _facts_of(fs: Fs, path: Path) -> FileFacts | None:
+    if not fs.exists(path):
+        return None
+    descriptor = fs.open(path, writable=False)
+    try:
+        return fs.facts(descriptor)
+    finally:
+        fs.close(descriptor)
+
+
+def _last_timestamp(fs: Fs, path: Path) -> int:
+    facts = _facts_of(fs, path)
+    if facts is None or facts.st_size < TIME_ENTRY.size:
+        return NO_TIMESTAMP
+    descriptor = fs.open(path, writable=False)
+    try:
+        at = facts.st_size - facts.st_size % TIME_ENTRY.size - TIME_ENTRY.size
+        entry = fs.read(descriptor, TIME_ENTRY.size, position=at)
+    finally:
+        fs.close(descriptor)
+    timestamp: int = TIME_ENTRY.unpack(entry)[0]
+    return timestamp

@@ -1,0 +1,79 @@
+"""SegmentRebuild: walks over a segment's batches to find its end and its timestamps, and rebuilds its indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kproc.broker.storage.batch_scan import BadBatch
+from kproc.broker.storage.format import INT32_MAX
+from kproc.broker.storage.segment import LogSegment
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BATCH_LENGTH,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, TRANSACTIONAL
+
+# Index entries are written in groups of this many.
+_ENTRIES: Final = 4096
+
+
+class SegmentRebuild:
+    """One walk over a segment's batches: finds the next offset, learns timestamps, adds index entries.
+
+    The entries are those that appending the same batches would have written.
+    """
+
+    def __init__(self, segment: LogSegment, interval_bytes: int) -> None:
+        self._segment = segment
+        self._interval_bytes = interval_bytes
+        self.next_offset = segment.base_offset
+        self.end_position = 0
+        self.epoch_starts: list[tuple[int, int]] = []
+        self.first_transactional: int | None = None
+
+    def run(self, batches: Iterable[tuple[int, Header]]) -> None:
+        """Walk over all batches. If the walk raises BadBatch, the results hold for the batches before that."""
+        segment = self._segment
+        pairs: list[tuple[int, int]] = []
+        times: list[tuple[int, int]] = []
+        try:
+            for position, header in batches:
+                base, last = header[BASE_OFFSET], last_offset_of(header)
+                total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
+                # Complete except for its offset, which the CRC does not cover: its first page may have been lost.
+                if base < self.next_offset:
+                    raise BadBatch(position, f"offset {base} follows {self.next_offset - 1}")
+                # Offsets in indexes have 32 bits, so the log would have rolled before this batch.
+                if last - segment.base_offset > INT32_MAX:
+                    raise BadBatch(
+                        position, f"offset {last} in a segment that begins at {segment.base_offset}"
+                    )
+                if position == 0:
+                    segment.first_timestamp = header[MAX_TIMESTAMP]
+                # A batch without records has no timestamp.
+                if header[MAX_TIMESTAMP] > segment.max_timestamp and header[RECORD_COUNT]:
+                    segment.max_timestamp, segment.max_timestamp_offset = header[MAX_TIMESTAMP], last
+                if segment.bytes_since_index > self._interval_bytes:
+                    pairs.append((last, position))
+                    times.append((segment.max_timestamp, segment.max_timestamp_offset))
+                    segment.bytes_since_index = 0
+                segment.bytes_since_index += total
+                self.next_offset = last + 1
+                self.end_position = position + total
+                if header[ATTRIBUTES] & TRANSACTIONAL and self.first_transactional is None:
+                    self.first_transactional = base
+                if not self.epoch_starts or self.epoch_starts[-1][0] != header[LEADER_EPOCH]:
+                    self.epoch_starts.append((header[LEADER_EPOCH], base))
+                if len(pairs) >= _ENTRIES:
+                    segment.note_indexed(pairs, times)
+                    pairs, times = [], []
+        finally:
+            if pairs:
+                segment.note_indexed(pairs, times)

@@ -1,0 +1,227 @@
+"""SegmentList: a log's segments in order, and the files of deleted segments that wait to be unlinked."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections import deque
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.broker.storage.format import LOG_SUFFIX
+from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
+from kproc.broker.storage.retention import SegmentFacts
+from kproc.broker.storage.segment import LogSegment
+
+logger = logging.getLogger(__name__)
+
+# Sealed segments of a log that keep their descriptors open, unless its Handler sets a budget for all of its logs.
+COLD_OPEN_MAX: Final = 2
+
+
+class ColdSegments:
+    """Sealed segments whose descriptors stay open for readers that catch up: those that were read last.
+
+    Each costs up to three descriptors. A Handler has one for all of its logs, with a budget by its limit of
+    descriptors, because it may have thousands of partitions.
+    """
+
+    __slots__ = ("_limit", "_segments")
+
+    def __init__(self, limit: int = COLD_OPEN_MAX) -> None:
+        self._limit = limit
+        self._segments: dict[LogSegment, None] = {}  # The one that was read least recently comes first.
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def add(self, segment: LogSegment) -> None:
+        """Note that a segment is read. Closes the segment that was read least recently if there are too many."""
+        self._segments.pop(segment, None)
+        self._segments[segment] = None
+        if len(self._segments) > self._limit:
+            oldest = next(iter(self._segments))
+            del self._segments[oldest]
+            oldest.close()
+
+    def discard(self, segment: LogSegment) -> None:
+        """Remove a segment that its log closes."""
+        self._segments.pop(segment, None)
+
+
+class Doomed(NamedTuple):
+    """A file that was renamed to .deleted, and when it may be unlinked."""
+
+    due_ms: int
+    path: Path
+
+
+class SegmentList:
+    """The segments of one log, oldest first; the last is the active one. Owned by one Log."""
+
+    __slots__ = ("_aborting", "_bases", "_doomed", "_fs", "_segments", "cold")
+
+    def __init__(self, fs: Fs, segments: list[LogSegment]) -> None:
+        assert segments, "a log has at least one segment"
+        self._fs = fs
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.cold = ColdSegments()  # This log's only, until the Handler that opened it sets its own.
+        self._doomed: deque[Doomed] = deque()
+        # Those whose transaction index has rows; None: not looked for yet. Most logs have none.
+        self._aborting: list[LogSegment] | None = None
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that is appended to."""
+        return self._segments[-1]
+
+    @property
+    def first_base(self) -> int:
+        """The base offset of the oldest segment."""
+        return self._bases[0]
+
+    def all(self) -> list[LogSegment]:
+        """All segments, oldest first."""
+        return list(self._segments)
+
+    def bases(self) -> list[int]:
+        """All base offsets, growing."""
+        return list(self._bases)
+
+    def add(self, segment: LogSegment) -> None:
+        """Append a new active segment."""
+        assert segment.base_offset > self._bases[-1], (segment.base_offset, self._bases[-1])
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def number_of(self, offset: int) -> int:
+        """The number of the segment that an offset belongs to."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def get(self, number: int) -> LogSegment | None:
+        """A segment by number, or None behind the last."""
+        return self._segments[number] if number < len(self._segments) else None
+
+    def with_aborts(self, offset: int) -> list[LogSegment]:
+        """The segments, from the one of an offset on, in which a marker has aborted a transaction."""
+        if self._aborting is None:
+            self._aborting = [segment for segment in self._segments if not segment.txn_index.is_empty]
+        if not self._aborting:
+            return []
+        base = self._bases[self.number_of(offset)]
+        return self._aborting[bisect_left(self._aborting, base, key=lambda each: each.base_offset) :]
+
+    def note_aborts(self) -> None:
+        """A marker in the active segment has aborted a transaction."""
+        known, active = self._aborting, self._segments[-1]
+        if known is not None and active not in known[-1:]:
+            known.append(active)
+
+    def warm(self, segment: LogSegment) -> LogSegment:
+        """Note that a sealed segment is read; the one that was read least recently closes its descriptors."""
+        if segment is not self._segments[-1]:
+            self.cold.add(segment)
+        return segment
+
+    def facts(self, end_offset: int) -> list[SegmentFacts]:
+        """The segments' facts, for retention."""
+        nexts = [*self._bases[1:], end_offset]
+        return [
+            SegmentFacts(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
+            for segment, following in zip(self._segments, nexts, strict=True)
+        ]
+
+    def size_bytes(self) -> int:
+        """The bytes of all .log files."""
+        segments = self._segments
+        if len(segments) == 1:  # A shortcut for most logs: metrics ask thousands of them.
+            return segments[0].size
+        return sum([segment.size for segment in segments])  # A list takes half the time of a generator.
+
+    def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
+        """Remove the oldest segments from the log; their files wait as .deleted until `due_ms`.
+
+        If the disk has no room for the new names, fewer are removed; the others follow at the next check.
+        """
+        assert count < len(self._segments), (count, len(self._segments))
+        gone: list[LogSegment] = []
+        for segment in self._segments[:count]:
+            try:
+                self._retire(segment, due_ms=due_ms, with_snapshot=True)
+            except Shortage as failure:
+                logger.warning("%s stays: %s", segment.path(LOG_SUFFIX), failure)
+                break
+            gone.append(segment)
+        del self._segments[: len(gone)], self._bases[: len(gone)]
+        self._aborting = None
+        return gone
+
+    def retire_for(self, base_offset: int, number: int, count: int, *, due_ms: int) -> list[LogSegment]:
+        """Rename neighbours' files to .deleted, for a compacted segment that begins at `base_offset`.
+
+        They stay in the list until replace(), which must follow. The first one's snapshot stays: its offset is the
+        same.
+        """
+        gone = self._segments[number : number + count]
+        # Files of these names may be waiting already, from earlier replacements: unlink them now.
+        names = {path.name for segment in gone for path in segment.deleted_paths()}
+        self._doomed = deque(each for each in self._doomed if each.path.name not in names)
+        for segment in gone:
+            self._retire(segment, due_ms=due_ms, with_snapshot=segment.base_offset != base_offset)
+        return gone
+
+    def replace(self, number: int, count: int, segment: LogSegment) -> None:
+        """Put a compacted segment in the place of retired ones; the active segment is never among them."""
+        assert number + count < len(self._segments), (number, count, len(self._segments))
+        assert segment.base_offset == self._bases[number], (segment.base_offset, self._bases[number])
+        self._segments[number : number + count] = [segment]
+        self._bases[number : number + count] = [segment.base_offset]
+        self._aborting = None
+
+    def _retire(self, segment: LogSegment, *, due_ms: int, with_snapshot: bool) -> None:
+        self._doomed.extend(
+            Doomed(due_ms, path) for path in segment.mark_deleted(with_snapshot=with_snapshot)
+        )
+        segment.close()
+        self.cold.discard(segment)
+
+    def unlink_due(self, now_ms: int) -> int:
+        """Unlink what has waited long enough; returns how many files."""
+        count = 0
+        while self._doomed and self._doomed[0].due_ms <= now_ms:
+            try:
+                self._fs.unlink(self._doomed[0].path)
+            except StorageFailure as failure:  # The next call tries again, and the opening of the log.
+                logger.warning("%s is not removed yet: %s", self._doomed[0].path, failure)
+                break
+            self._doomed.popleft()
+            count += 1
+        return count
+
+    def next_due_ms(self) -> int | None:
+        """When unlink_due() has work again, or None."""
+        return self._doomed[0].due_ms if self._doomed else None
+
+    def doomed(self) -> list[Doomed]:
+        """The files that wait to be unlinked, for the partition's next owner."""
+        return list(self._doomed)
+
+    def doom(self, doomed: list[Doomed]) -> None:
+        """Add files that wait to be unlinked, from the partition's last owner."""
+        self._doomed.extend(doomed)
+
+    def move(self, directory: Path) -> None:
+        """Use a new path: the partition's directory was renamed."""
+        for segment in self._segments:
+            segment.move(directory)
+        self._doomed = deque(Doomed(due_ms, directory / path.name) for due_ms, path in self._doomed)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        for segment in self._segments:
+            segment.close()
+            self.cold.discard(segment)

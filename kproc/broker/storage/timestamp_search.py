@@ -1,0 +1,138 @@
+"""TimestampSearch: one look-up by time, which may have to decompress many batches.
+
+A batch's header has its largest timestamp, so the first batch whose header is late enough holds the record, and no
+other one has to be decompressed. But the header was never compared with the records: false headers could make a search
+decompress every batch of a log. So a search runs in slices, and decompresses a limited amount in all. After that it
+answers with the offset that it has reached: no earlier record matches, and a reader that begins there misses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kproc.broker.storage.format import NO_TIMESTAMP
+from kproc.common.errors import ProtocolError
+from kproc.wire.batch_header import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    HEADER_BYTES,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    Header,
+    last_offset_of,
+)
+from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, InflatesTooMuch, decompress, inflation_limit
+from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
+from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME
+
+SLICE_BYTES: Final = 4 << 20
+SLICE_RECORDS: Final = 20_000
+SEARCH_RECORDS_MAX: Final = 200_000
+
+Found = tuple[int, int]
+
+
+class SearchPaused(Exception):
+    """The present slice is used up; call again with the same search, which continues where it stopped."""
+
+
+class TimestampSearch:
+    """The state of a search. Call `begin` before each slice, `look_into` for each batch whose header matches."""
+
+    __slots__ = (
+        "_bytes_left", "_open", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.from_offset = 0  # Everything below this offset has been searched.
+        # Progress of Segment.max_timestamp_from: (segment, from offset, next position, largest so far).
+        self.scanned = (-1, -1, 0, NO_TIMESTAMP)
+        self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX
+        self._slice_bytes = self._slice_records = 0
+        # The batch that the last slice ended in: its base offset, and its records that were not looked at.
+        self._open: tuple[int, Iterator[Found]] | None = None
+
+    def begin(self) -> None:
+        """Begin the next slice, in which at least one batch is decompressed."""
+        self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
+
+    def look_into(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
+        """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in this slice.
+
+        The next slice goes on inside the batch: one of some kB may hold 200,000 records.
+        """
+        if self._slice_bytes <= 0 or self._slice_records <= 0:
+            raise SearchPaused
+        first = max(header[BASE_OFFSET], self.from_offset)
+        if self._open is not None and self._open[0] == header[BASE_OFFSET]:
+            walk = self._open[1]
+        else:
+            raw = self._inflate(header, batch) if self._records_left > 0 else None
+            if raw is None:
+                return first, header[MAX_TIMESTAMP]
+            walk = _walk(raw, header)
+        self._open = None
+        for offset, dated in walk:
+            if self._records_left <= 0:
+                return max(first, offset), header[MAX_TIMESTAMP]
+            self._records_left -= 1
+            self._slice_records -= 1
+            if dated >= timestamp and offset >= self.from_offset:
+                return offset, dated
+            if self._slice_records <= 0:
+                self._open = header[BASE_OFFSET], walk
+                raise SearchPaused
+        self.from_offset = max(self.from_offset, last_offset_of(header) + 1)
+        return None
+
+    def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
+        """The largest timestamp of its records from an offset on; what the header says where that is too
+        much to do.
+        """
+        is_short = header[RECORD_COUNT] <= min(self._records_left, SLICE_RECORDS)
+        raw = self._inflate(header, batch) if is_short else None
+        if raw is None:
+            return header[MAX_TIMESTAMP]
+        self._records_left -= header[RECORD_COUNT]
+        self._slice_records -= header[RECORD_COUNT]
+        return max(
+            (dated for offset, dated in _walk(raw, header) if offset >= from_offset), default=NO_TIMESTAMP
+        )
+
+    def note_header(self) -> bool:
+        """Count a header that was only read; whether the slice is used up."""
+        self._slice_records -= 1
+        return self._slice_records < 0 or self._slice_bytes <= 0
+
+    def _inflate(self, header: Header, batch: bytes) -> bytes | None:
+        """The batch's records, decompressed; None if that would exceed the search's limit."""
+        payload = memoryview(batch)[HEADER_BYTES:]
+        limit_bytes = min(self._bytes_left, inflation_limit(len(payload)))
+        if limit_bytes <= 0:
+            return None
+        try:
+            raw = decompress(header[ATTRIBUTES] & CODEC_MASK, payload, limit_bytes)
+        except InflatesTooMuch:
+            return None
+        self._bytes_left -= len(raw)
+        self._slice_bytes -= len(raw)
+        return raw
+
+
+def _walk(raw: bytes, header: Header) -> Iterator[Found]:
+    """(offset, timestamp) of each record, as far as they can be parsed: Produce did not check them."""
+    position = 0
+    try:
+        for _ in range(header[RECORD_COUNT]):
+            length, body = read_unsigned_varint(raw, position)
+            delta, at = read_unsigned_varlong(raw, body + 1)
+            offset = header[BASE_OFFSET] + (read_unsigned_varint(raw, at)[0] >> 1)
+            if header[ATTRIBUTES] & LOG_APPEND_TIME:
+                yield offset, header[MAX_TIMESTAMP]
+            else:
+                yield offset, as_int64(header[BASE_TIMESTAMP] + (delta >> 1 ^ -(delta & 1)))
+            position = body + (length >> 1)
+    except (ProtocolError, IndexError):
+        return

@@ -1,0 +1,177 @@
+"""The .txnindex of a segment: transactions aborted by a marker in it. Absent until there is one."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.storage.format import TXN_ENTRY, TXN_ENTRY_VERSION, AbortedTransaction
+from kproc.broker.storage.fs import Fs
+from kproc.common.errors import Corrupt
+
+# Rows that are kept in memory, 7,700 of them: of a segment with more they are read at each look, as in Kafka.
+KEPT_BYTES_MAX: Final = 256 << 10
+_MARKER: Final = 3  # The column with the offset of the abort marker; the rows are in its order.
+
+
+class TxnIndex:
+    """The transaction index of one segment. Its rows stay in memory while the segment is read: every read_committed
+    Fetch asks for them.
+
+    Along the rows the markers' offsets grow, and so do the last stable offsets behind them.
+    """
+
+    __slots__ = ("_fs", "_is_absent", "_rows", "path")
+
+    def __init__(self, fs: Fs, path: Path) -> None:
+        self._fs = fs
+        self._rows: bytes | None = None  # None: not read yet, or more than is kept.
+        self._is_absent = False
+        self.path = path
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file, perhaps without rows."""
+        return not self._is_absent and self._fs.exists(self.path)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no marker in the segment has aborted a transaction. Loads nothing."""
+        if self._rows is not None:
+            return not self._rows
+        facts = self._fs.facts_at(self.path)
+        return facts is None or facts.st_size < TXN_ENTRY.size
+
+    def close(self) -> None:
+        """Forget the rows; the next use reads them again."""
+        # An empty index stays known as empty: that costs no memory, and to find it out again a file access.
+        if self._rows:
+            self._rows = None
+
+    @property
+    def last_marker(self) -> int:
+        """The offset of the newest marker that has aborted a transaction, or -1."""
+        rows = self._load()
+        return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
+
+    def note_absent(self) -> None:
+        """There is no file: nobody need look for it."""
+        self._rows, self._is_absent = b"", True
+
+    def overlapping(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
+        """(the aborted transactions that a reader of fetch_offset..upper_bound must skip, whether the markers of later
+        segments have none that it needs)."""
+        rows = self._load()
+        size, found = TXN_ENTRY.size, []
+        for row in range(_row_of(rows, fetch_offset), len(rows) // size):
+            entry = _entry(self.path, TXN_ENTRY.unpack_from(rows, row * size))
+            if entry.first_offset < upper_bound:
+                found.append(entry)
+            # Every later row is of a transaction that was open at this marker or began after it: behind the bound.
+            if entry.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add a row, for a marker behind all others."""
+        self._is_absent = False
+        append_aborted(self._fs, self.path, aborted)
+        if self._rows is not None:
+            rows = self._rows + _pack(aborted)
+            self._rows = rows if len(rows) <= KEPT_BYTES_MAX else None
+
+    def complete(self, aborted: AbortedTransaction) -> None:
+        """Add the row of a marker that is in the log, unless it has one: that may name an earlier first offset, of
+        records that compaction has taken."""
+        rows, size = self._load(), TXN_ENTRY.size
+        behind = rows[_row_of(rows, aborted.last_offset) * size :]
+        if not behind:
+            self.append(aborted)
+        elif _marker_at(behind, 0) != aborted.last_offset:
+            self._overwrite(len(rows) - len(behind), _pack(aborted) + behind)
+
+    def _overwrite(self, position: int, content: bytes) -> None:
+        """Write rows anew from a position on."""
+        descriptor = self._fs.open(self.path)
+        try:
+            self._fs.write(descriptor, [content], position=position)
+        finally:
+            self._fs.close(descriptor)
+        self._rows = None
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the rows of markers from an offset on, and from the first one that cannot be right: a power loss may
+        have taken a page of the file, which is then zeros, and the log's end."""
+        rows = self._load()
+        if not rows:
+            return
+        kept, before = 0, -1
+        for _, _, first_offset, marker, _ in TXN_ENTRY.iter_unpack(rows):
+            if not max(before, first_offset) < marker < offset:
+                break
+            kept, before = kept + 1, marker
+        size = kept * TXN_ENTRY.size
+        descriptor = self._fs.open(self.path)
+        try:
+            if self._fs.facts(descriptor).st_size > size:
+                self._fs.truncate(descriptor, size)
+        finally:
+            self._fs.close(descriptor)
+        self._rows = None
+
+    def _load(self) -> bytes:
+        rows = self._rows
+        if rows is None:
+            rows = _whole_rows(self._fs, self.path)
+            if len(rows) <= KEPT_BYTES_MAX:
+                self._rows = rows
+        return rows
+
+
+def read_aborted(fs: Fs, path: Path) -> list[AbortedTransaction]:
+    """All entries in the order of their markers; a torn last entry (a crash) is left out."""
+    return list(_entries(path, _whole_rows(fs, path)))
+
+
+def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
+    """Add one entry. Rare (one per aborted transaction and partition), so the file is opened each time."""
+    descriptor = fs.open(path, create=not fs.exists(path))
+    try:
+        size = fs.facts(descriptor).st_size
+        fs.write(descriptor, [_pack(aborted)], position=size - size % TXN_ENTRY.size)
+    finally:
+        fs.close(descriptor)
+
+
+def _pack(aborted: AbortedTransaction) -> bytes:
+    return TXN_ENTRY.pack(TXN_ENTRY_VERSION, *aborted)
+
+
+def _row_of(rows: bytes, offset: int) -> int:
+    """The number of the first row whose marker lies at an offset or behind it."""
+    size = TXN_ENTRY.size
+    return bisect_left(range(len(rows) // size), offset, key=lambda row: _marker_at(rows, row * size))
+
+
+def _marker_at(rows: bytes, position: int) -> int:
+    marker: int = TXN_ENTRY.unpack_from(rows, position)[_MARKER]
+    return marker
+
+
+def _whole_rows(fs: Fs, path: Path) -> bytes:
+    content = fs.read_file(path) or b""
+    return content[: len(content) - len(content) % TXN_ENTRY.size]
+
+
+def _entries(path: Path, rows: bytes) -> Iterator[AbortedTransaction]:
+    for fields in TXN_ENTRY.iter_unpack(rows):
+        yield _entry(path, fields)
+
+
+def _entry(path: Path, fields: tuple[int, ...]) -> AbortedTransaction:
+    version, *rest = fields
+    if version != TXN_ENTRY_VERSION:
+        raise Corrupt(f"{path}: version {version} is not known")
+    return AbortedTransaction(*rest)

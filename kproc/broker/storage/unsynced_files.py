@@ -1,0 +1,78 @@
+"""UnsyncedFiles: the files and names of a log that no sync has confirmed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from kproc.broker.storage.checkpoints import PARTITION_METADATA_FILE
+from kproc.broker.storage.fs import Fs, StorageFailure
+from kproc.broker.storage.segment import LogSegment
+
+
+class UnsyncedFiles:
+    """What the next sync point covers besides the records of the active segment. Owned by one LogState."""
+
+    __slots__ = ("directories", "files", "segments")
+
+    def __init__(self) -> None:
+        self.segments: list[LogSegment] = []  # Sealed ones with bytes or indexes that no sync has confirmed.
+        self.directories: list[Path] = []  # With new names.
+        self.files: list[Path] = []  # Transaction indexes and partition.metadata.
+
+    def note_directory(self, directory: Path) -> None:
+        """A file of the partition's directory is new or has gone."""
+        if not self.directories:
+            self.directories = [directory]
+
+    def note_file(self, path: Path) -> None:
+        """A small file has changed."""
+        if path not in self.files:
+            self.files.append(path)
+
+    def forget(self, segments: Collection[LogSegment]) -> None:
+        """These segments are synced, or gone."""
+        self.segments = [segment for segment in self.segments if segment not in segments]
+
+    def open_names(self, fs: Fs) -> list[int]:
+        """Descriptors of the directories and small files, which are noted no more; none stays open if one of them
+        cannot be opened."""
+        descriptors: list[int] = []
+        try:
+            # What extend() has taken of a generator that raises is in the list.
+            descriptors.extend(fs.open_directory(path) for path in self.directories)
+            # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
+            # partition.metadata the checkpoints' entries for this log are not believed.
+            descriptors.extend(fs.open(path) for path in self.files if fs.exists(path))
+        except StorageFailure:
+            for descriptor in descriptors:
+                fs.close(descriptor)
+            raise
+        self.directories, self.files = [], []
+        return descriptors
+
+    def note_sealed(self, held: Sequence[LogSegment], recovery_point: int) -> None:
+        """Mark the sealed ones of a log's segments that are not synced, by its recovery point.
+
+        A segment that ends exactly there is marked, too: its records may have been synced while it was active, but not
+        its indexes.
+        """
+        self.segments = [
+            sealed
+            for sealed, following in itertools.pairwise(held)
+            if following.base_offset >= recovery_point
+        ]
+
+    def take_over(self, directory: Path, active: LogSegment, recovery_point: int) -> None:
+        """Mark the names and small files that the last owner has not synced since its last round, if it had one.
+
+        That round covered the active segment, names included, if it confirmed anything in it.
+        """
+        if recovery_point <= active.base_offset:
+            self.directories = [directory, directory.parent]
+            self.files = [directory / PARTITION_METADATA_FILE]
+        segments = (*self.segments, active)
+        if indexes := [each.txn_index_path for each in segments if each.txn_index.exists]:
+            self.files += indexes
+            self.note_directory(directory)  # May be new, or cut.

@@ -1,0 +1,103 @@
+"""The slow part of append's checks: batches that are not plain, and the reason why one is refused.
+
+The hot loop of `Log.append` recognises a plain batch by itself (one unpack, one CRC, a few comparisons). All other
+batches are checked here: those of logs that need the records inside (records_inside.py), transactions, markers, and
+every batch that is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.records_inside import look_inside, refuse_misdated
+from kproc.common.errors import ErrorCode, KafkaError
+from kproc.wire.batch_header import HEADER_BYTES
+from kproc.wire.record_batch import (
+    CODEC_MASK,
+    CONTROL,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    ControlType,
+    check_base_offset,
+    check_batch,
+    check_from_client,
+    check_one_batch,
+    control_type,
+    coordinator_epoch_of,
+    decode_records,
+    parse_header,
+    read_end_transaction,
+)
+from kproc.wire.record_check import check_small
+
+CLIENT: Final = "client"
+# A client's, too: in a request that names a transactional id.
+TRANSACTION: Final = "transaction"
+# The same, and its transaction's coordinator was asked for it: apart from what only seems to go on in one.
+CONFIRMED: Final = "confirmed"
+COORDINATOR: Final = "coordinator"
+
+
+def examine(
+    view: memoryview, config: LogConfig, *, origin: str, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """Check a batch; return it as it is to be stored, and its header. KafkaError with Kafka's code if it is refused.
+
+    The result is the given view, unless the topic has another codec. Batches of the origin "coordinator" are the
+    broker's own, made a moment ago: they may be markers, and nothing but their size is checked.
+    """
+    if len(view) > config.max_message_bytes:  # As in Kafka, the size is checked before the batch's content.
+        check_one_batch(view)
+        check_base_offset(int.from_bytes(view[:8], "big"))
+        _check_size(view, config)
+    if origin is COORDINATOR:
+        header = parse_header(view)
+    else:
+        header = check_batch(view)
+        if header.is_transactional and origin == CLIENT and not config.takes_transactions:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        check_from_client(header)
+        if header.attributes & LOG_APPEND_TIME:
+            raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
+        if config.looks_inside:
+            view, header = look_inside(view, header, config, now_ms=now_ms)
+            _check_size(view, config)  # Another codec may have made the batch larger.
+        else:
+            latest = now_ms + config.timestamp_after_max_ms  # The header names the largest timestamp.
+            is_misdated = header.max_timestamp > latest or header.base_timestamp > latest
+            if is_misdated and not config.is_append_time:
+                refuse_misdated(view, header, config, now_ms)
+            check_small(header.codec, view[HEADER_BYTES:], header.record_count)
+    if len(view) > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"batch of {len(view)} bytes is larger than segment.bytes={config.segment_bytes}",
+        )
+    return view, header
+
+
+def _check_size(view: memoryview, config: LogConfig) -> None:
+    if len(view) > config.max_message_bytes:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"batch of {len(view)} bytes is larger than max.message.bytes={config.max_message_bytes}",
+        )
+
+
+def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:
+    """(is abort, coordinator epoch) of a batch that ends a transaction; None for any other batch.
+
+    Control batches of other types (a Raft leader change) and emptied ones (compaction) end nothing.
+    """
+    if not attributes & CONTROL:
+        return None
+    found = None if attributes & CODEC_MASK else read_end_transaction(view)
+    if found is not None:
+        return found
+    if parse_header(view).record_count != 1:  # Kafka's markers have one record.
+        return None
+    records = decode_records(view)
+    if control_type(records[0]) not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    return control_type(records[0]) == ControlType.ABORT, coordinator_epoch_of(records[0])

@@ -1,0 +1,150 @@
+"""Balancer: moves connections from busy Processors to idle ones, on request or by itself.
+
+A Processor's load is the number of requests that it passed on in a while, by the counter in its row of the slab. If no
+Processor is busy, the number of connections counts instead, so that idle clients are spread, too. The Processor
+chooses which of its connections go. None is dropped, and their requests in work migrate with them
+(processor/migration.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.transport.agent import AgentId
+
+logger = logging.getLogger(__name__)
+
+Steps = Generator[Callable[[], bool], None, None]
+# Requests a second from which on a Processor counts as busy.
+_BUSY_REQUESTS_PER_S: Final = 100
+# Connections move by themselves when the busiest Processor does this many times the mean: of two, three quarters of
+# all.
+_UNEVEN: Final = 1.5
+# A client that reads nothing delays its own migration, and a stopped Processor delays all of its: stop waiting after
+# this.
+_MOVE_NS: Final = 10_000_000_000
+# A Processor that does not store its row within this time hangs: use its last figures.
+_MEASURE_NS: Final = 1_000_000_000
+
+
+class Balancer:
+    """One per supervisor."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._clock = children.plan.clock
+        self._seen_ns = 0
+        self._seen: dict[AgentId, int] = {}
+        self._rates: dict[AgentId, float] = {}
+
+    def look(self) -> None:
+        """Measure: about once a second."""
+        now_ns = self._clock.now_ns()
+        seconds = (now_ns - self._seen_ns) / 1e9
+        seen = {
+            role.agent: self._children.regions.metric(role.agent, "requests")
+            for role in self._children.table.processors()
+        }
+        if self._seen_ns and seconds > 0:
+            self._rates = {
+                agent: max(0, count - self._seen.get(agent, count)) / seconds for agent, count in seen.items()
+            }
+        self._seen_ns, self._seen = now_ns, seen
+
+    def plan(self, pool: str, *, by_rate: bool) -> list[tuple[Role, Role, int]]:
+        """(from, to, how many connections) of each move that is needed to make the Processors' loads equal."""
+        roles = self._children.table.processors(pool)
+        held = {
+            role.agent: self._children.regions.metric(role.agent, "connections")
+            for role in roles
+            if role.child is not None
+        }
+        roles = [role for role in roles if role.agent in held]
+        if len(roles) < 2:
+            return []
+        rates = {role.agent: self._rates.get(role.agent, 0.0) for role in roles}
+        if by_rate and sum(rates.values()) >= _BUSY_REQUESTS_PER_S:
+            return _moves(roles, rates, held)
+        return _moves(roles, {agent: float(count) for agent, count in held.items()}, held)
+
+    def is_uneven(self, pool: str) -> bool:
+        """Whether the busiest Processor of a set does much more than its share."""
+        rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
+        return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > _UNEVEN * sum(rates) / len(rates)
+
+    def spread(self, pool: str) -> Steps:
+        """Even out the number of connections, after Processors were added."""
+        yield from self.measure(pool)
+        moves = self.plan(pool, by_rate=False)
+        yield from self.move(moves, [])
+        yield from self.rest(moves)
+
+    def measure(self, pool: str) -> Steps:
+        """Wait until every Processor has stored its row anew, which it does twice a second at least."""
+        began_ns = self._clock.now_ns()
+        metric = self._children.regions.heartbeat_ns
+        roles = self._children.table.processors(pool)
+        yield (
+            lambda: (
+                all(role.child is None or metric(role.agent) >= began_ns for role in roles)
+                or self._clock.now_ns() >= began_ns + _MEASURE_NS
+            )
+        )
+
+    def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
+        """Begin these moves; what each Processor moves is appended to `moved`. `rest` must follow."""
+        waiting = len(moves)
+
+        def take(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
+            def on_reply(reply: dict[str, Any]) -> None:
+                nonlocal waiting
+                waiting -= 1
+                count = reply.get("moving", 0)
+                moved.append({"from": source.agent.index, "to": target.agent.index, "connections": count})
+
+            return on_reply
+
+        for source, target, count in moves:
+            self._children.connect_migration(source, target)
+            body = {"count": count, "target": target.agent}
+            self._children.ask(source, "move", body, take(source, target), timeout_ns=_MOVE_NS)
+        yield lambda: waiting == 0
+
+    def rest(self, moves: list[tuple[Role, Role, int]]) -> Steps:
+        """Wait until no connection is migrating any more: only then may the counts of roles change."""
+        givers = {source.agent: source for source, _, count in moves if count}
+        replies: list[dict[str, Any]] = []
+        for source in givers.values():
+            self._children.ask(source, "still", {}, replies.append)
+        deadline_ns = self._clock.now_ns() + _MOVE_NS
+        yield lambda: len(replies) == len(givers) or self._clock.now_ns() >= deadline_ns
+
+
+def _moves(
+    roles: list[Role], loads: dict[AgentId, float], held: dict[AgentId, int]
+) -> list[tuple[Role, Role, int]]:
+    """From those above the mean to those below it, in units of the source's mean connection."""
+    mean = sum(loads.values()) / len(roles)
+    givers = sorted((r for r in roles if loads[r.agent] > mean), key=lambda r: -loads[r.agent])
+    takers = sorted((r for r in roles if loads[r.agent] < mean), key=lambda r: loads[r.agent])
+    room = {role.agent: mean - loads[role.agent] for role in takers}
+    moves = []
+    for giver in givers:
+        if not held[giver.agent]:
+            continue
+        each = loads[giver.agent] / held[giver.agent]
+        surplus = loads[giver.agent] - mean
+        for taker in takers:
+            # Half a connection is not moved: the next time it would be moved back.
+            wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
+            count = min(wanted, held[giver.agent] - 1)
+            if count > 0:
+                moves.append((giver, taker, count))
+                surplus -= count * each
+                room[taker.agent] -= count * each
+    return moves

@@ -1,0 +1,323 @@
+"""Builds every role from its parts: the wiring of one broker, and nothing else.
+
+The parts that differ between transports (how to sleep, links, arenas, who runs fdatasync) come in as
+arguments; this file does not know which transport it builds for.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
+from kproc.broker.cleaner.cleaner import Cleaner
+from kproc.broker.cluster.controller import ControllerState, do_at_once
+from kproc.broker.cluster.dynamic_settings import left_out, settings_in_force, wanted_processors
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.config.sasl_settings import listeners_without_users
+from kproc.broker.controller.controller import Controller
+from kproc.broker.handler.busy_client import BusyClient
+from kproc.broker.handler.checkpoint import Checkpoint
+from kproc.broker.handler.client_requests import Client
+from kproc.broker.handler.handler import Handler
+from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.syncer import Syncer
+from kproc.broker.metrics.slab import MetricsRow
+from kproc.broker.observe import health
+from kproc.broker.observe.broker_figures import BrokerFigures
+from kproc.broker.observe.figures_text import figures_text
+from kproc.broker.observe.known_ends import KnownEnds
+from kproc.broker.observe.metrics_http import MetricsResponder
+from kproc.broker.observe.prometheus import Exposition, load_prometheus
+from kproc.broker.observe.scrapes import Scrapes
+from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.gate import LoginLimits
+from kproc.broker.processor.handler_peer import Router
+from kproc.broker.processor.processor import Processor
+from kproc.broker.processor.processor_state import ProcessorState
+from kproc.broker.processor.tls_listeners import TlsListeners
+from kproc.broker.role.partition_table import PartitionTable
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.role.roles import (
+    ACCEPTOR_COUNT_MAX,
+    CLEANER,
+    CONTROLLER,
+    acceptor_id,
+    handler_id,
+    is_control,
+    processor_id,
+    slab_row,
+)
+from kproc.broker.security.authorizer import locks_everybody_out
+from kproc.broker.storage.room import counting
+from kproc.broker.supervisor import tls_check
+from kproc.broker.transport.agent import AgentId, BlockOwner, Doze, Link
+from kproc.common.clock import NS_PER_S, Clock
+
+if TYPE_CHECKING:
+    from kproc.broker.controller.operations import Operations
+    from kproc.broker.observe.status import Status
+    from kproc.broker.processor.tls_connections import TlsConnections
+
+logger = logging.getLogger(__name__)
+
+
+def make_acceptor(
+    plan: Plan, index: int, *, listening: socket.socket, doze: Doze, metrics: MetricsRow
+) -> Acceptor:
+    agent, config = acceptor_id(index), plan.config
+    others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != index]
+    return Acceptor(
+        agent,
+        # Connections of the control listener have limits and counts of their own.
+        listener_index=0 if is_control(agent) else index,
+        listening=listening,
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        protocol="PLAINTEXT" if is_control(agent) else plan.endpoints[index].protocol,
+        limits_for=lambda settings, resolve: _connection_limits(plan, agent, settings, resolve),
+        rate_samples=config.quota_window_num,
+        rate_sample_ns=config.quota_window_size_seconds * NS_PER_S,
+        rate_events_elsewhere=lambda: metrics.sum_elsewhere("connection_rate_events", others),
+    )
+
+
+def _connection_limits(
+    plan: Plan, acceptor: AgentId, settings: DynamicSettings, resolve: Resolve
+) -> ConnectionLimits:
+    """The inter-broker listener is protected, if it is not the only one (Kafka). The control listener is by itself."""
+    if is_control(acceptor):
+        return control_limits(plan.config, settings)
+    names = [endpoint.name for endpoint in plan.endpoints]
+    dynamic = settings.text("listeners")
+    count = len([each for each in (names if dynamic is None else dynamic.split(",")) if each.strip()])
+    inter_broker = {at for at, name in enumerate(names) if name == plan.config.inter_broker_listener}
+    protected = frozenset(inter_broker) if count > 1 else frozenset[int]()
+    return limits_for(names[acceptor.index], plan.config, settings, protected=protected, resolve=resolve)
+
+
+def make_processor(
+    plan: Plan,
+    index: int,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    arena: BlockOwner,
+    router: Router | None = None,
+    make: Callable[..., Processor] = Processor,
+) -> Processor:
+    """`make` builds another kind of Processor from the same arguments."""
+    return make(
+        processor_id(index),
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        arena=arena,
+        request_bytes_max=plan.config.socket_request_max_bytes,
+        idle_ms_max=plan.config.connections_max_idle_ms,
+        receive_ms_max=plan.config.kproc_request_receive_timeout_ms,
+        logins=LoginLimits(
+            plan.config.sasl_server_max_receive_size, plan.config.kproc_authentication_timeout_ms * 1_000_000
+        ),
+        queued_bytes_max=plan.config.queued_max_request_bytes,
+        queued_requests_max=_queued_requests_max(plan),
+        processors_in_all=lambda settings: sum(wanted_processors(plan.config, settings).values()),
+        router=router,
+        tls_listeners=TlsListeners(
+            plan.config,
+            [endpoint.name for endpoint in plan.endpoints],
+            ticket_secret=plan.secret,
+            make=_make_tls,
+        ),
+    )
+
+
+def _make_tls(
+    table: ConnectionTable, state: ProcessorState, clock: Clock, listeners: TlsListeners
+) -> TlsConnections:
+    # Loaded here: only a Processor that has a TLS connection needs it.
+    from kproc.broker.processor.tls_connections import TlsConnections
+
+    return TlsConnections(table, state, clock, listeners)
+
+
+def _queued_requests_max(plan: Plan) -> int:
+    """The limit, or 0 to count nothing: Kafka's default does not bind here, because rings bound the bytes of requests
+    and a connection has at most 64 in work.
+    """
+    is_set = "queued.max.requests" in plan.config.explicit_settings
+    return plan.config.queued_max_requests if is_set else -1
+
+
+def make_handler(
+    plan: Plan,
+    index: int,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    table: PartitionTable,
+    syncer: Syncer,
+    is_restart: bool,
+) -> Handler:
+    config = plan.config
+    directory = Path(config.log_dirs)
+
+    def make_partitions(image: Callable[[], ClusterImage], purgatory: Purgatory) -> Partitions:
+        return Partitions(
+            directory,
+            handler_index=index,
+            config=config,
+            image=image,
+            clock=plan.clock,
+            table=table,
+            purgatory=purgatory,
+            syncer=syncer,
+            checkpoint=Checkpoint(plan.fs, directory),
+            fs=counting(plan.fs, metrics.values),
+            # A Handler that died left its logs unclean, however the broker stopped the last time.
+            is_clean=plan.was_clean and not is_restart,
+        )
+
+    make_client: Callable[[Link], Client] = Client
+    if config.kproc_work_us:
+        make_client = partial(BusyClient, work_us=config.kproc_work_us)
+    return Handler(
+        handler_id(index),
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        config=config,
+        endpoints=plan.endpoints,
+        make_partitions=make_partitions,
+        syncer=syncer,
+        make_client=make_client,
+        is_linked=not is_restart,
+    )
+
+
+def make_controller(
+    plan: Plan,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    operations: Operations,
+    on_settings: Callable[[DynamicSettings], None],
+    handler_count: int | None,
+    is_restart: bool,
+) -> Controller:
+    """Replay the metadata log, and append a record of this start.
+
+    `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
+    """
+    log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
+    check_tls = partial(tls_check.complaint_about_change, plan.config)
+    state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
+
+    def settings() -> DynamicSettings:
+        return settings_in_force(image, plan.config)
+
+    _tell_of_settings(plan, image)
+    if handler_count is None:
+        handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
+    starting: list[tuple[str, dict[str, Any]]] = [
+        ("register_cluster", {"cluster_id": plan.cluster_id}),
+        ("set_handler_count", {"count": handler_count}),
+    ]
+    if not is_restart:  # The leader epoch grows with the broker's starts, not with the controller's.
+        starting.append(("start_broker", {}))
+    try:
+        for op, body in starting:
+            do_at_once(state, log, image, op, body)
+    except BaseException:
+        log.close()
+        raise
+    return Controller(
+        CONTROLLER,
+        plan=plan,
+        doze=doze,
+        metrics=metrics,
+        state=state,
+        image=image,
+        log=log,
+        operations=operations,
+        settings_in_force=settings,
+        on_settings=on_settings,
+        is_restart=is_restart,
+    )
+
+
+def _tell_of_settings(plan: Plan, image: ClusterImage) -> None:
+    """Log what the stored settings and users keep clients from, or the broker."""
+    for problem in left_out(image, plan.config).values():
+        logger.error("%s", problem)
+    if locks_everybody_out(plan.config, image.acls):
+        logger.warning(
+            "there is an authorizer, and nobody may change its rules: name somebody in super.users "
+            "(super.users=User:NAME), or set allow.everyone.if.no.acl.found=true until there is a rule"
+        )
+    if nameless := listeners_without_users(plan.config, has_users=bool(image.scram_users)):
+        logger.warning(
+            "nobody can log in at %s: there is no user for SCRAM; stop the broker and make one: "
+            "kproc user add NAME --data %s",
+            ", ".join(nameless),
+            plan.config.log_dirs,
+        )
+
+
+def make_cleaner(
+    plan: Plan,
+    *,
+    doze: Doze,
+    metrics: MetricsRow,
+    table: PartitionTable,
+) -> Cleaner:
+    """Create the cleaner."""
+    return Cleaner(
+        CLEANER,
+        doze=doze,
+        metrics=metrics,
+        clock=plan.clock,
+        config=plan.config,
+        table=table,
+        fs=counting(plan.fs, metrics.values),
+    )
+
+
+def answer_scrapes(
+    plan: Plan, controller: Controller, status: Status, table: PartitionTable, listening: socket.socket
+) -> None:
+    """Let the controller answer metrics requests at that socket, from the status and figures of the Handlers."""
+    load_prometheus()
+    figures = BrokerFigures(
+        clock=plan.clock,
+        directory=Path(plan.config.log_dirs),
+        image=lambda: controller.image,
+        table=table,
+        ask=controller.ask_handler,
+        known_ends=KnownEnds(plan.fs, Path(plan.config.log_dirs)),
+    )
+    controller.answer_scrapes(Scrapes(_make_responder(plan, status, figures, listening), figures))
+
+
+def _make_responder(
+    plan: Plan, status: Status, figures: BrokerFigures, listening: socket.socket
+) -> MetricsResponder:
+    exposition = Exposition(status.describe, status.figures, partial(figures_text, figures))
+    return MetricsResponder(
+        listening,
+        render=exposition.render,
+        gather=figures.gather,
+        clock=plan.clock,
+        look=status.look,
+        health=lambda path: health.answer(path, status),
+    )

@@ -1,0 +1,212 @@
+"""BrokerProcess: a process of this host that is known to be a certain kproc broker.
+
+A pid in a ready file or in an answer is a claim: the broker may have ended and its number may be another process's, or
+another user may have written it. `kproc stop` and `kproc doctor` verify the claim by what the kernel reports before
+they send a signal or read anything of the process: who holds the lock of the data directory, who listens at the
+address, and when the process started.
+
+What a process has open does not have to be its own: by O_PATH, or in a mount namespace of its own, it can hold any file
+under any name. So every path in /proc is opened first and checked by its descriptor, and only then read.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kproc.broker.observe.status import parent_pid, real_uid, start_ticks
+from kproc.broker.role.port_holder import listens_at
+from kproc.broker.supervisor.data_directory import LOCK_FILE
+
+_PROC: Final = Path("/proc")
+
+
+class NotABroker(Exception):
+    """The process is not the broker that it is said to be; the message says which check failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The pid of a broker as somebody states it, and what else they state of the process. None: not stated."""
+
+    pid: int
+    start_ticks: int | None = None
+    data: str | None = None
+
+    @classmethod
+    def from_json(cls, stated: Any) -> Self:
+        """Read the claim in a ready file, or in a row of a status; NotABroker if its fields have other types."""
+        pid, ticks, data = (
+            (stated.get(key) for key in ("pid", "start_ticks", "data"))
+            if isinstance(stated, dict)
+            else (None,) * 3
+        )
+        if not (isinstance(pid, int) and isinstance(ticks, int | None) and isinstance(data, str | None)):
+            raise NotABroker("it names no process of a broker")
+        return cls(pid, ticks, data)
+
+
+class BrokerProcess:
+    """The supervisor of a running broker, or its only process. A context manager: it holds two descriptors.
+
+    A pidfd keeps its meaning when the kernel uses the pid again, and the data directory's descriptor keeps its
+    meaning when somebody renames the directory.
+    """
+
+    def __init__(self, pid: int) -> None:
+        """Open the process and find the data directory that it has locked; NotABroker if there is none."""
+        self.pid = pid
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except (ProcessLookupError, OverflowError, ValueError):
+            raise NotABroker(f"there is no process {pid}: the broker has ended already") from None
+        self._directory = -1
+        try:
+            self._find_lock()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_lock(self) -> None:
+        try:
+            names = os.listdir(_PROC / str(self.pid) / "fd")
+        except PermissionError:
+            raise NotABroker(
+                f"process {self.pid} belongs to another user: run this as root, or as the broker's user"
+            ) from None
+        except FileNotFoundError:
+            raise NotABroker(f"there is no process {self.pid}: the broker has ended already") from None
+        if not any(map(self._open_locked_directory, names)):
+            raise NotABroker(f"process {self.pid} is no kproc broker: it holds no data directory's lock")
+
+    def _open_locked_directory(self, name: str) -> bool:
+        """Open the directory of the lock file behind a descriptor of the process; False if it is none that it locked.
+
+        Another user may put a link in the place of the directory at any time. So it is opened first, and must then
+        contain the locked file. A lock file that was renamed or deleted does not count.
+        """
+        proc = _PROC / str(self.pid)
+        try:
+            path = Path(os.readlink(proc / "fd" / name))
+            if path.name != LOCK_FILE or "FLOCK" not in (proc / "fdinfo" / name).read_text():
+                return False
+            directory = self._as_seen_by_process(path.parent)
+            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            inside = os.stat(LOCK_FILE, dir_fd=self._directory, follow_symlinks=False)
+            if os.path.samestat(os.stat(proc / "fd" / name), inside):
+                self._lock = path
+                return True
+        except OSError:  # Closed or replaced meanwhile.
+            pass
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+        return False
+
+    def _as_seen_by_process(self, path: Path) -> Path:
+        """The path from here: relative to the process's working directory, and in a container to its root."""
+        proc = _PROC / str(self.pid)
+        return proc / "root" / path.relative_to("/") if path.is_absolute() else proc / "cwd" / path
+
+    @property
+    def data(self) -> Path:
+        """The data directory, as the kernel names it."""
+        return self._lock.parent
+
+    @property
+    def directory(self) -> int:
+        """A descriptor of the data directory, which this object closes."""
+        return self._directory
+
+    @property
+    def uid(self) -> int:
+        """The user who started the process."""
+        return real_uid(self.pid)
+
+    def open_file(self, descriptor: int) -> int:
+        """Open the file behind a descriptor of the process for reading.
+
+        NotABroker unless it is a regular file of the process's user: else the process may not be able to read it.
+        """
+        path = os.open(_PROC / str(self.pid) / "fd" / str(descriptor), os.O_PATH | os.O_CLOEXEC)
+        try:
+            facts, uid = os.fstat(path), self.uid
+            if self.wait(0):  # Both may be of a later process with this pid.
+                raise NotABroker(f"process {self.pid} has ended")
+            if not stat.S_ISREG(facts.st_mode):
+                raise NotABroker("it is no file, but a terminal, a pipe or the journal")
+            if facts.st_uid != uid:
+                raise NotABroker(f"it belongs to another user than process {self.pid}")
+            return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(path)
+
+    def require(self, claim: Claim) -> None:
+        """Raise NotABroker if the process started at another time, or has locked another directory, than claimed."""
+        if claim.start_ticks is not None and claim.start_ticks != start_ticks(self.pid):
+            raise NotABroker(f"the broker has ended, and process {self.pid} is another one by now")
+        if claim.data is None:
+            return
+        try:
+            stated = self._as_seen_by_process(Path(claim.data))
+            is_same = os.path.samestat(os.stat(stated), os.fstat(self._directory))
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise NotABroker(f"process {self.pid} is another broker: its data directory is {self.data}")
+
+    def require_listens_at(self, host: str, port: int) -> None:
+        """Raise NotABroker if the process does not listen at this numeric address and port."""
+        if not listens_at(self.pid, host, port):
+            raise NotABroker(
+                f"process {self.pid} does not listen at {host}:{port}: "
+                "another process answered there, or the broker is in a container or on another host"
+            )
+
+    def is_parent_of(self, pid: int) -> bool:
+        """Return True for the broker's own process and for its children, as the kernel reports them."""
+        return pid == self.pid or parent_pid(pid) == self.pid
+
+    def signal(self, number: int) -> None:
+        """Send a signal to this process, never to a later one with its pid."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except PermissionError:
+            raise NotABroker(
+                f"process {self.pid} belongs to another user: run this as root, or as the broker's user"
+            ) from None
+        except ProcessLookupError:
+            raise NotABroker(f"there is no process {self.pid}: the broker has ended already") from None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the process has ended; False if it runs on after this time."""
+        return bool(select.select([self._pidfd], [], [], seconds)[0])
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self._pidfd)
+        if self._directory >= 0:
+            os.close(self._directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def claim_in(status: dict[str, Any]) -> Claim:
+    """The claim about the supervisor in a status, or about the one process where roles are threads."""
+    rows = status.get("processes")
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise NotABroker("it names no process of a broker")
+    row = next((row for row in rows if row.get("role") == "supervisor"), rows[0])
+    return Claim.from_json({**row, "data": status.get("data")})

@@ -1,0 +1,361 @@
+"""ChildRole: what a forked child does: receive regions and sockets, build its role, run it, drain it, close it.
+
+supervisor -> child                                  child -> supervisor
+slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
+                                                     failed    it cannot be built: the reason
+start        build the role                          settings  the dynamic settings (controller only)
+peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
+handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
+go           all peers of the start are attached
+detach       a peer was reaped; `is_final`: for ever
+processes    what runs (controller)
+answer       to what the controller asked
+close        close files and exit
+The other messages to a running role are the same on all transports: role_messages.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.cleaner.cleaner import Cleaner
+from kproc.broker.controller.controller import Controller
+from kproc.broker.controller.operations import Operations
+from kproc.broker.handler.handler import Handler
+from kproc.broker.handler.syncer import ThreadSyncer
+from kproc.broker.ipc.arena import Arena, ArenaReader
+from kproc.broker.ipc.link import open_first_end, open_second_end
+from kproc.broker.ipc.region import Region, RegionKind
+from kproc.broker.ipc.wait import Sleeper, Waker
+from kproc.broker.metrics.slab import MetricsRow, Slab
+from kproc.broker.observe.status import Status
+from kproc.broker.processor.processor import Processor
+from kproc.broker.request.routing import ProduceRouter
+from kproc.broker.role.asks import Asks, OnReply
+from kproc.broker.role.partition_table import PartitionTable
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import ACCEPTOR, CLEANER, HANDLER, PROCESSOR, is_control, slab_row
+from kproc.broker.storage.fs import StorageFailure
+from kproc.broker.supervisor import broker, stacks
+from kproc.broker.supervisor.logs import set_role
+from kproc.broker.supervisor.role_messages import RoleMessages
+from kproc.broker.transport.agent import Agent, AgentId, Link, beat_ms
+from kproc.broker.transport.process import ControlSocket
+from kproc.common.errors import Corrupt, FatalError
+
+logger = logging.getLogger(__name__)
+
+# Allocations between garbage collections. What a request allocates is freed by reference counts; the collector only
+# has to find rare cycles, and a full collection over a frozen heap costs nothing.
+_GC_THRESHOLD: Final = (50_000, 50, 50)
+_NEWS_MS: Final = 2  # Longest sleep while the supervisor waits for our "ready" or "drained".
+_TURNS_MAX: Final = 64
+
+
+class ChildRole:
+    """Runs one role in this process. One instance, made after the fork."""
+
+    def __init__(self, agent_id: AgentId, plan: Plan, control: ControlSocket, *, is_restart: bool) -> None:
+        self._id = agent_id
+        self._plan = plan
+        self._control = control
+        self._is_restart = is_restart
+        self._fds: dict[str, int] = {}
+        self._eventfds: dict[AgentId, int] = {}
+        self._arenas: dict[AgentId, ArenaReader] = {}
+        self._slab: Slab | None = None
+        self._agent: Agent | None = None
+        self._status: Status | None = None
+        self._messages: RoleMessages | None = None
+        self._asks = Asks()
+        self._is_running = True
+        self._is_ready = False
+        self._can_be_ready = False
+        # The supervisor's messages: those with a descriptor, and those without.
+        self._given: dict[str, Callable[[dict[str, Any], int], None]] = {
+            "slab": self._take_slab,
+            **dict.fromkeys(("table", "eventfd", "arena", "listening"), self._keep_fd),
+            "peer_eventfd": self._take_peer_eventfd,
+            "peer_arena": self._take_peer_arena,
+            "link": self._take_link,
+            "handoff": self._take_handoff,
+            "migration": self._take_migration,
+            "probe": self._take_probe,
+        }
+        self._told: dict[str, Callable[[dict[str, Any]], None]] = {
+            "start": self._begin,
+            "detach": self._detach,
+            "go": self._go,
+            "processes": self._take_processes,
+            "answer": self._take_answer,
+            "close": self._close,
+        }
+
+    def run(self) -> int:
+        """Until told to close; the exit status."""
+        set_role(str(self._id))
+        stacks.install()
+        gc.set_threshold(*_GC_THRESHOLD)
+        gc.enable()
+        while self._agent is None:
+            if not self._is_running:
+                return 1
+            message = self._control.receive()
+            if message is not None:
+                self._take(*message)
+            else:
+                _wait_readable(self._control.sock)
+        agent, messages, control = self._agent, self._messages, self._control
+        assert messages is not None
+        agent.watch(control.fd)
+        rest_ms = beat_ms(self._plan.config.kproc_hung_ms)
+        turns = 0
+        while self._is_running:
+            owes_news = not self._is_ready or messages.owes_news or control.has_unsent
+            agent.do_work(_NEWS_MS if owes_news else rest_ms)
+            turns += 1
+            # Reading the control socket costs a system call. A role that sleeps hears of it by its epoll; one that is
+            # too busy to sleep reads it now and then.
+            if agent.is_called or turns >= _TURNS_MAX:
+                agent.is_called = False
+                turns = 0
+                self._take_messages()
+            if owes_news:
+                self._report()
+                messages.report()
+                self._flush()
+        return 0
+
+    def _take_messages(self) -> None:
+        while self._is_running:
+            try:
+                message = self._control.receive()
+            except EOFError:
+                # The supervisor has died. PDEATHSIG has usually killed us before we can read this.
+                logger.warning("the supervisor is gone; ending")
+                self._is_running = False
+                return
+            if message is None:
+                return
+            self._take(*message)
+
+    def _report(self) -> None:
+        agent = self._agent
+        assert agent is not None
+        if (
+            self._can_be_ready
+            and not self._is_ready
+            and (not isinstance(agent, Handler) or agent.has_image())
+        ):
+            self._is_ready = True
+            self._say({"do": "ready"})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(message)
+        except (BrokenPipeError, ConnectionResetError):
+            logger.debug("the supervisor is gone; the end of its socket comes next")
+
+    def _flush(self) -> None:
+        try:
+            self._control.flush()
+        except (BrokenPipeError, ConnectionResetError):
+            logger.debug("the supervisor is gone; the end of its socket comes next")
+
+    def _ask_supervisor(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._asks.ask("supervisor", self._say, what, body, on_reply)
+
+    def _take(self, message: dict[str, Any], fd: int | None) -> None:
+        if fd is not None:
+            self._given[message["do"]](message, fd)
+        elif self._messages is None or not self._messages.serve(message):
+            self._told[message["do"]](message)
+
+    # -- what the supervisor says ------------------------------------------------------------------------------
+
+    def _take_slab(self, _message: dict[str, Any], fd: int) -> None:
+        region = Region.attach(fd, kind=RegionKind.SLAB)
+        self._slab = Slab(region.words, is_new=False)
+        region.close_fd()
+
+    def _keep_fd(self, message: dict[str, Any], fd: int) -> None:
+        self._fds[message["do"]] = fd
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        try:
+            self._agent = self._build(message)
+        except (FatalError, Corrupt, StorageFailure) as error:
+            # The host's failure, or damage on its disk: the reason says more than a stack.
+            self._say({"do": "failed", "reason": str(error)})
+            self._flush()
+            self._is_running = False
+            return
+        self._messages = RoleMessages(self._agent, self._say)
+
+    def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
+        peer = AgentId(*message["peer"])
+        if peer in self._eventfds:
+            # A restarted peer has the eventfd of its predecessor, which our wakers hold already.
+            os.close(fd)
+        else:
+            self._eventfds[peer] = fd
+
+    def _take_peer_arena(self, message: dict[str, Any], fd: int) -> None:
+        self._arenas[AgentId(*message["peer"])] = ArenaReader.attach(fd, generation=message["generation"])
+
+    def _take_link(self, message: dict[str, Any], fd: int) -> None:
+        peer = AgentId(*message["peer"])
+        region = Region.attach(fd, kind=RegionKind.LINK, generation=message["generation"])
+        producer, consumer = open_first_end(region) if message["is_first"] else open_second_end(region)
+        region.close_fd()
+        assert self._slab is not None
+        assert self._agent is not None
+        waker = Waker(self._slab.words, self._slab.row_word(slab_row(peer)), self._eventfds[peer])
+        link = Link(
+            peer,
+            sender=producer,
+            receiver=consumer,
+            waker=waker,
+            generation=message["generation"],
+            arena=self._arenas.get(peer),
+        )
+        self._agent.attach(link)
+
+    def _take_handoff(self, message: dict[str, Any], fd: int) -> None:
+        assert isinstance(self._agent, (Acceptor, Processor))
+        self._agent.attach_handoff(AgentId(*message["peer"]), socket.socket(fileno=fd))
+
+    def _take_migration(self, message: dict[str, Any], fd: int) -> None:
+        assert isinstance(self._agent, Processor)
+        self._agent.attach_migration(AgentId(*message["peer"]), socket.socket(fileno=fd))
+
+    def _take_probe(self, _message: dict[str, Any], fd: int) -> None:
+        assert isinstance(self._agent, Processor)
+        self._agent.adopt_probe(socket.socket(fileno=fd))
+
+    def _detach(self, message: dict[str, Any]) -> None:
+        peer = AgentId(*message["peer"])
+        assert self._agent is not None
+        assert self._messages is not None
+        if message["is_final"] and isinstance(self._agent, Processor):
+            # A Handler on trial, whose start failed, ends without having been told to leave.
+            self._agent.handler_leaving(peer)
+        # First the agent: what it has of that peer's requests may be views of the arena that is closed below.
+        self._agent.detach(peer)
+        self._messages.forget(peer)
+        arena = self._arenas.pop(peer, None)
+        if arena is not None:
+            arena.close()
+        if message["is_final"] and peer in self._eventfds:  # No successor will use this eventfd.
+            os.close(self._eventfds.pop(peer))
+
+    def _go(self, _message: dict[str, Any]) -> None:
+        self._can_be_ready = True
+        if isinstance(self._agent, (Handler, Controller)):
+            self._agent.set_linked()
+
+    def _take_processes(self, message: dict[str, Any]) -> None:
+        if self._status is not None:
+            self._status.update(message)
+
+    def _take_answer(self, message: dict[str, Any]) -> None:
+        self._asks.handle_answer(message)
+
+    def _close(self, message: dict[str, Any]) -> None:
+        assert self._agent is not None
+        try:
+            if isinstance(self._agent, Cleaner):
+                self._agent.finish(is_clean=message["is_clean"])
+            unknown = self._agent.close()
+            is_clean = unknown is None
+            if unknown is not None:
+                logger.info("%s was not recovered in this run; the next start recovers", unknown)
+        except OSError as error:
+            logger.error("closing: %s", error)
+            is_clean = False
+        self._is_running = False
+        self._say({"do": "closed", "is_clean": is_clean})
+
+    # -- building ----------------------------------------------------------------------------------------------
+
+    def _build(self, message: dict[str, Any]) -> Agent:
+        assert self._slab is not None
+        row = slab_row(self._id)
+        doze = Sleeper(
+            self._slab.words, self._slab.row_word(row), self._fds["eventfd"], is_edge_triggered=True
+        )
+        metrics = MetricsRow(self._slab, row, os.getpid())
+        builders: dict[str, Callable[[Sleeper, MetricsRow, dict[str, Any]], Agent]] = {
+            ACCEPTOR: self._build_acceptor,
+            PROCESSOR: self._build_processor,
+            HANDLER: self._build_handler,
+            "controller": self._build_controller,
+            CLEANER.role: self._build_cleaner,
+        }
+        return builders[self._id.role](doze, metrics, message)
+
+    def _build_acceptor(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        listening = socket.socket(fileno=self._fds["listening"])
+        return broker.make_acceptor(
+            self._plan, self._id.index, listening=listening, doze=doze, metrics=metrics
+        )
+
+    def _build_processor(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
+        region = Region.attach(self._fds["arena"], kind=RegionKind.ARENA)
+        arena = Arena(region, min(message["arena_warm_bytes"], region.payload_bytes))
+        router = None if is_control(self._id) else ProduceRouter()
+        return broker.make_processor(
+            self._plan, self._id.index, doze=doze, metrics=metrics, arena=arena, router=router
+        )
+
+    def _build_handler(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        syncer = ThreadSyncer(f"{self._id}-sync", lambda: os.eventfd_write(doze.fd, 1))
+        return broker.make_handler(
+            self._plan,
+            self._id.index,
+            doze=doze,
+            metrics=metrics,
+            table=self._table(),
+            syncer=syncer,
+            is_restart=self._is_restart,
+        )
+
+    def _build_controller(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
+        assert self._slab is not None
+        self._status = Status(self._plan, self._slab)
+        operations = Operations(self._plan, self._status, self._ask_supervisor)
+        agent = broker.make_controller(
+            self._plan,
+            doze=doze,
+            metrics=metrics,
+            operations=operations,
+            on_settings=lambda settings: self._say(settings.as_message()),
+            handler_count=message["handler_count"],
+            is_restart=self._is_restart,
+        )
+        self._status.image = lambda: agent.image
+        if "listening" in self._fds:
+            listening = socket.socket(fileno=self._fds["listening"])
+            broker.answer_scrapes(self._plan, agent, self._status, self._table(), listening)
+        return agent
+
+    def _build_cleaner(self, doze: Sleeper, metrics: MetricsRow, _message: dict[str, Any]) -> Agent:
+        return broker.make_cleaner(self._plan, doze=doze, metrics=metrics, table=self._table())
+
+    def _table(self) -> PartitionTable:
+        region = Region.attach(self._fds["table"], kind=RegionKind.TABLE)
+        table = PartitionTable(region.words)
+        region.close_fd()
+        return table
+
+
+def _wait_readable(sock: socket.socket) -> None:
+    """Sleep until the control socket has something; its receive never blocks (MSG_DONTWAIT)."""
+    select.select([sock], [], [])

@@ -1,0 +1,369 @@
+"""Children: the supervisor's roles as processes: forked, linked with each other, watched by pidfd, restarted.
+
+It knows what a role needs at its start and which roles are linked. How many roles there are is decided elsewhere, in
+supervisor.py and scale.py. It never blocks on a child, and survives the death of any child at any moment.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import select
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.role.asks import Asks, OnReply
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
+from kproc.broker.supervisor.child import ChildRole
+from kproc.broker.supervisor.regions import Regions
+from kproc.broker.supervisor.roles_table import Role, RolesTable
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.process import Child, fork_child
+from kproc.common.errors import FatalError
+
+logger = logging.getLogger(__name__)
+
+# A role that dies this soon after its start probably failed by itself, and was not killed from outside.
+_QUICK_DEATH_NS: Final = 2_000_000_000
+_BACKOFF_NS: Final = 50_000_000
+_BACKOFF_NS_MAX: Final = 5_000_000_000
+_DOWN_BACKOFF_NS_MAX: Final = 60_000_000_000
+_ENDED: Final = (BrokenPipeError, ConnectionResetError)
+
+OnMessage = Callable[[Role, dict[str, Any]], None]
+
+
+class Children:
+    """All child processes of one broker. Owned by the supervisor, in its one thread."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        lock_fd: int,
+        listening: Mapping[AgentId, socket.socket],
+        metrics_listening: socket.socket | None = None,
+        epoll: select.epoll,
+        on_message: OnMessage,
+        on_failure: Callable[[str], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.plan = plan
+        self.table = RolesTable()
+        self.regions = Regions(plan.config)
+        self.asks = Asks()
+        self.settings = DynamicSettings()
+        # How many Handlers partitions are placed on; the controller is told at each of its starts. None: it decides.
+        self.handler_count: int | None = None
+        self.is_stopping = False
+        # True when clients may connect: from then on no role's death ends the broker.
+        self.has_started = False
+        self._clock = plan.clock
+        self._lock_fd = lock_fd
+        self._listening = listening
+        self._metrics_listening = metrics_listening
+        self._epoll = epoll
+        self._by_fd: dict[int, Role] = {}
+        self._on_message = on_message
+        self._on_failure = on_failure
+        self.on_change = on_change
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def start(self, role: Role, *, is_restart: bool) -> None:
+        """Fork one role and send it what belongs to it alone. OSError or FatalError if the host lacks a resource."""
+        agent, plan = role.agent, self.plan
+        role.begin(self._clock.now_ns())
+        # Freeze the heap before the fork: a child that collected inherited objects would copy their pages, and
+        # finalisers would close descriptor numbers that mean something else in the child.
+        gc.freeze()
+        # The flock belongs to the open file, which those who write files inherit: as long as one of them lives, no
+        # other broker opens the directory, though the supervisor may be gone.
+        is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
+        role.child = child = fork_child(
+            agent,
+            lambda control: ChildRole(agent, plan, control, is_restart=is_restart).run(),
+            keep=[self._lock_fd] if is_writer else [],
+        )
+        for fd in child.watched_fds:
+            self._by_fd[fd] = role
+            self._epoll.register(fd, select.EPOLLIN)
+        listening = self._listening[agent].fileno() if agent.role == ACCEPTOR else -1
+        if agent == CONTROLLER and self._metrics_listening is not None:
+            listening = self._metrics_listening.fileno()
+        start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
+        try:
+            self.regions.give_own(child, listening=listening, start=start)
+            # These two have no image of the metadata, from which the others read the settings.
+            if agent.role in (ACCEPTOR, PROCESSOR):
+                child.send(self.settings.as_message())
+            if role.serving:
+                child.send(role.serving_message())
+        except _ENDED:
+            logger.debug("%s has ended; its exit comes next", agent)
+
+    def introduce(self, role: Role) -> None:
+        """Link a role with every running peer; both sides get a link of a new generation."""
+        for other in self.table:
+            if role.child is None:
+                return
+            if other is role or other.child is None or other.agent in role.peers:
+                continue
+            try:
+                is_linked = self._connect(role, other)
+            except _ENDED:
+                # One of the two has ended. Its exit is handled next, which tells the other; its successor is linked
+                # anew.
+                is_linked = True
+            if is_linked:
+                role.peers.add(other.agent)
+                other.peers.add(role.agent)
+        self.send(role, {"do": "go"})
+        self.on_change()
+
+    def _connect(self, one: Role, other: Role) -> bool:
+        assert one.child is not None
+        assert other.child is not None
+        if _is_parting(one, other) or _is_parting(other, one):
+            return False
+        if one.agent in other.targets or other.agent in one.targets:
+            # The target of a leaving Processor died and was restarted: connect the two again.
+            self.connect_migration(one, other)
+            return False
+        return self.regions.connect(one.child, other.child)
+
+    def connect_migration(self, one: Role, other: Role) -> None:
+        """Connect two Processors, so that connections can migrate between them.
+
+        There is one pair for as long as both live. When the pair ends, the giver concludes "not taken" and the taker
+        "ours". If a pair were replaced while a connection travels over it, both would own the connection.
+        """
+        if one.child is None or other.child is None or other.agent in one.migrations:
+            return
+        one.migrations.add(other.agent)
+        other.migrations.add(one.agent)
+        try:
+            self.regions.connect_migration(one.child, other.child)
+        except _ENDED:
+            logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
+
+    def restart_due(self) -> None:
+        """Restart the roles whose waiting time is over, and send what children's sockets had no room for."""
+        for role in self.table:
+            if role.child is not None:
+                self.flush(role)
+            elif role.restart_at_ns and self._clock.now_ns() >= role.restart_at_ns and not self.is_stopping:
+                self._restart(role)
+
+    def next_restart_ns(self) -> int | None:
+        """When the next role is to be restarted; None if none is, or if the broker stops."""
+        if self.is_stopping:
+            return None
+        return min((role.restart_at_ns for role in self.table if role.restart_at_ns), default=None)
+
+    def _restart(self, role: Role) -> None:
+        role.restarts += 1
+        logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
+        try:
+            self.start(role, is_restart=True)
+            # Tell a new controller which processes run before its first link lets anybody ask it.
+            self.on_change()
+            self.introduce(role)
+        except (OSError, FatalError) as error:
+            # The host is short of processes, memory or descriptors. The other roles go on. This one is tried again
+            # later, like a role that died soon after its start; if it was forked already, it does die.
+            logger.error("%s cannot be started now: %s", role.agent, error)
+            if role.child is not None:
+                role.child.kill()
+            else:
+                self._plan_restart(role, 0)
+                self.on_change()
+
+    # -- talking -----------------------------------------------------------------------------------------------
+
+    def send(self, role: Role, message: dict[str, Any]) -> None:
+        """Send a role a message; ignored if it has ended."""
+        if role.child is not None:
+            try:
+                role.child.send(message)
+            except _ENDED:
+                logger.debug("%s has ended; its exit comes next", role.agent)
+
+    def probe(self, role: Role) -> socket.socket:
+        """Open a connection of the broker's own to a Processor. If that has ended, the connection is closed."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if role.child is not None:
+                try:
+                    role.child.send({"do": "probe"}, theirs.fileno())
+                except _ENDED:
+                    logger.debug("%s has ended; its exit comes next", role.agent)
+        return ours
+
+    def flush(self, role: Role) -> None:
+        """Send the messages that the child's socket had no room for."""
+        if role.child is not None:
+            try:
+                role.child.control.flush()
+            except _ENDED:
+                logger.debug("%s has ended; its exit comes next", role.agent)
+
+    def ask(
+        self,
+        role: Role,
+        what: str,
+        body: dict[str, Any],
+        on_reply: OnReply,
+        *,
+        timeout_ns: int | None = None,
+    ) -> None:
+        """Ask a role; on_reply({"lost": True}) if it is not running, ends before it answers, or takes too long."""
+        until_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
+        self.asks.ask(
+            role.agent, lambda message: self.send(role, message), what, body, on_reply, until_ns=until_ns
+        )
+        if role.child is None:
+            self.asks.lose(role.agent)
+
+    def spread_settings(self, settings: DynamicSettings) -> None:
+        """Send the settings to every running role, and keep them for roles that start later."""
+        self.settings = settings
+        for role in self.table.of(ACCEPTOR, PROCESSOR):
+            self.send(role, settings.as_message())
+
+    # -- hearing -----------------------------------------------------------------------------------------------
+
+    def on_event(self, fd: int) -> None:
+        """Handle a readable descriptor of the epoll; ignore it if it is not a child's."""
+        role = self._by_fd.get(fd)
+        if role is None:
+            return
+        child = role.child
+        assert child is not None
+        if fd == child.control.fd:
+            try:
+                while role.child is child and (message := child.receive()) is not None:
+                    self._on_message(role, message)
+            except EOFError:
+                self._epoll.unregister(fd)  # Its pidfd tells the rest.
+                del self._by_fd[fd]
+        else:
+            self._on_exit(role, child)
+
+    def _on_exit(self, role: Role, child: Child) -> None:
+        """Reap a child that has ended, tell its peers, plan its successor."""
+        # What it said last is still in the socket: that it is closed, cleanly or not, and its answers.
+        self._drain_control(role, child)
+        for fd in child.watched_fds:
+            if self._by_fd.pop(fd, None) is not None:
+                self._epoll.unregister(fd)
+        status = child.reap()
+        role.child = None
+        self.asks.lose(role.agent)
+        if role.is_closed and self.is_stopping:
+            return
+        is_final = role.is_leaving or role.is_trial
+        lived_ns = self._clock.now_ns() - role.started_ns
+        end = role.failure or describe_exit(status)
+        is_first = not (role.is_ready or role.restarts or self.has_started)
+        if not role.is_closed and not (is_first and role.failure):
+            logger.error("%s (pid %d) ended: %s", role.agent, child.pid, end)
+        self._detach(role, is_final=is_final)
+        if self.is_stopping:
+            return
+        if is_final:
+            self.table.remove(role.agent)
+        elif is_first:
+            self._on_failure(f"{role.agent} could not start: {end}")
+            return
+        else:
+            self._plan_restart(role, lived_ns)
+        self.on_change()
+
+    def discard(self, role: Role) -> None:
+        """Never start this role again; it has no child now."""
+        assert role.child is None, role.agent
+        self._detach(role, is_final=True)
+        self.table.remove(role.agent)
+        self.on_change()
+
+    def _detach(self, role: Role, *, is_final: bool) -> None:
+        """Tell the peers of a reaped role to drop their links: only now may they reuse memory that it could read.
+
+        If it is gone for good, every role is told: a former peer, which knows of the death, would await a successor.
+        """
+        for other in self.table:
+            other.users.discard(role.agent)
+            other.migrations.discard(role.agent)
+            if is_final or role.agent in other.peers:
+                other.peers.discard(role.agent)
+                self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})
+        self.regions.forget(role.agent, is_final=is_final)
+
+    def _plan_restart(self, role: Role, lived_ns: int) -> None:
+        """Decide when the successor starts: at once, or after growing pauses if roles of this name die quickly.
+
+        Too many quick deaths end a broker that never was ready. A broker that serves goes on without the role: the
+        other roles keep their partitions and connections, and the cause may go away.
+        """
+        role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
+        if role.is_failing and not self.has_started:
+            self._on_failure(f"{role.failing}: giving up")
+            return
+        # The first quick death costs no pause: it may have been killed from outside just after its start.
+        longest_ns = _DOWN_BACKOFF_NS_MAX if role.is_failing else _BACKOFF_NS_MAX
+        delay_ns = min(longest_ns, _BACKOFF_NS << min(role.quick_deaths, 16)) if role.quick_deaths > 1 else 0
+        role.restart_at_ns = self._clock.now_ns() + delay_ns
+        if role.is_failing:
+            logger.error("%s; the next try is in %d s", role.failing, delay_ns // 1_000_000_000)
+
+    @property
+    def problem(self) -> str | None:
+        """Which roles are down, as the status shows it; None if all run."""
+        return (
+            "; ".join(role.failing for role in self.table if role.is_failing and role.child is None) or None
+        )
+
+    def _drain_control(self, role: Role, child: Child) -> None:
+        """Handle the messages that a child sent before it ended."""
+        try:
+            while (message := child.receive()) is not None:
+                self._on_message(role, message)
+        except EOFError:
+            return
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def kill_all(self) -> None:
+        """Kill the children that did not end in time."""
+        self.is_stopping = True
+        for role in self.table:
+            if role.child is not None:
+                logger.warning("%s did not end in time: killing it", role.agent)
+                role.child.kill()
+                role.child.reap()
+                role.child = None
+
+    def close(self) -> None:
+        """Kill every child and release every region."""
+        self.kill_all()
+        self.regions.close()
+
+
+def _is_parting(handler: Role, processor: Role) -> bool:
+    """Whether the two are not to be linked: a leaving Handler gets no new users, not even a restarted Processor."""
+    return handler.is_leaving and handler.agent.role == HANDLER and processor.agent.role == PROCESSOR
+
+
+def describe_exit(status: int) -> str:
+    """How a child ended, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

@@ -1,0 +1,270 @@
+"""Puts the files of another broker's partitions under topics of a data directory whose broker is stopped.
+
+The topics exist already, with the settings that they are to have; internal topics are created like their files. A
+partition's copy lies beside the partitions under a name of its own until all of it is on the disk, and is renamed into
+place then. The source is only read. Messages of formats 0 and 1 are converted in the copy. Index files are left out:
+the next start builds them, and checks every batch, because the marker of a clean stop is removed first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.broker.cluster.controller import ControllerState, do_at_once
+from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.cluster.internal_topics import (
+    COORDINATOR_TOPICS,
+    GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
+from kproc.broker.cluster.metadata_log import MetadataLog
+from kproc.broker.config import Config
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.convert_log import convert_partition
+from kproc.broker.storage.format import (
+    DELETE_DIRECTORY_SUFFIX,
+    LOG_SUFFIX,
+    METADATA_DIRECTORY,
+    SNAPSHOT_SUFFIX,
+    STRAY_DIRECTORY_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    parse_partition_directory_name,
+    parse_segment_file_name,
+    parse_set_aside_directory_name,
+)
+from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.segment_files import segment_bases
+from kproc.broker.storage.set_aside import rename_for_deletion
+from kproc.broker.supervisor.data_directory import LOCK_FILE, DataDirectory
+from kproc.common.clock import SystemClock
+from kproc.common.errors import FatalError
+
+_COPIED: Final = (LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
+# Behind a segment's file name while Kafka compacts; a clean stop leaves none.
+_UNFINISHED: Final = (".swap", ".cleaned")
+_COUNT_SETTINGS: Final = {
+    GROUP_METADATA_TOPIC: "offsets.topic.num.partitions",
+    TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
+}
+_IMPORTING_SUFFIX: Final = ".importing"
+_COPY_BYTES: Final = 1 << 20
+
+
+class ImportedPartition(NamedTuple):
+    """One partition whose files were imported."""
+
+    source: Path
+    topic: str
+    partition: int
+    segments: int
+    converted_records: int
+
+
+class _Source(NamedTuple):
+    path: Path
+    topic: str
+    partition: int
+
+
+def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = None) -> list[ImportedPartition]:
+    """Import directories of partitions, or all partitions of a data directory, into the directory of `config`.
+
+    Everything is checked before the first file is copied. Raises FatalError, Corrupt and StorageFailure.
+    """
+    fs = fs or OsFs()
+    with ExitStack() as stack:
+        directory = DataDirectory(config, fs)
+        stack.callback(directory.close)
+        log, image = MetadataLog.open(directory.path, SystemClock(), fs)
+        stack.callback(log.close)
+        sources = [source for path in paths for source in _sources(fs, path.absolute())]
+        for data in {source.path.parent for source in sources} - {directory.path}:
+            stack.enter_context(_unused(data))
+        _create_internal_topics(config, log, image, directory.cluster_id, sources)
+        _check_named_once(sources)
+        _check_partition_counts(image, sources)
+        for source in sources:
+            _check(fs, directory.path, image, source)
+        copies = _copy_all(fs, directory.path, image, sources)
+        checkpoints.take_clean_shutdown(fs, directory.path)
+        for source in sources:
+            _put_in_place(fs, directory.path, source)
+        return copies
+
+
+def _copy_all(fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_Source]) -> list[ImportedPartition]:
+    """Copy all partitions beside their places; leave nothing behind if that fails, for lack of room for example."""
+    try:
+        return [_copy_partition(fs, data, image, source) for source in sources]
+    except BaseException:
+        for source in sources:
+            fs.remove_tree(_copy_of(data, source))
+        raise
+
+
+def _copy_of(data: Path, source: _Source) -> Path:
+    return data / f"{source.topic}-{source.partition}{_IMPORTING_SUFFIX}"
+
+
+def _sources(fs: Fs, path: Path) -> list[_Source]:
+    """The partition directories that a path is or holds."""
+    if not path.is_dir():
+        raise FatalError(f"{path}: no such directory")
+    parsed = parse_partition_directory_name(path.name) or parse_set_aside_directory_name(
+        path.name, STRAY_DIRECTORY_SUFFIX
+    )
+    parsed = parsed or parse_set_aside_directory_name(path.name, DELETE_DIRECTORY_SUFFIX)
+    if parsed is not None:
+        return [_Source(path, *parsed)]
+    found = []
+    for name in sorted(fs.list_directory(path)):
+        parsed = parse_partition_directory_name(name)
+        if parsed is not None and name != METADATA_DIRECTORY and segment_bases(fs, path / name):
+            found.append(_Source(path / name, *parsed))
+    if not found:
+        raise FatalError(
+            f"{path}: neither a partition's directory, such as orders-0, nor one that holds some"
+        )
+    return found
+
+
+@contextmanager
+def _unused(data: Path) -> Iterator[None]:
+    """Hold the locks by which Kafka and kproc mark a data directory as used; FatalError if a broker has them."""
+    try:
+        lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # Copies of files.
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Java's.
+        yield
+    except BlockingIOError as error:
+        raise FatalError(f"{data} is in use by a broker: stop it first") from error
+    finally:
+        os.close(lock)
+
+
+def _create_internal_topics(
+    config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_Source]
+) -> None:
+    """Create topics of coordinators that are imported, with as many partitions: keys are hashed by their number."""
+    for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
+        if image.topic(name) is not None:
+            continue
+        count = 1 + max(source.partition for source in sources if source.topic == name)
+        wanted = Config.build(
+            {"log.dirs": config.log_dirs, "node.id": config.node_id, _COUNT_SETTINGS[name]: count}
+        )
+        state = ControllerState(wanted, image, SystemClock())
+        do_at_once(state, log, image, "register_cluster", {"cluster_id": cluster_id})
+        reply = do_at_once(state, log, image, "auto_create_topics", {"names": [name]})
+        (row,) = reply["topics"]
+        if row["error_code"]:
+            raise FatalError(f"{name} cannot be created: {row['error_message']}")
+
+
+def _check_named_once(sources: Sequence[_Source]) -> None:
+    paths: dict[tuple[str, int], Path] = {}
+    for source in sources:
+        other = paths.setdefault((source.topic, source.partition), source.path)
+        if other is not source.path:
+            raise FatalError(
+                f"{other} and {source.path} are both of {source.topic}-{source.partition}: import one of them"
+            )
+
+
+def _check_partition_counts(image: ClusterImage, sources: Sequence[_Source]) -> None:
+    """Refuse a coordinator's topic whose files have another number of partitions than the topic."""
+    for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
+        found = {source.partition for source in sources if source.topic == name}
+        count = len(image.topics_by_name[name].partitions)
+        if len(found) > 1 and found != set(range(count)):
+            raise FatalError(
+                f"{name} has {count} partitions here, and files of {len(found)} are imported: groups and transactions "
+                "would be looked for in the wrong ones; import into a new data directory"
+            )
+
+
+def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
+    name = f"{source.topic}-{source.partition}"
+    topic = image.topic(source.topic)
+    if topic is None:
+        raise FatalError(
+            f"{source.path}: there is no topic {source.topic}; start the broker and create it, with its settings"
+        )
+    if source.partition >= len(topic.partitions):
+        raise FatalError(
+            f"{source.path}: topic {source.topic} has {len(topic.partitions)} partitions; it needs at least "
+            f"{source.partition + 1}"
+        )
+    unfinished = [each for each in fs.list_directory(source.path) if each.endswith(_UNFINISHED)]
+    if unfinished:
+        raise FatalError(
+            f"{source.path}: {unfinished[0]} is left over from a compaction; start its broker and stop it cleanly"
+        )
+    target = data / name
+    if not fs.exists(target):
+        return
+    for base in segment_bases(fs, target):
+        facts = fs.facts_at(target / f"{base:020d}{LOG_SUFFIX}")
+        if base or facts is None or facts.st_size:
+            raise FatalError(f"{target} has records of its own, or had some: import into a new topic")
+
+
+def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> ImportedPartition:
+    copy = _copy_of(data, source)
+    fs.remove_tree(copy)  # Of an import that was killed.
+    fs.make_directory(copy)
+    segments = 0
+    for name in sorted(fs.list_directory(source.path)):
+        suffix = name[name.rfind(".") :]
+        if name != checkpoints.LEADER_EPOCH_FILE and (
+            suffix not in _COPIED or parse_segment_file_name(name, suffix) is None
+        ):
+            continue
+        segments += suffix == LOG_SUFFIX
+        _copy(fs, source.path / name, copy / name)
+    converted = convert_partition(fs, copy)
+    topic = image.topics_by_name[source.topic]
+    checkpoints.write_partition_metadata(fs, copy, topic.topic_id)
+    _sync(fs, copy / checkpoints.PARTITION_METADATA_FILE)
+    sync_directory(fs, copy)
+    return ImportedPartition(source.path, source.topic, source.partition, segments, converted.records)
+
+
+def _put_in_place(fs: Fs, data: Path, source: _Source) -> None:
+    target = data / f"{source.topic}-{source.partition}"
+    rename_for_deletion(fs, target)  # Without records: an opening of the new topic has made it.
+    fs.rename(_copy_of(data, source), target)
+    sync_directory(fs, data)
+
+
+def _copy(fs: Fs, source: Path, target: Path) -> None:
+    reading = fs.open(source, writable=False)
+    try:
+        writing = fs.open(target, create=True)
+        try:
+            position = 0
+            while content := fs.read(reading, _COPY_BYTES, position=position):
+                fs.write(writing, [content], position=position)
+                position += len(content)
+            fs.sync(writing)
+        finally:
+            fs.close(writing)
+    finally:
+        fs.close(reading)
+
+
+def _sync(fs: Fs, path: Path) -> None:
+    descriptor = fs.open(path)
+    try:
+        fs.sync(descriptor)
+    finally:
+        fs.close(descriptor)

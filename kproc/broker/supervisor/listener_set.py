@@ -1,0 +1,188 @@
+"""ListenerSet: the supervisor's listeners, which AlterConfigs of `listeners` adds and removes while clients work.
+
+A listener is identified by its name, as in Kafka: one whose name stays is left alone even if its address changes. It
+has an index, which travels with every connection and is its Acceptor's place in the slab. The index of a removed
+listener is used again: first by a listener of the same name, and by another one only when every index has been used.
+Before that the Processors close all connections of the old one, so that a connection that was migrating is not taken
+for a connection of the new listener.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import socket
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+from kproc.broker.config import EndPoint
+from kproc.broker.config.listeners import LISTENERS_MAX
+from kproc.broker.role.asks import LOOK_UP
+from kproc.broker.role.listeners import Endpoint, close_listener, needs_look_up, open_listener
+from kproc.broker.role.roles import CONTROLLER, HANDLER, PROCESSOR, acceptor_id, is_control
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.transport.agent import AgentId
+from kproc.common.errors import FatalError
+
+logger = logging.getLogger(__name__)
+
+Steps = Generator[Callable[[], bool], None, None]
+Asked = Generator[Callable[[], bool], None, bool]
+# A stopped role hears of a listener when it goes on; a change of listeners does not wait longer than this for it.
+_TELL_NS: Final = 10_000_000_000
+_EMPTY: Final = Endpoint("", "", 0, "", 0)
+NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
+
+
+class ListenerSet:
+    """All listeners of the data plane, by index. Owned by the supervisor."""
+
+    def __init__(self, children: Children, listening: dict[AgentId, socket.socket]) -> None:
+        self._children = children
+        self._listening = listening
+        self._config = children.plan.config
+        # Free indexes and the listener that had each of them last, the longest free first.
+        self._used: dict[int, str] = {}
+        self._asked = {each.name: each for each in self._config.listeners}  # Those of removed listeners, too.
+
+    def names(self) -> dict[int, str]:
+        """The names of the present listeners."""
+        return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
+
+    def end_point(self, index: int) -> EndPoint:
+        """The endpoint that opens this listener again at its present port."""
+        each = self._children.plan.endpoints[index]
+        return self._asked[each.name]._replace(port=each.bound_port)
+
+    def replace_before_start(
+        self, wanted: tuple[EndPoint, ...]
+    ) -> Generator[Callable[[], bool], None, dict[EndPoint, str]]:
+        """Bind the wanted listeners and close the others, before any role but the controller runs.
+
+        A listener from a change at run time that cannot be bound must not keep the broker from starting, or nobody
+        could change it back: it is left out. If none is left, the broker opens the listeners of its static settings,
+        and raises FatalError if these cannot be bound either. Returns the listeners left out, with the reasons.
+        """
+        shut: dict[EndPoint, str] = {}
+        static = {each.name: each for each in self._config.listeners}
+        endpoints = {each.name: each for each in self._children.plan.endpoints}
+        socks = {each.name: self._listening[acceptor_id(at)] for at, each in enumerate(endpoints.values())}
+        for name in [name for name in endpoints if static[name] not in wanted]:
+            endpoints.pop(name)
+            close_listener(socks.pop(name))
+        for each in [each for each in wanted if each.name not in endpoints]:
+            try:
+                endpoints[each.name], socks[each.name] = yield from self._open(each)
+            except FatalError as error:
+                logger.error("%s", error)
+                shut[each] = str(error)
+        if not endpoints:
+            logger.error("listeners: none of those that were set can be bound; opening those of the start")
+            for each in self._config.listeners:
+                endpoints[each.name], socks[each.name] = yield from self._open(each)
+        for at in range(len(self._children.plan.endpoints)):
+            del self._listening[acceptor_id(at)]
+        names = [each.name for each in wanted if each.name in endpoints] or list(endpoints)
+        for at, name in enumerate(names):
+            self._listening[acceptor_id(at)] = socks[name]
+        self._set_endpoints([endpoints[name] for name in names])
+        return shut
+
+    # -- while the broker runs ---------------------------------------------------------------------------------
+
+    def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
+        """Bind a listener, tell Handlers and Processors; then return its Acceptor's role, which is to be started."""
+        index = yield from self._take_place(end_point.name)
+        endpoint, sock = yield from self._open(end_point)
+        endpoints = list(self._children.plan.endpoints)
+        endpoints += [_EMPTY] * (index + 1 - len(endpoints))
+        endpoints[index] = endpoint
+        self._listening[acceptor_id(index)] = sock
+        self._set_endpoints(endpoints)
+        yield from self._tell(HANDLER, "endpoints", {"endpoints": [fields_of(each) for each in endpoints]})
+        yield from self._tell(PROCESSOR, "listeners", {"names": [each.name for each in endpoints]})
+        return self._children.table.add(acceptor_id(index))
+
+    def shut(self, index: int) -> None:
+        """Close the listener's port: no new client can connect."""
+        logger.info("closing listener %s", self._children.plan.endpoints[index].name)
+        close_listener(self._listening.pop(acceptor_id(index)))
+
+    def forget(self, index: int) -> Steps:
+        """Close the connections of a listener whose Acceptor has ended, and free its index."""
+        yield from self._tell(PROCESSOR, "close_listener", {"listener": index})
+        endpoints = list(self._children.plan.endpoints)
+        self._used[index] = endpoints[index].name
+        endpoints[index] = _EMPTY
+        self._set_endpoints(endpoints)
+
+    def _set_endpoints(self, endpoints: list[Endpoint]) -> None:
+        """Publish the endpoints: to roles that start from now on, and to the status."""
+        self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
+        self._children.on_change()
+
+    def _open(
+        self, end_point: EndPoint
+    ) -> Generator[Callable[[], bool], None, tuple[Endpoint, socket.socket]]:
+        """Bind and open a listener. The controller resolves host names, in a thread: the supervisor must not wait."""
+        found: list[str] = []
+        if needs_look_up(end_point, self._config):
+            found = yield from self._look_up(end_point)
+            if not found:
+                raise FatalError(f"listeners: cannot resolve the host of {end_point}")
+        opened = open_listener(end_point, self._config, found)
+        self._asked[end_point.name] = end_point
+        return opened
+
+    def _look_up(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
+        """Have the controller resolve a host name; ask again if it dies before it answers."""
+        controller = self._children.table[CONTROLLER]
+        while True:
+            replies: list[dict[str, Any]] = []
+            yield lambda: controller.child is not None
+            self._children.ask(controller, LOOK_UP, {"host": end_point.host}, replies.append)
+            yield functools.partial(bool, replies)
+            if not replies[0].get("lost"):
+                return list(replies[0]["found"])
+
+    # -- places ------------------------------------------------------------------------------------------------
+
+    def has_places(self, count: int) -> Asked:
+        """Whether there are indexes for so many more listeners. Ask before closing others to make room for them."""
+        if count <= LISTENERS_MAX - len(self.names()) - len(self._used):
+            return True
+        return (yield from self._tell(PROCESSOR, "still", {}))
+
+    def _take_place(self, name: str) -> Generator[Callable[[], bool], None, int]:
+        """The index of a new listener. FatalError if every place is taken, or may still have connections."""
+        free = [index for index in range(LISTENERS_MAX) if index not in self.names()]
+        unused = [index for index in free if index not in self._used]
+        own = [index for index, before in self._used.items() if before == name]
+        for index in [*own, *unused[:1], *(each for each in self._used if each not in own)]:
+            if index not in self._used:
+                return index
+            if (yield from self._tell(PROCESSOR, "open_listener", {"listener": index})):
+                del self._used[index]
+                return index
+        raise FatalError(f"listeners: {name} has no place: {NO_PLACES}")
+
+    def _tell(self, kind: str, what: str, body: dict[str, Any]) -> Asked:
+        """Ask every role of a kind; wait until each has answered or ended. False if one takes too long."""
+        asked = [
+            (each, each.child)
+            for each in self._children.table.of(kind)
+            if each.child is not None and not is_control(each.agent)
+        ]
+        replies: dict[AgentId, dict[str, Any]] = {}
+        for each, _ in asked:
+            on_reply = functools.partial(replies.__setitem__, each.agent)
+            self._children.ask(each, what, body, on_reply, timeout_ns=_TELL_NS)
+        yield lambda: len(replies) == len(asked)
+        return not any(replies[each.agent].get("lost") and each.child is child for each, child in asked)
+
+
+def fields_of(endpoint: Endpoint) -> dict[str, Any]:
+    """An endpoint as a message's body."""
+    return {field: getattr(endpoint, field) for field in endpoint.__struct_fields__}

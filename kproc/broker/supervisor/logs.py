@@ -1,0 +1,101 @@
+"""Logging of the roles: one `key=value` line each on stderr, with the role's name in front; or as JSON."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+import textwrap
+from types import TracebackType
+from typing import Final
+
+from kproc.broker.supervisor.log_output import LogOutput
+from kproc.common import log_levels
+from kproc.common.printable import printable, printable_json, printable_lines
+
+logger = logging.getLogger(__name__)
+_ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+_FORMAT: Final = "%(asctime)s level=%(levelname)s role={role} %(name)s: %(message)s"
+
+
+_is_json = False
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    """ISO 8601 with milliseconds and the zone's offset, so that lines of several hosts can be merged."""
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
+    return moment.isoformat(timespec="milliseconds")
+
+
+class TextFormatter(logging.Formatter):
+    """One line a record, with the time above; a traceback follows in indented lines.
+
+    Clients choose names that a message repeats. Their newlines are escaped, and no line of a traceback can look like a
+    record's first line.
+    """
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return _time_of(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: _ExceptionInfo) -> str:
+        return textwrap.indent(printable_lines(super().formatException(ei)), "  ")
+
+    def formatStack(self, stack_info: str) -> str:
+        return textwrap.indent(printable_lines(super().formatStack(stack_info)), "  ")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, role, logger, message, and exception where there is one."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        import orjson
+
+        line = {
+            "time": _time_of(record),
+            "level": record.levelname,
+            "role": self._role,
+            "pid": record.process,
+            "logger": record.name,
+            "message": record.getMessage().encode("utf-8", "replace").decode(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return printable_json(orjson.dumps(line, default=str)).decode()
+
+
+def use_json() -> None:
+    """Write every line as a JSON object. To be called before `configure`."""
+    global _is_json
+    _is_json = True
+
+
+def _formatter(role: str) -> logging.Formatter:
+    return JsonFormatter(role) if _is_json else TextFormatter(_FORMAT.format(role=role))
+
+
+def configure(level: int) -> None:
+    """Once per broker process, before anything is forked."""
+    logging.basicConfig(level=level, handlers=[LogOutput(sys.stderr)], force=True)
+    set_role("supervisor")
+
+
+def set_levels(levels: log_levels.Levels) -> None:
+    """Set log levels in this process and those that it forks from now on; log the change itself."""
+    for name, level in levels.items():
+        logger.warning("log level of %s: %s", name, "as the logger above it" if level is None else level)
+    log_levels.apply(levels)
+
+
+def set_role(name: str) -> None:
+    """Name the role of this process in every line from now on."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_formatter(name))

@@ -1,0 +1,36 @@
+"""Loads, before the roles are forked, what they would otherwise import at its first use, while they serve.
+
+An import opens files, so it fails when no descriptor is free, and a request that needs it would fail with it. A broker
+without TLS or signed tokens loads nothing of them. A listener that is added later may bring such an import.
+"""
+
+from __future__ import annotations
+
+import codecs
+import importlib
+from typing import Final
+
+from kproc.broker.config import Config
+
+_TEXT_CODECS: Final = ("ascii", "idna", "latin-1", "unicode_escape", "utf-16-be")
+# The last one reads a certificate's dates.
+_FOR_TLS: Final = ("kproc.broker.processor.tls_connections", "kproc.broker.security.certificate", "_strptime")
+_FOR_SIGNED_TOKENS: Final = (
+    "kproc.broker.security.sasl.key_set",
+    "kproc.broker.security.sasl.signed_tokens",
+    "joserfc.errors",
+    "joserfc.jwk",
+    "joserfc.jwt",
+)
+
+
+def load(config: Config) -> None:
+    """Import what a broker with these settings needs."""
+    for name in _TEXT_CODECS:
+        codecs.lookup(name)
+    if any(each.protocol.endswith("SSL") for each in config.listeners):
+        for name in _FOR_TLS:
+            importlib.import_module(name)
+    if any(name.endswith("jwks.endpoint.url") for name in config.explicit_settings):
+        for name in _FOR_SIGNED_TOKENS:
+            importlib.import_module(name)

@@ -1,0 +1,242 @@
+"""Reloader: on SIGHUP it reads the configuration again and changes what can be changed on the running broker.
+
+A changed setting of the file is made a dynamic setting of this broker, by the same operation as a client's
+IncrementalAlterConfigs: checked, stored and sent to the roles. A value that a client has set overrides the file, as at
+a start, and is left alone. Applied changes are noted in the data directory. The next start reads the file itself and
+so removes the noted dynamic settings; otherwise an old value would override a newer file for ever. The log names every
+change: applied, needs a restart, or refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kproc.broker.cluster.broker_config import is_live, is_tls
+from kproc.broker.cluster.config_changes import OP_DELETE, OP_SET
+from kproc.broker.cluster.controller import failure_of
+from kproc.broker.config import SETTINGS, Config, ConfigError
+from kproc.broker.config.dynamic import DynamicSettings, listener_key, split_listener_key
+from kproc.broker.config.values import HIDDEN, Secret, wire_text
+from kproc.broker.role.asks import OnReply
+from kproc.broker.storage.fs import Fs, StorageFailure, replace_file
+
+logger = logging.getLogger(__name__)
+
+Reread = Callable[[], Config]
+Ask = Callable[[str, dict[str, Any], OnReply], None]
+
+NOTE_FILE: Final = "kproc-reloaded.json"
+_BROKER: Final = 4  # Kafka's number of this type of resource.
+# Settings with several spellings: their effective values are compared.
+_SPELLINGS: Final = frozenset(
+    (
+        "broker.id",
+        "log.dir",
+        "log.flush.scheduler.interval.ms",
+        "log.retention.hours",
+        "log.retention.minutes",
+        "log.roll.hours",
+        "log.roll.jitter.hours",
+    )
+)
+
+
+class _Wanted(NamedTuple):
+    """A setting to change: None takes the dynamic value away; `done` is what the log says then."""
+
+    name: str
+    value: str | None
+    done: str
+
+
+class Reloader:
+    """One per supervisor. `ask` asks the controller; `in_force` are the dynamic settings at present."""
+
+    def __init__(
+        self,
+        config: Config,
+        fs: Fs,
+        *,
+        reread: Reread | None,
+        ask: Ask,
+        in_force: Callable[[], DynamicSettings],
+    ) -> None:
+        self._started = config
+        self._fs = fs
+        self._note = Path(config.log_dirs).absolute() / NOTE_FILE
+        self._reread = reread
+        self._ask = ask
+        self._in_force = in_force
+        self._told = _values(config)  # The settings of the file as last read.
+        self._applied: dict[str, str] = {}
+        self._open = 0
+        self._is_wanted_again = False
+
+    @property
+    def can_reload(self) -> bool:
+        """Whether SIGHUP reloads; otherwise it ends the broker."""
+        return self._reread is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer of the controller is outstanding."""
+        return self._open > 0
+
+    def forget_former(self) -> None:
+        """At the start: remove what the last run applied from its file, unless a client has changed it since."""
+        content = self._fs.read_file(self._note)
+        if content is None:
+            return
+        try:
+            former: dict[str, str] = json.loads(content)
+        except ValueError:
+            former = {}  # A power loss tore the note before any of its changes was applied.
+        overrides = self._in_force().overrides
+        for name, value in former.items():
+            if overrides.get(name) == value:
+                self._change([_Wanted(name, None, "taken back: the configuration file has been read anew")])
+        self._applied = {}
+        self._write_note()
+
+    def reload(self) -> None:
+        """Read the file again and change what changed."""
+        assert self._reread is not None
+        if self._open:
+            self._is_wanted_again = True
+            return
+        try:
+            config = self._reread()
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                logger.error("reload: %s", line)
+            logger.error("reload: nothing was changed")
+            return
+        after = _values(config)
+        changed = list(_changed(self._told, after))
+        self._told = after
+        if not changed:
+            logger.info("reload: the configuration has not changed")
+        started = _values(self._started)
+        wanted = []
+        for name in changed:
+            change = self._take(name, after.get(name), is_as_started=after.get(name) == started.get(name))
+            if change is not None:
+                wanted.append(change)
+        # A key store and its password are right only together.
+        self._change([each for each in wanted if is_tls(each.name)])
+        for each in wanted:
+            if not is_tls(each.name):
+                self._change([each])
+
+    def _take(self, name: str, value: str | None, *, is_as_started: bool) -> _Wanted | None:
+        """What is to be changed for a setting that has changed in the file, or None."""
+        stored = self._in_force().overrides.get(name)
+        if not is_live(name):
+            if is_as_started:
+                logger.info("reload: %s=%s is what runs", name, _shown(name, value))
+            else:
+                logger.warning("reload: %s=%s needs a restart", name, _shown(name, value))
+        elif stored is not None and stored != self._applied.get(name):
+            logger.warning(
+                "reload: %s=%s stays %s: it was set on the running broker, which stands above the file (kproc config "
+                "set --unset %s)",
+                name,
+                _shown(name, value),
+                _shown(name, stored),
+                name,
+            )
+        elif is_as_started:
+            return _Wanted(name, None, f"applied: {name}={_shown(name, value)}")
+        elif value is not None:
+            self._applied[name] = value
+            # Before the change is applied: if the broker ends in between, the next start removes a setting that is not
+            # there, which does no harm. The other way round the setting would stay above the file for ever.
+            self._write_note()
+            return _Wanted(name, value, f"applied: {name}={_shown(name, value)}")
+        return None
+
+    def _change(self, wanted: list[_Wanted]) -> None:
+        """Change these settings, all or none."""
+        if not wanted:
+            return
+        configs = [
+            {
+                "name": each.name,
+                "config_operation": OP_DELETE if each.value is None else OP_SET,
+                "value": each.value,
+            }
+            for each in wanted
+        ]
+        resource = {
+            "resource_type": _BROKER,
+            "resource_name": str(self._started.node_id),
+            "configs": configs,
+        }
+
+        self._open += 1
+        body = {"resources": [resource], "validate_only": False}
+        self._ask("incremental_alter_configs", body, lambda reply: self._take_reply(wanted, reply))
+
+    def _take_reply(self, wanted: list[_Wanted], reply: dict[str, Any]) -> None:
+        """Log what became of each setting, and note those that are in force."""
+        self._open -= 1
+        failure = failure_of(reply)
+        complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
+        for name, value, done in wanted:
+            if complaint:
+                logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), complaint)
+                self._applied.pop(name, None)
+                self._told.pop(name, None)  # So the next reload tries it again.
+                continue
+            logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
+            if value is None:
+                self._applied.pop(name, None)
+        self._write_note()
+        if not self._open and self._is_wanted_again:
+            self._is_wanted_again = False
+            self.reload()
+
+    def _write_note(self) -> None:
+        try:
+            if self._applied:
+                replace_file(self._fs, self._note, json.dumps(self._applied).encode())
+            else:
+                self._fs.unlink(self._note)
+        except StorageFailure as error:
+            logger.warning(
+                "reload: %s cannot be written (%s): what is applied outlives the next start",
+                self._note,
+                error,
+            )
+
+
+def _values(config: Config) -> dict[str, str | None]:
+    """Every setting as text, settings of single listeners included."""
+    values = {
+        name: _text(getattr(config, row.field_name))
+        for name, row in SETTINGS.items()
+        if not row.is_internal and name not in _SPELLINGS
+    }
+    own = {listener_key(listener, name): _text(value) for listener, name, value in config.listener_overrides}
+    return {**values, **own}
+
+
+def _text(value: object) -> str | None:
+    """A value as a client would send it."""
+    return value.reveal() if isinstance(value, Secret) else wire_text(value)
+
+
+def _shown(name: str, value: str | None) -> str | None:
+    """A value as it may stand in the log."""
+    row = SETTINGS.get(split_listener_key(name)[1])
+    is_secret = row is None or row.is_secret  # What is behind a mechanism's prefix has no row of that name.
+    return HIDDEN if is_secret and value is not None else value
+
+
+def _changed(before: dict[str, str | None], after: dict[str, str | None]) -> Iterator[str]:
+    yield from (name for name, value in after.items() if name not in before or before[name] != value)
+    yield from (name for name in before if name not in after)

@@ -1,0 +1,168 @@
+"""RoleMessages: serves the supervisor's messages and requests to a running role, the same on every transport.
+
+A child process reads them from its control socket (child.py); a role in a thread gets them between two duty cycles
+(inprocess.py). Replies and news go back through `say`.
+
+    messages     settings, targets, leave, handler_leaving, stop
+    requests     every role: log_levels
+                 Processor: clients, kill_client, move, still (answered when none of its connections is migrating any
+                 more), close_listener, open_listener, listeners (their names), renew_certificates
+                 Handler: endpoints
+                 controller: every operation on the metadata
+    sent back    drained      the role has nothing left, after stop or leave
+                 unused       the role uses a leaving Handler for none of its clients any more
+                 answer       the reply to a request
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from kproc.broker.acceptor.acceptor import Acceptor
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.controller.controller import Controller
+from kproc.broker.handler.handler import Handler
+from kproc.broker.processor.processor import Processor
+from kproc.broker.role.asks import LOG_LEVELS, LOOK_UP, answer
+from kproc.broker.role.listeners import Endpoint
+from kproc.broker.transport.agent import Agent, AgentId
+from kproc.common import log_levels
+
+logger = logging.getLogger(__name__)
+
+Say = Callable[[dict[str, Any]], None]
+OnReply = Callable[[dict[str, Any]], None]
+
+
+class RoleMessages:
+    """One per role; called by the one thread that runs the role."""
+
+    def __init__(self, agent: Agent, say: Say) -> None:
+        self._agent = agent
+        self._say = say
+        self._leaving_handlers: set[AgentId] = set()
+        self._awaits_drain = False
+        self._await_still: list[OnReply] = []
+        self._told: dict[str, Callable[[dict[str, Any]], None]] = {
+            "stop": self._stop,
+            "settings": self._apply_settings,
+            "targets": self._use_targets,
+            "leave": self._leave,
+            "handler_leaving": self._handler_leaving,
+            "ask": self._ask,
+        }
+
+    @property
+    def owes_news(self) -> bool:
+        """True while the supervisor waits for a change that only `report` notices."""
+        return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
+
+    def serve(self, message: dict[str, Any]) -> bool:
+        """Serve one message, of those listed at the head of this file. False for any other."""
+        told = self._told.get(message["do"])
+        if told is None:
+            return False
+        told(message)
+        return True
+
+    def report(self) -> None:
+        """Send the news that have come true since the last call. Called between duty cycles while `owes_news`."""
+        agent = self._agent
+        if self._awaits_drain and agent.is_drained():
+            self._awaits_drain = False
+            self._say({"do": "drained"})
+        if self._await_still:
+            assert isinstance(agent, Processor)
+            if not agent.is_moving:
+                waiting, self._await_still = self._await_still, []
+                for on_reply in waiting:
+                    on_reply({})
+        if self._leaving_handlers:
+            assert isinstance(agent, Processor)
+            for peer in [each for each in self._leaving_handlers if not agent.uses(each)]:
+                self._leaving_handlers.discard(peer)
+                self._say({"do": "unused", "peer": peer})
+
+    def forget(self, peer: AgentId) -> None:
+        """Forget a peer that has ended: nothing waits for it to be unused any more."""
+        self._leaving_handlers.discard(peer)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def _stop(self, _message: dict[str, Any]) -> None:
+        self._awaits_drain = True
+        self._agent.begin_stop()
+
+    def _apply_settings(self, message: dict[str, Any]) -> None:
+        assert isinstance(self._agent, (Acceptor, Processor))
+        self._agent.apply_settings(DynamicSettings.of_message(message))
+
+    def _use_targets(self, message: dict[str, Any]) -> None:
+        assert isinstance(self._agent, Acceptor)
+        self._agent.use_only(frozenset(AgentId(*peer) for peer in message["peers"]))
+
+    def _leave(self, message: dict[str, Any]) -> None:
+        self._awaits_drain = True
+        if isinstance(self._agent, Processor):
+            self._agent.begin_leave([AgentId(*peer) for peer in message["targets"]])
+        else:
+            assert isinstance(self._agent, Handler)
+            self._agent.begin_leave()
+
+    def _handler_leaving(self, message: dict[str, Any]) -> None:
+        assert isinstance(self._agent, Processor)
+        peer = AgentId(*message["peer"])
+        self._agent.handler_leaving(peer)
+        self._leaving_handlers.add(peer)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def _ask(self, message: dict[str, Any]) -> None:
+        token = message["token"]
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            self._say(answer(token, reply))
+
+        self._serve(message["what"], message["body"], on_reply)
+
+    def _serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        agent = self._agent
+        if what == LOG_LEVELS:
+            log_levels.apply(body["levels"])
+            on_reply({})
+        elif isinstance(agent, Controller):
+            if what == LOOK_UP:
+                agent.look_up(body["host"], lambda found: on_reply({"found": found}))
+            else:
+                agent.serve(what, body, on_reply)
+        elif what == "endpoints":
+            assert isinstance(agent, Handler)
+            agent.apply_endpoints([Endpoint(**fields) for fields in body["endpoints"]])
+            on_reply({})
+        elif what == "still":
+            self._await_still.append(on_reply)
+        else:
+            assert isinstance(agent, Processor), what
+            on_reply(serve_processor(agent, what, body))
+
+
+def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The reply to what was asked of a Processor."""
+    if what == "clients":
+        return {"clients": processor.describe_connections()}
+    if what == "kill_client":
+        return {"is_killed": processor.kill_connection(body["id"])}
+    if what == "close_listener":
+        return {"closed": processor.close_listener(body["listener"])}
+    if what == "open_listener":
+        processor.open_listener(body["listener"])
+        return {}
+    if what == "listeners":
+        processor.use_listeners(body["names"])
+        return {}
+    if what == "renew_certificates":
+        return {"problems": processor.renew_certificates()}
+    assert what == "move", what
+    return {"moving": processor.move_connections(body["count"], AgentId(*body["target"]))}

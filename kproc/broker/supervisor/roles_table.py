@@ -1,0 +1,170 @@
+"""RolesTable: the supervisor's table of roles, with the child and the state of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kproc.broker.role.roles import HANDLER, PROCESSOR, is_control, start_order
+from kproc.broker.transport.agent import AgentId
+from kproc.broker.transport.process import Child
+
+QUICK_DEATHS_MAX: Final = 8  # With the back-off of children.py about 16 s of trying.
+
+
+@dataclass
+class Role:
+    """One role to keep alive: its child, and its history."""
+
+    agent: AgentId
+    # For Processors: the listener (in lower case) whose own set this one belongs to; "" is the common set.
+    pool: str = ""
+    child: Child | None = None
+    is_ready: bool = False
+    is_drained: bool = False
+    is_closed: bool = False
+    closed_cleanly: bool = False
+    # On trial: a change of the counts started it and it is not ready yet. If it ends now, the change fails, not the
+    # broker.
+    is_trial: bool = False
+    # Leaving: it gives away what it has and then ends. If it dies meanwhile, it is not restarted.
+    is_leaving: bool = False
+    targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
+    users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
+    migrations: set[AgentId] = field(
+        default_factory=set
+    )  # Processors that it shares a migration channel with.
+    # For Acceptors: the Processors that serve the listener; empty: all of them.
+    serving: tuple[AgentId, ...] = ()
+    restarts: int = 0
+    quick_deaths: int = 0
+    started_ns: int = 0
+    restart_at_ns: int = 0
+    hung_ms: int = 0  # For how long it has made no duty cycle; 0 if it does not hang.
+    peers: set[AgentId] = field(default_factory=set)
+    failure: str | None = None  # Why its present child could not be built.
+
+    @property
+    def state(self) -> str:
+        if self.child is None:
+            return "down" if self.is_failing else "restarting"
+        if self.hung_ms:
+            return "hung"
+        if self.is_leaving:
+            return "leaving"
+        return "running" if self.is_ready else "starting"
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether it dies again and again soon after its start."""
+        return self.quick_deaths > QUICK_DEATHS_MAX
+
+    @property
+    def failing(self) -> str:
+        """What the status says about a role that is failing."""
+        return f"{self.agent} ended {self.quick_deaths} times in a row right after its start"
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether its control socket is full, because it is stopped or far too busy."""
+        return self.child is not None and self.child.control.has_unsent
+
+    def begin(self, now_ns: int) -> None:
+        """Reset the state for a new child that is about to be forked."""
+        self.started_ns = now_ns
+        self.restart_at_ns = self.hung_ms = 0
+        self.is_ready = self.is_drained = self.is_closed = self.closed_cleanly = False
+        self.failure = None
+        self.peers = set()
+        self.migrations = set()
+
+    def leave(self) -> None:
+        """Mark the role as leaving: it is not restarted, not even if it has ended already and waits for its
+        restart.
+        """
+        self.is_leaving = True
+        self.restart_at_ns = 0
+
+    def serving_message(self) -> dict[str, Any]:
+        """Tells an Acceptor which Processors serve its listener."""
+        return {"do": "targets", "peers": self.serving}
+
+    def row(self) -> dict[str, Any]:
+        """The role's row in the ready file and in the status."""
+        return {
+            "role": self.agent.role,
+            "index": self.agent.index,
+            "pid": self.child.pid if self.child is not None else 0,
+            "state": self.state,
+            "restarts": self.restarts,
+            "hung_ms": self.hung_ms,
+            "pool": "control" if is_control(self.agent) else self.pool,
+        }
+
+
+class RolesTable:
+    """All roles by agent. Iterates in the order in which roles are started, not in the order of `add`."""
+
+    def __init__(self) -> None:
+        self._roles: dict[AgentId, Role] = {}
+
+    def __iter__(self) -> Iterator[Role]:
+        return iter([self._roles[agent] for agent in sorted(self._roles, key=start_order)])
+
+    def __getitem__(self, agent: AgentId) -> Role:
+        return self._roles[agent]
+
+    def __contains__(self, agent: AgentId) -> bool:
+        return agent in self._roles
+
+    def get(self, agent: AgentId) -> Role | None:
+        """The role, or None when there is none of that name (any more)."""
+        return self._roles.get(agent)
+
+    def add(self, agent: AgentId, *, pool: str = "") -> Role:
+        """Add a role that is kept alive from now on."""
+        assert agent not in self._roles, agent
+        role = self._roles[agent] = Role(agent, pool=pool)
+        return role
+
+    def remove(self, agent: AgentId) -> None:
+        """Remove a role; it is not restarted any more."""
+        del self._roles[agent]
+
+    def of(self, *roles: str) -> list[Role]:
+        """Every role of these kinds."""
+        return [each for each in self if each.agent.role in roles]
+
+    def handlers(self) -> list[Role]:
+        """The Handlers that are not leaving."""
+        return [each for each in self.of(HANDLER) if not each.is_leaving]
+
+    def processors(self, pool: str | None = None) -> list[Role]:
+        """The Processors of the data plane that are not leaving, of one set or of all."""
+        return [
+            each
+            for each in self.of(PROCESSOR)
+            if not each.is_leaving and not is_control(each.agent) and pool in (None, each.pool)
+        ]
+
+    def pools(self) -> dict[str, int]:
+        """How many Processors each set has."""
+        counts: dict[str, int] = {}
+        for role in self.processors():
+            counts[role.pool] = counts.get(role.pool, 0) + 1
+        return counts
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What runs, for the ready file and for the controller's status."""
+        supervisor: dict[str, Any] = {
+            "role": "supervisor",
+            "index": 0,
+            "pid": os.getpid(),
+            "state": "running",
+            "restarts": 0,
+            "hung_ms": 0,
+            "pool": "",
+        }
+        return [supervisor, *(role.row() for role in self)]

@@ -1,0 +1,454 @@
+"""Scaler: brings Processors, Handlers and listeners to what the settings in force want, while clients work.
+
+A change is a generator: it yields a condition to wait for, which the supervisor checks at every turn of its loop.
+There is one change at a time; settings that come meanwhile are compared when it has ended. Every condition also
+becomes true when the role concerned dies, so a change always ends, in a consistent state: children.py restarts a role
+that stays, and does not restart one that leaves; a new role that cannot start makes its change fail.
+
+listener, new        bind, tell Handlers, start its Acceptor
+                     (one that cannot be opened is left out until `listeners` is changed again; kproc status says so)
+listener, gone       close the port, end its Acceptor, close its connections
+Processors, more     start, link, ready; Acceptors are told; connections are spread
+Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
+Handlers, more       start, link, ready; the routing table counts them, partitions are transferred
+Handlers, fewer      the routing table counts them no more; they transfer partitions and park nothing; Processors
+                     move their connections' home away; drained and unused, close, detach
+
+A part of a change may fail by itself: the other parts are carried out, and it is tried again when the settings change
+again. A change that ends without reaching the wanted state counts as failed, so that it is not begun again and again.
+
+Which listeners a Processor serves: `num.network.threads` is the size of one set for all listeners; a listener with
+`listener.name.<x>.num.network.threads` has a set of its own. When a listener gets its own set, its connections stay
+where they are; when it loses that set, they migrate to the common one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kproc.broker.cluster.dynamic_settings import wanted_listeners, wanted_processors
+from kproc.broker.cluster.role_counts import IO_THREADS
+from kproc.broker.config import Config, EndPoint
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.role.roles import (
+    ACCEPTOR,
+    CONTROLLER,
+    PROCESSOR,
+    acceptor_id,
+    handler_id,
+    is_control,
+    processor_id,
+)
+from kproc.broker.supervisor.balance import Balancer
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.listener_set import NO_PLACES, ListenerSet
+from kproc.broker.supervisor.roles_table import Role
+from kproc.common.errors import FatalError
+
+logger = logging.getLogger(__name__)
+
+Condition = Callable[[], bool]
+Steps = Generator[Condition, None, None]
+_START_NS: Final = 30_000_000_000
+# A request may stay in work for any time (a Produce waits for a slow disk). After this time a leaving role is closed
+# all the same; its remaining connections are closed, as if it had died.
+_LEAVE_NS: Final = 60_000_000_000
+_CLOSE_NS: Final = 10_000_000_000
+# Most steps in one turn. No change has so many without a wait; a faulty one must not block the supervisor's loop.
+_STEPS_PER_TURN: Final = 64
+
+
+class ScaleFailed(Exception):
+    """A change could not be made; the message says what the state is now."""
+
+
+@dataclass
+class Wanted:
+    """How many roles there should be."""
+
+    handlers: int
+    pools: dict[str, int]  # By listener; "" is the common set, of all listeners without a set of their own.
+    listeners: dict[str, EndPoint]
+
+    @classmethod
+    def of(cls, config: Config, settings: DynamicSettings) -> Wanted:
+        """What the settings say; sets of listeners that do not exist are left out."""
+        listeners = {each.name: each for each in wanted_listeners(config, settings)}
+        pools = wanted_processors(config, settings)
+        return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
+
+
+class Scaler:
+    """One per supervisor. `advance` is called at every turn."""
+
+    def __init__(self, children: Children, listeners: ListenerSet) -> None:
+        self._children = children
+        self._table = children.table
+        self._config = children.plan.config
+        self._clock = children.plan.clock
+        self._listeners = listeners
+        self._wanted: Wanted | None = None
+        self._trying: Wanted | None = None  # The state that the present change is to reach.
+        self._has_new_wish = False  # Whether settings have changed since the present change began.
+        # A wanted state that could not be reached: not tried again until another one is wanted.
+        self._refused: Wanted | None = None
+        self._steps: Steps | None = None
+        self._condition: Condition = lambda: True
+        self._deadline_ns = 0
+        self._is_late = False
+        self._done: list[dict[str, Any]] = []
+        self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
+        self._errors: list[str] = []  # Errors of the last change.
+        # Listeners that could not be opened, with the reasons: not tried again until `listeners` is changed.
+        self._shut: dict[EndPoint, str] = {}
+        self._told_problem: str | None = None
+        self.balancer = Balancer(children)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a change is in work, so that `advance` must be called."""
+        return self._steps is not None or self._target() is not None
+
+    def leave_out(self, shut: Mapping[EndPoint, str]) -> None:
+        """Leave out listeners that could not be opened at the start; `failed` has the reasons."""
+        self._shut.update(shut)
+
+    @property
+    def problem(self) -> str | None:
+        """Which of the settings in force could not be reached; None if all were, or are being tried."""
+        problems = []
+        if self._wanted is not None:
+            problems = [self._shut[each] for each in self._wanted.listeners.values() if each in self._shut]
+        if self._is_refused:
+            problems += self._errors
+        return "; ".join(problems) or None
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._refused is not None
+
+    def want(self, settings: DynamicSettings) -> None:
+        """Bring roles and listeners to these settings, from the next turn on."""
+        before, self._wanted = self._wanted, Wanted.of(self._config, settings)
+        if before is not None and before.listeners != self._wanted.listeners:
+            self._shut.clear()
+        if before != self._wanted:
+            self._has_new_wish = True
+            self._refused = None
+
+    def when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
+        """Call back when no change is left, with what was changed since this call and how long that took."""
+        self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
+
+    def advance(self, *, may_begin: bool = True) -> None:
+        """Go on with the change as long as its conditions are true, by a bounded number of steps."""
+        for _ in range(_STEPS_PER_TURN):
+            if self._steps is None and not (may_begin and self._begin()):
+                break
+            self._is_late = bool(self._deadline_ns) and self._clock.now_ns() >= self._deadline_ns
+            if not self._is_late and not self._condition():
+                break
+            self._step()
+        if self.problem != self._told_problem:
+            self._told_problem = self.problem
+            self._children.on_change()
+
+    def _begin(self) -> bool:
+        """Begin the next change; if there is none, call back those that wait for that and return False."""
+        target = self._target()
+        if target is None:
+            self._settle()
+            return False
+        self._errors = []
+        self._trying, self._has_new_wish = target, False
+        self._steps = self._change(target)
+        self._condition = lambda: True
+        return True
+
+    def _step(self) -> None:
+        assert self._steps is not None
+        try:
+            self._condition = next(self._steps)
+        except StopIteration:
+            self._steps = None
+            self._deadline_ns = 0
+            self._judge()
+
+    def _judge(self) -> None:
+        """A change has ended: remember what it did not reach, which another try would not reach either."""
+        tried, self._trying = self._trying, None
+        assert tried is not None
+        if self._has_new_wish:
+            return
+        if not self._errors and not self._is_there(tried):
+            self._fail("what is wanted was not reached, though nothing failed")
+        if self._errors:
+            self._refused = tried
+
+    def _fail(self, why: str) -> None:
+        logger.error("%s", why)
+        self._errors.append(why)
+
+    def _settle(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        counts = {"processors": len(self._table.processors("")), "handlers": len(self._table.handlers())}
+        now_ns = self._clock.now_ns()
+        for start, asked_ns, on_reply in waiters:
+            took_ms = (now_ns - asked_ns) // 1_000_000
+            reply: dict[str, Any] = {"counts": counts, "steps": self._done[start:], "took_ms": took_ms}
+            on_reply({**reply, "error": "; ".join(self._errors)} if self._is_refused else reply)
+        if waiters:
+            self._done.clear()
+
+    def _target(self) -> Wanted | None:
+        """The wanted state, if it differs from the present one and was not tried in vain."""
+        wanted = self._wanted
+        if wanted is None or self._is_refused or self._is_there(wanted):
+            return None
+        return wanted
+
+    def _is_there(self, wanted: Wanted) -> bool:
+        names = set(self._reachable(wanted))
+        return (
+            len(self._table.handlers()) == wanted.handlers
+            and self._table.pools() == wanted.pools
+            and (not names or set(self._listeners.names().values()) == names)
+        )
+
+    def _reachable(self, wanted: Wanted) -> dict[str, EndPoint]:
+        """The wanted listeners without those that could not be opened."""
+        return {name: each for name, each in wanted.listeners.items() if each not in self._shut}
+
+    # -- one change --------------------------------------------------------------------------------------------
+
+    def _change(self, wanted: Wanted) -> Steps:
+        """Add roles before removing others, so that connections and partitions have somewhere to go; change listeners
+        before the sets of Processors that serve them.
+        """
+        yield from self._change_listeners(wanted)
+        if wanted.handlers > (have := len(self._table.handlers())):
+            yield from self._timed("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
+        before = self._table.pools()
+        for pool, count in wanted.pools.items():
+            if count > (have := before.get(pool, 0)):
+                what = f"processors {pool}".rstrip()
+                yield from self._timed(what, have, count, self._add_processors(pool, count - have))
+        for pool, have in before.items():
+            if (count := wanted.pools.get(pool, 0)) < have:
+                what = f"processors {pool}".rstrip()
+                yield from self._timed(what, have, count, self._remove_processors(pool, have - count))
+        if wanted.handlers < (have := len(self._table.handlers())):
+            yield from self._timed("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
+
+    def _timed(self, what: str, before: int, after: int, steps: Steps) -> Steps:
+        """Carry out one part of a change; note its failure and go on with the other parts."""
+        try:
+            yield from self._noted(what, before, after, steps)
+        except ScaleFailed as failure:
+            self._fail(str(failure))
+
+    def _noted(self, what: str, before: int, after: int, steps: Steps) -> Steps:
+        began_ns = self._clock.now_ns()
+        logger.info("scaling %s: from %d to %d", what, before, after)
+        yield from steps
+        took_ms = (self._clock.now_ns() - began_ns) // 1_000_000
+        logger.info("scaled %s: from %d to %d in %d ms", what, before, after, took_ms)
+        self._done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
+
+    def _wait(self, condition: Condition, timeout_ns: int) -> Generator[Condition, None, bool]:
+        """Wait for a condition; False if the time was over first."""
+        self._deadline_ns = self._clock.now_ns() + timeout_ns
+        yield condition
+        self._deadline_ns = 0
+        return not self._is_late or condition()
+
+    # -- Processors --------------------------------------------------------------------------------------------
+
+    def _add_processors(self, pool: str, count: int) -> Steps:
+        taken = {role.agent.index for role in self._table.of(PROCESSOR) if not is_control(role.agent)}
+        free = [index for index in range(len(taken) + count) if index not in taken]
+        yield from self._start([self._table.add(processor_id(index), pool=pool) for index in free[:count]])
+        self.assign_acceptors()
+        yield from self.balancer.spread(pool)
+
+    def _remove_processors(self, pool: str, count: int) -> Steps:
+        """Remove the Processors with the highest indexes. A set that ends gives its connections to the common one."""
+        roles = self._table.processors(pool)
+        leaving = roles[len(roles) - count :]
+        for role in leaving:
+            role.leave()
+        staying = self._table.processors(pool) or self._table.processors("")
+        assert staying, "no count is below 1"
+        self.assign_acceptors()
+        for role in leaving:
+            role.targets = tuple(each.agent for each in staying)
+            for target in staying:
+                self._children.connect_migration(role, target)
+            self._children.send(role, {"do": "leave", "targets": role.targets})
+        if not (
+            yield from self._wait(lambda: all(r.child is None or r.is_drained for r in leaving), _LEAVE_NS)
+        ):
+            logger.warning("closing Processors that could not give every connection away in time")
+        yield from self._close(leaving)
+
+    def assign_acceptors(self) -> None:
+        """Tell each Acceptor which Processors serve its listener."""
+        listeners = self._listeners.names()
+        pools = self._table.pools()
+        for role in self._table.of(ACCEPTOR):
+            if is_control(role.agent) or role.is_leaving:
+                continue
+            pool = listeners[role.agent.index].lower()
+            serving = self._table.processors(pool if pool in pools else "")
+            role.serving = tuple(each.agent for each in serving)
+            self._children.send(role, role.serving_message())
+
+    # -- listeners ---------------------------------------------------------------------------------------------
+
+    def _change_listeners(self, wanted: Wanted) -> Steps:
+        """Close listeners before opening others, which may want their ports. Reopen them if no new one can
+        be opened.
+        """
+        names = self._listeners.names()
+        before = {name: self._listeners.end_point(at) for at, name in names.items()}
+        new = [each for name, each in self._reachable(wanted).items() if name not in before]
+        if not (yield from self._listeners.has_places(len(new))):
+            for end_point in new:
+                self._leave_out(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
+            new = []
+        if not self._reachable(wanted):
+            return  # Keep the present listeners: without any, no client could correct the setting.
+        for index in [at for at, name in names.items() if name not in wanted.listeners]:
+            yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
+        yield from self._try_listeners(new)
+        if not self._listeners.names():
+            logger.error("listeners: none of those that were set can be opened; opening the old ones again")
+            yield from self._try_listeners(list(before.values()))
+        self._children.on_change()
+
+    def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
+        """Open the listeners that can be opened; one that cannot must not delay other changes."""
+        for end_point in end_points:
+            try:
+                yield from self._noted(f"listener {end_point.name}", 0, 1, self._add_listener(end_point))
+                self._shut.pop(end_point, None)
+            except ScaleFailed as failure:
+                self._leave_out(end_point, str(failure))
+
+    def _leave_out(self, end_point: EndPoint, why: str) -> None:
+        logger.error("%s", why)
+        self._shut[end_point] = why
+
+    def _add_listener(self, end_point: EndPoint) -> Steps:
+        try:
+            role = yield from self._listeners.add(end_point)
+        except FatalError as error:
+            raise ScaleFailed(str(error)) from error
+        try:
+            yield from self._start([role])
+        except ScaleFailed:
+            self._listeners.shut(role.agent.index)
+            yield from self._listeners.forget(role.agent.index)
+            raise
+        self.assign_acceptors()
+
+    def _remove_listener(self, index: int) -> Steps:
+        role = self._table[acceptor_id(index)]
+        role.leave()
+        self._listeners.shut(index)
+        self._children.send(role, {"do": "stop"})
+        yield from self._wait(lambda: role.child is None or role.is_drained, _CLOSE_NS)
+        yield from self._close([role])
+        yield from self._listeners.forget(index)
+
+    # -- Handlers ----------------------------------------------------------------------------------------------
+
+    def _add_handlers(self, count: int) -> Steps:
+        have = len(self._table.handlers())
+        new = [self._table.add(handler_id(index)) for index in range(have, count)]
+        yield from self._start(new)
+        try:
+            yield from self._count_handlers(count)
+        except ScaleFailed:
+            # The routing table does not count the new Handlers, so they will never own a partition.
+            yield from self._dismiss_handlers(new)
+            raise
+
+    def _remove_handlers(self, count: int) -> Steps:
+        yield from self._count_handlers(count)
+        yield from self._dismiss_handlers(self._table.handlers()[count:])
+
+    def _dismiss_handlers(self, leaving: list[Role]) -> Steps:
+        """End Handlers that the routing table does not count any more, as soon as no Processor uses them."""
+        for role in leaving:
+            role.leave()
+            self._children.send(role, {"do": "leave"})
+            for user in self._table.of(PROCESSOR):
+                if not is_control(user.agent) and user.child is not None:
+                    role.users.add(user.agent)
+                    self._children.send(user, {"do": "handler_leaving", "peer": role.agent})
+
+        def is_free() -> bool:
+            return all(role.child is None or (not role.users and role.is_drained) for role in leaving)
+
+        if not (yield from self._wait(is_free, _LEAVE_NS)):
+            logger.warning("closing Handlers that could not finish every request in time")
+        yield from self._close(leaving)
+
+    def _count_handlers(self, count: int) -> Steps:
+        """Have the controller set the count of Handlers; repeat if it dies before it confirms that."""
+        before, self._children.handler_count = self._children.handler_count, count
+        controller = self._table[CONTROLLER]
+        while True:
+            replies: list[dict[str, Any]] = []
+            yield lambda: controller.is_ready and controller.child is not None
+            self._children.ask(controller, "set_handler_count", {"count": count}, replies.append)
+            yield lambda replies=replies: bool(replies)  # type: ignore[misc]
+            if not replies[0].get("lost"):
+                if "failure" in replies[0]:
+                    self._children.handler_count = before
+                    raise ScaleFailed(f"the routing table cannot be changed: {replies[0]['failure'][1]}")
+                return
+
+    # -- both --------------------------------------------------------------------------------------------------
+
+    def _start(self, roles: list[Role]) -> Steps:
+        """Start new roles and wait until they are ready. If one fails, all of them are removed."""
+        for role in roles:
+            role.is_trial = True
+        problem = None
+        try:
+            for role in roles:
+                # Started like a successor: its partitions may be open elsewhere, or have been left by a dead Handler.
+                self._children.start(role, is_restart=True)
+            for role in roles:
+                self._children.introduce(role)
+        except (OSError, FatalError) as error:
+            problem = str(error)
+        if problem is None:
+            in_time = yield from self._wait(
+                lambda: all(r.is_ready or r.child is None for r in roles), _START_NS
+            )
+            if all(role.is_ready and role.child is not None for role in roles):
+                for role in roles:
+                    role.is_trial = False
+                return
+            problem = "a new role ended at once" if in_time else "a new role was not ready in time"
+        yield from self._close(roles)
+        raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
+
+    def _close(self, roles: list[Role]) -> Steps:
+        """End roles for good. They close what they have; one that takes too long is killed."""
+        for role in roles:
+            self._children.send(role, {"do": "close", "is_clean": True})
+            if role.child is None and self._table.get(role.agent) is role:
+                self._children.discard(role)  # It was never forked, or ended before it was marked as leaving.
+        if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
+            for role in roles:
+                if role.child is not None:
+                    logger.warning("%s did not end in time: killing it", role.agent)
+                    role.child.kill()
+            yield lambda: all(role.child is None for role in roles)

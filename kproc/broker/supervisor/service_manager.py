@@ -1,0 +1,122 @@
+"""ServiceManager: reports the broker's state to the service manager that started it, by systemd's sd_notify protocol.
+
+READY=1 when clients may connect, RELOADING=1 and READY=1 around a reload of the configuration, STOPPING=1 when a stop
+begins, STATUS=... for people, WATCHDOG=1 while there is progress: the supervisor's loop runs, and no running role but
+the cleaner has been without a duty cycle for the whole watchdog time. Each is a datagram to the socket named by
+NOTIFY_SOCKET, a path or, after an @, an abstract name. Sending never stops or delays the broker; a failure is logged
+once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final, Self
+
+from kproc.common.clock import NS_PER_S, Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+_NS_PER_US: Final = 1000
+_SHARE: Final = 3  # A watchdog's message is due after a third of its time.
+
+
+class ServiceManager:
+    """One per broker; without an address it does nothing."""
+
+    def __init__(self, address: str | None, watchdog_ns: int = 0, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._watchdog_ns = watchdog_ns
+        self._next_ns = 0
+        self._is_ready = False  # The service manager expects no watchdog messages before READY=1.
+        self._withheld: str | None = None
+        self._has_failed = False
+        self._socket: socket.socket | None = None
+        self._address = f"\0{address[1:]}" if address and address.startswith("@") else address
+        if self._address:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> Self:
+        """From the environment that systemd sets. A watchdog for another process (WATCHDOG_PID) is ignored."""
+        address = environment.get("NOTIFY_SOCKET", "")
+        if address and not address.startswith(("/", "@")):
+            logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: left out", address)
+            address = ""
+        is_ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        usec = environment.get("WATCHDOG_USEC", "0")
+        return cls(address or None, int(usec) * _NS_PER_US if is_ours and usec.isdecimal() else 0)
+
+    @property
+    def watchdog_ns(self) -> int:
+        """The watchdog time; 0 if there is no watchdog, or before READY=1."""
+        return self._watchdog_ns if self._socket is not None and self._is_ready else 0
+
+    def ready(self, status: str) -> None:
+        """Report that clients may connect."""
+        self._send(f"READY=1\nSTATUS={_line(status)}")
+        self._is_ready = True
+
+    def reloading(self) -> None:
+        """Report that the configuration is being read again, until `reloaded`."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
+
+    def reloaded(self) -> None:
+        """Report the end of a reload: each change is in force, refused, or needs a restart."""
+        self._send("READY=1")
+
+    def stopping(self, status: str) -> None:
+        """Report that a stop has begun."""
+        self._send(f"STOPPING=1\nSTATUS={_line(status)}")
+
+    def failed(self, reason: str) -> None:
+        """Report that the broker ends before it was ready."""
+        self._send(f"STATUS={_line(reason)}")
+
+    def timeout_ms(self, wanted_ms: int) -> int:
+        """How long the loop may sleep at most."""
+        if not self.watchdog_ns:
+            return wanted_ms
+        left_ms = (self._next_ns - self._clock.now_ns()) // 1_000_000 + 1
+        return max(0, min(wanted_ms, left_ms))
+
+    def feed(self, silent: Callable[[int], str | None]) -> None:
+        """Send a watchdog message if one is due. `silent(ns)` names a role without a duty cycle for that long."""
+        now_ns = self._clock.now_ns()
+        if not self.watchdog_ns or now_ns < self._next_ns:
+            return
+        self._next_ns = now_ns + self.watchdog_ns // _SHARE
+        withheld = silent(self.watchdog_ns)
+        if withheld is None:
+            self._send("WATCHDOG=1")
+        elif withheld != self._withheld:
+            logger.error(
+                "%s made no duty cycle for %d s: the watchdog of the service manager is not fed",
+                withheld,
+                self.watchdog_ns // NS_PER_S,
+            )
+        self._withheld = withheld
+
+    def close(self) -> None:
+        """Close the socket; nothing more is reported."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, message: str) -> None:
+        if self._socket is None:
+            return
+        assert self._address is not None
+        try:
+            self._socket.sendto(message.encode(), self._address)
+        except OSError as error:
+            if not self._has_failed:
+                logger.warning("the service manager cannot be told: %s", error)
+            self._has_failed = True
+
+
+def _line(text: str) -> str:
+    return text.replace("\n", " ")

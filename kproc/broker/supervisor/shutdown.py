@@ -1,0 +1,77 @@
+"""Shutdown: the order in which a broker's roles stop, and the time that each of them has.
+
+Acceptors, Processors and Handlers take nothing new and drain within one deadline; then Processors, Handlers and the
+controller close, each in time of its own; the cleaner, last, writes the checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from kproc.broker.role.roles import ACCEPTOR, CLEANER, CONTROLLER, HANDLER, PROCESSOR
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.roles_table import Role
+from kproc.common.clock import NS_PER_MS, Clock
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_NS: Final = 1_000_000_000  # What each wave has at least.
+_TURN_MS_MAX: Final = 100
+
+
+class Shutdown:
+    """Made by the supervisor when it stops; `turn` is one pass of its loop, which waits at most so many ms."""
+
+    def __init__(self, children: Children, clock: Clock, turn: Callable[[int], None]) -> None:
+        self._children = children
+        self._table = children.table
+        self._clock = clock
+        self._turn = turn
+
+    def run(self, drain_ns: int, *, is_clean: bool) -> None:
+        """Drain within `drain_ns`; close, each wave in time of its own; reap, or kill.
+
+        `is_clean` is False where the broker stops because it failed: then no role may mark its files as clean.
+        """
+        deadline_ns = self._clock.now_ns() + drain_ns
+        for role in self._table:
+            role.is_drained = False  # A leaving role may have reported "drained" before this stop.
+        for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,)):
+            self._tell(wave, {"do": "stop"})
+        is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
+        if not is_drained:
+            logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
+        for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
+            expected = self._table.of(*wave)
+            # A writer that is dead by now has closed nothing, and the cleaner is told whether to leave the marker of a
+            # clean stop when all others have closed.
+            if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
+                is_clean = is_clean and all(role.child is not None for role in expected)
+            self._tell(wave, {"do": "close", "is_clean": is_clean})
+            # A role that hangs must not use up the time in which the next wave syncs and closes its logs.
+            own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
+            until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
+            self._await(lambda role: role.child is None, wave, until_ns)
+            if wave[0] in (HANDLER, CONTROLLER.role):
+                is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
+        self._children.kill_all()
+        # Without a Handler no log was written, and the marker of the last stop is where it was.
+        if not is_clean and self._table.of(HANDLER):
+            logger.warning("the stop was not clean: the next start recovers")
+
+    def _tell(self, wave: tuple[str, ...], message: dict[str, Any]) -> None:
+        for role in self._table.of(*wave):
+            self._children.send(role, message)
+
+    def _await(self, is_done: Callable[[Role], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
+        """Turn until every role of the wave is done or gone; False at the deadline."""
+        while True:
+            waiting = [r for r in self._table.of(*wave) if r.child is not None and not is_done(r)]
+            if not waiting:
+                return True
+            left_ms = (deadline_ns - self._clock.now_ns()) // NS_PER_MS
+            if left_ms <= 0:
+                return False
+            self._turn(min(_TURN_MS_MAX, left_ms))

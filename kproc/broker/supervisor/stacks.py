@@ -1,0 +1,114 @@
+"""Reads the stacks of a running role, even one that hangs, for the archive of `kproc doctor`.
+
+On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd; faulthandler does that without
+the interpreter's help. A process that may read /proc/PID/fd finds the memfd there by its name.
+
+The name proves nothing: in a mount namespace of its own a process can give it to any file of the host, and whoever
+reads the stacks empties the memfd first. So the file must have no name in any directory and belong to the process's
+user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import select
+import signal
+import stat
+from typing import BinaryIO, Final
+
+from kproc.broker.observe.status import real_uid
+
+NAME: Final = "stacks-of-kproc"
+_LINK: Final = f"/memfd:{NAME}"
+_WAIT_S: Final = 0.05
+_WAITS: Final = 20
+_BYTES_MAX: Final = 4 << 20
+
+_fd = -1
+
+
+def install() -> int:
+    """Prepare this process: once, after a fork anew. Returns the memfd's descriptor, which stays open."""
+    global _fd
+    if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
+        _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
+        # Who reads it empties it first, which does not move our position: the next stacks would follow a hole.
+        fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
+    # A registration inherited from the parent would keep this one from taking effect.
+    faulthandler.unregister(signal.SIGUSR1)
+    faulthandler.register(signal.SIGUSR1, file=_fd, all_threads=True)
+    return _fd
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        return os.readlink(path).startswith(_LINK)
+    except OSError:
+        return False
+
+
+def take(pid: int) -> str | None:
+    """The present stacks of a process; None if it has no such memfd, is stopped, or may not be signalled by us."""
+    try:
+        if not _catches(pid):  # The signal would end it.
+            return None
+        memfd = _open_memfd(pid)
+        if memfd is None:
+            return None
+        with memfd as file, contextlib.closing(_Handle(pid)) as handle:
+            file.truncate(0)
+            handle.signal(signal.SIGUSR1)
+            size = -1
+            for _ in range(_WAITS):
+                if handle.has_ended(_WAIT_S):
+                    return None
+                # faulthandler writes in pieces and does not tell when it is done: it is when nothing more comes.
+                before, size = size, os.fstat(file.fileno()).st_size
+                if size and size == before:
+                    return file.read(_BYTES_MAX).decode("utf-8", "replace")
+    except (OSError, ProcessLookupError):
+        return None
+    return None
+
+
+def _open_memfd(pid: int) -> BinaryIO | None:
+    """Open the memfd of a process; None if it has none. Raises OSError."""
+    directory, uid = f"/proc/{pid}/fd", real_uid(pid)
+    for name in os.listdir(directory):
+        if not _is_ours(f"{directory}/{name}"):
+            continue
+        # Nothing is opened for reading or writing before the check: a FIFO would block, a device may act.
+        descriptor = os.open(f"{directory}/{name}", os.O_PATH | os.O_CLOEXEC)
+        try:
+            facts = os.fstat(descriptor)
+            if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0 and facts.st_uid == uid:
+                return open(f"/proc/self/fd/{descriptor}", "r+b", buffering=0)
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def _catches(pid: int) -> bool:
+    """Whether the process handles SIGUSR1, which would end it otherwise."""
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+        caught = next(line for line in file if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
+
+
+class _Handle:
+    """A pidfd: it keeps meaning the same process even when its pid is used again."""
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.pidfd_open(pid)
+
+    def signal(self, number: int) -> None:
+        signal.pidfd_send_signal(self._fd, number)
+
+    def has_ended(self, seconds: float) -> bool:
+        return bool(select.select([self._fd], [], [], seconds)[0])
+
+    def close(self) -> None:
+        os.close(self._fd)

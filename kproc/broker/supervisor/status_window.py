@@ -1,0 +1,184 @@
+"""StatusWindow: the supervisor itself answers a request for the status from a process of this host.
+
+A request for `status` by the network needs an Acceptor, a Processor, a Handler and the controller. If one of them
+hangs it is not answered, which is just when an operator wants to know what hangs. The window is a Unix socket in the
+abstract namespace, named after the supervisor's pid: it leaves no file behind, and `/proc/net/unix` lists all of them.
+The answer is JSON in a memfd whose descriptor is sent, so the supervisor never blocks on a slow reader.
+
+An abstract name has no owner and no mode: every user of the host may listen at one. Both sides therefore check the
+other's user by SO_PEERCRED before they use anything of it. The reader also requires a sealed memfd of bounded size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import select
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
+from kproc.broker.metrics.slab import Slab
+from kproc.broker.observe.status import Status
+from kproc.broker.role.plan import Plan
+from kproc.broker.supervisor.regions import Regions
+
+WINDOW_PREFIX: Final = "kproc-status-"
+_BACKLOG: Final = 16
+# The status of a broker with every role and API is below 1 MiB.
+ANSWER_BYTES_MAX: Final = 64 << 20
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+# An idle role stores its row twice a second; one that has not done so for this long is shown as hung.
+_SILENT_MS: Final = 1500
+
+
+class StatusWindow:
+    """One per supervisor. `describe` makes the answer when somebody asks."""
+
+    def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
+        self._describe = describe
+        self._socket = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        self._bind()
+        self._socket.listen(_BACKLOG)
+
+    def _bind(self) -> None:
+        """Bind to a name with this process's pid. If another user has bound it already, add random digits.
+
+        Otherwise whoever binds the names of the next pids would keep every broker of the host from starting.
+        """
+        name = f"\0{WINDOW_PREFIX}{os.getpid()}"
+        try:
+            self._socket.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            self._socket.bind(f"{name}-{secrets.token_hex(8)}")
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def serve(self) -> None:
+        """Answer one connection; an answer that the peer does not take at once is dropped."""
+        try:
+            asker, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # The peer did not wait.
+        with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if not _peer_of(asker).is_trusted:
+                return
+            answer = os.memfd_create("status", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            try:
+                os.write(answer, orjson.dumps(self._describe()))
+                fcntl.fcntl(answer, fcntl.F_ADD_SEALS, _SEALS)
+                send_fd(asker, b"status", answer)
+            finally:
+                os.close(answer)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end of a Unix socket, as the kernel reports it."""
+
+    pid: int
+    uid: int
+
+    @property
+    def is_trusted(self) -> bool:
+        """True for root and for this process's own user."""
+        return self.uid in (0, os.geteuid())
+
+
+def _peer_of(sock: socket.socket) -> Peer:
+    pid, uid, _ = _CREDENTIALS.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return Peer(pid, uid)
+
+
+def describe_from_outside(
+    plan: Plan, regions: Regions, started_ns: int, message: dict[str, Any]
+) -> dict[str, Any]:
+    """The controller's answer to `status`, as far as the supervisor knows it; roles that hang are named as a problem.
+
+    `message` is the supervisor's message to the controller about the processes.
+    """
+    with regions.slab_for_a_look() as words:
+        status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
+        status.update(message)
+        status.look(plan.clock.now_ns())
+        answer = {**status.describe(), "apis": [each.row() for each in status.figures.apis()]}
+    silent = [row for row in answer["processes"] if (row["heartbeat_age_ms"] or 0) >= _SILENT_MS]
+    for row in silent:
+        row["state"] = "hung"
+        row["hung_ms"] = row["heartbeat_age_ms"]
+    complaints = [
+        f"{row['role']}-{row['index']} (pid {row['pid']}) hangs: no duty cycle for {row['hung_ms'] / 1000:.1f} s"
+        for row in silent
+    ]
+    answer["problem"] = "; ".join(filter(None, (*complaints, answer["problem"]))) or None
+    for name in ("topics", "partitions", "offline", "uncleanable"):  # Only the controller knows them.
+        answer[name] = None
+    return answer
+
+
+def window_owner(name: str) -> Peer | None:
+    """Return the process that listens at the window; None if it has ended or has too many callers waiting."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
+        try:
+            sock.connect(f"\0{name}")
+        except OSError:
+            return None
+        return _peer_of(sock)
+
+
+def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
+    """Request the status from a supervisor.
+
+    Returns None if it has ended, is stopped, belongs to another user than root and ours, or sends anything but a
+    sealed JSON object of at most ANSWER_BYTES_MAX.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.settimeout(timeout_ms / 1000)
+        try:
+            sock.connect(f"\0{name}")
+            if not _peer_of(sock).is_trusted:
+                return None
+            if not select.select([sock], [], [], timeout_ms / 1000)[0]:
+                return None
+            received = recv_fd(sock, 64)
+        except (OSError, EOFError, TruncatedDescriptor):
+            return None
+    if received is None or received[1] is None:
+        return None
+    with os.fdopen(received[1], "rb") as file:
+        return _read_sealed(file.fileno())
+
+
+def _read_sealed(descriptor: int) -> dict[str, Any] | None:
+    """Return the JSON object in a sealed memfd. Any other file is not read: it may be endless, or block."""
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError:  # EINVAL: not a memfd.
+        return None
+    size = os.fstat(descriptor).st_size
+    if seals & _SEALS != _SEALS or size > ANSWER_BYTES_MAX:
+        return None
+    try:
+        answer = orjson.loads(os.pread(descriptor, size, 0))
+    except orjson.JSONDecodeError:
+        return None
+    return answer if isinstance(answer, dict) else None

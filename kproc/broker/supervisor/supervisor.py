@@ -1,0 +1,497 @@
+"""Supervisor: starts the roles in order, watches them, restarts those that die, stops all, leaves nothing behind.
+
+It is single-threaded, because it forks. It owns what must survive any role: listening sockets, the slab, the partition
+table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of any of them
+(children.py). The settings in force say how many roles there are; scale.py changes that. The order of a stop is in
+shutdown.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable, Generator, Hashable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from kproc.broker.api import load_all
+from kproc.broker.cluster.dynamic_settings import wanted_listeners
+from kproc.broker.config import Config
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.role.asks import Gathering, OnReply, Reply, answer
+from kproc.broker.role.listeners import (
+    open_control_listener,
+    open_listeners,
+    open_metrics_listener,
+    start_listening,
+)
+from kproc.broker.role.plan import Plan
+from kproc.broker.role.roles import (
+    CLEANER,
+    CONTROL_ACCEPTOR,
+    CONTROL_PROCESSOR,
+    CONTROLLER,
+    PROCESSOR,
+    acceptor_id,
+    handler_id,
+    processor_id,
+)
+from kproc.broker.supervisor import logs, preload, ready, signals, stacks, tls_check
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.janitor import Janitor
+from kproc.broker.supervisor.listener_set import ListenerSet
+from kproc.broker.supervisor.pulse import Pulse
+from kproc.broker.supervisor.reload import Reloader, Reread
+from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.scale import Scaler, Wanted
+from kproc.broker.supervisor.service_manager import ServiceManager
+from kproc.broker.supervisor.shutdown import Shutdown
+from kproc.broker.supervisor.status_window import StatusWindow, describe_from_outside
+from kproc.broker.supervisor.supervisor_operations import SupervisorOperations
+from kproc.broker.transport.agent import AgentId
+from kproc.common.clock import NS_PER_MS, SystemClock
+from kproc.common.errors import FatalError
+from kproc.wire import codec
+from kproc.wire.header import ApiKey
+
+logger = logging.getLogger(__name__)
+
+_READY_TIMEOUT_NS: Final = 30_000_000_000
+_BUSY_MS: Final = 20
+_WRONG_SETTINGS: Final = 2  # The exit status of whatever is wrong with a command line or a configuration.
+T = TypeVar("T")
+
+
+def run(
+    config: Config,
+    *,
+    ready_file: Path | None,
+    on_ready: Callable[[dict[str, Any]], None],
+    quiet: bool,
+    manager: ServiceManager,
+    reread: Reread | None = None,
+) -> int:
+    """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started.
+
+    `reread` reads the configuration again, at SIGHUP; without it SIGHUP ends the broker, too.
+    """
+    logs.configure(logging.ERROR if quiet else logging.INFO)
+    load_all()
+    stacks.install()
+    # Our parent may have ignored it, which we inherit: then no child could be reaped.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
+    try:
+        if config.kproc_transport != "process":
+            from kproc.broker.supervisor.one_process import run_in_process
+
+            return run_in_process(
+                config,
+                ready_file=ready_file,
+                on_ready=on_ready,
+                manager=manager,
+                can_reload=reread is not None,
+            )
+        supervisor = Supervisor(config, manager, reread)
+        try:
+            return supervisor.run(ready_file, on_ready)
+        finally:
+            supervisor.release()
+            ready.remove(ready_file)
+    except Exception as error:
+        manager.failed(str(error))
+        raise
+    finally:
+        manager.close()
+        if janitor is not None:
+            janitor.finish()
+
+
+class Supervisor:
+    """One per broker; `run` is its life."""
+
+    def __init__(
+        self, config: Config, manager: ServiceManager | None = None, reread: Reread | None = None
+    ) -> None:
+        self._clock = SystemClock()
+        self._manager = manager or ServiceManager(None)
+        ready.raise_nofile_limit()
+        preload.load(config)
+        self._are_keys_checked = tls_check.check_before_start(config)
+        self._directory = DataDirectory(config)
+        try:
+            opened = open_listeners(config)
+            control = open_control_listener(config)
+            metrics = open_metrics_listener(config)
+        except BaseException:
+            self._directory.close()
+            raise
+        self._config = config
+        self._signals = signals.SignalPipe()
+        self._epoll = select.epoll()
+        self._epoll.register(self._signals.fd, select.EPOLLIN)
+        self._guardian = signals.watch_process(config.kproc_exit_with_pid)
+        if self._guardian is not None:
+            self._epoll.register(self._guardian, select.EPOLLIN)
+        plan = Plan(
+            config=config,
+            clock=self._clock,
+            endpoints=[endpoint for endpoint, _ in opened],
+            cluster_id=self._directory.cluster_id,
+            control=control[0] if control is not None else None,
+            metrics=metrics[0] if metrics is not None else None,
+        )
+        self._listening: dict[AgentId, socket.socket] = {
+            acceptor_id(index): sock for index, (_, sock) in enumerate(opened)
+        }
+        if control is not None:
+            self._listening[CONTROL_ACCEPTOR] = control[1]
+        self._metrics_listening = metrics[1] if metrics is not None else None
+        self._children = Children(
+            plan,
+            lock_fd=self._directory.lock_fd,
+            listening=self._listening,
+            metrics_listening=self._metrics_listening,
+            epoll=self._epoll,
+            on_message=self._take,
+            on_failure=self._fail,
+            on_change=self._tell_processes,
+        )
+        self._table = self._children.table
+        self._listeners = ListenerSet(self._children, self._listening)
+        self._scaler = Scaler(self._children, self._listeners)
+        self._operations = SupervisorOperations(self._children, self._scaler)
+        self._pulse = Pulse(self._children, on_change=self._tell_processes)
+        self._started_ns = self._clock.now_ns()
+        self._window = StatusWindow(self._describe)
+        self._epoll.register(self._window.fileno(), select.EPOLLIN)
+        self._is_init = os.getpid() == 1
+        self._reloader = Reloader(
+            config,
+            plan.fs,
+            reread=reread,
+            ask=self._ask_controller,
+            in_force=lambda: self._children.settings,
+        )
+        self._has_settings = False
+        self._owes_processes = False
+        self._has_started = False
+        self._must_stop = self._is_reloading = False
+        self._failure: str | None = None
+        self._status = 0  # What the process ends with.
+
+    @property
+    def _plan(self) -> Plan:
+        return self._children.plan
+
+    def _describe(self) -> dict[str, Any]:
+        """The status as the status window shows it."""
+        regions, message = self._children.regions, self._processes_message()
+        return describe_from_outside(self._plan, regions, self._started_ns, message)
+
+    # -- life --------------------------------------------------------------------------------------------------
+
+    def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
+        # Every role is forked from this heap: a collection here would write into pages that it shares with them.
+        gc.disable()
+        deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
+        # The metadata may hold the counts of roles, and only the controller reads it.
+        self._children.start(self._table.add(CONTROLLER), is_restart=False)
+        # Meanwhile load what the first request needs, for the roles that are forked later.
+        codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
+        self._turn_until(lambda: self._has_settings, deadline_ns)
+        self._reloader.forget_former()
+        self._turn_until(lambda: not self._reloader.is_busy, deadline_ns)
+        if not self._must_stop:
+            self._start_rest(deadline_ns)
+        self._turn_until(lambda: all(role.is_ready for role in self._table), deadline_ns)
+        if not self._must_stop:
+            self._probe(deadline_ns)
+        if not self._must_stop:
+            self._announce(ready_file, on_ready)
+        self._has_started = self._children.has_started = True
+        self._tell_processes()
+        while not self._must_stop:
+            self._turn()
+        return self._stop()
+
+    def _start_rest(self, deadline_ns: int) -> None:
+        """Start every other role that the settings in force ask for, in the order in which they are needed."""
+        wanted = Wanted.of(self._config, self._children.settings)
+        try:
+            steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
+            shut = self._finish(steps, deadline_ns)
+            if shut is None:
+                return
+            if not self._are_keys_checked:
+                settings = self._children.settings
+                used = [each for each in wanted.listeners.values() if each not in shut]
+                complaint = tls_check.check_listeners(self._config, settings, used, in_child=True)
+                if complaint is not None:
+                    self._fail(complaint, status=_WRONG_SETTINGS)
+                    return
+            was_clean = self._directory.take_clean_stop()
+        except FatalError as error:
+            self._fail(str(error))
+            return
+        self._children.plan = dataclasses.replace(self._plan, was_clean=was_clean)
+        self._scaler.leave_out(shut)
+        self._children.handler_count = wanted.handlers
+        self._add_roles(wanted)
+        for role in self._table:
+            if role.agent != CONTROLLER:
+                self._children.start(role, is_restart=False)
+        # Linked when all have been forked: a link needs both its processes.
+        for role in self._table:
+            self._children.introduce(role)
+        self._scaler.assign_acceptors()
+
+    def _add_roles(self, wanted: Wanted) -> None:
+        self._table.add(CLEANER)
+        for index in range(wanted.handlers):
+            self._table.add(handler_id(index))
+        pools = [pool for pool, count in wanted.pools.items() for _ in range(count)]
+        for index, pool in enumerate(pools):
+            self._table.add(processor_id(index), pool=pool)
+        if CONTROL_ACCEPTOR in self._listening:
+            self._table.add(CONTROL_PROCESSOR)
+        for agent in self._listening:
+            self._table.add(agent)
+
+    def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
+        """Run the loop until these steps are done; None if the broker must stop before."""
+        while True:
+            try:
+                condition = next(steps)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            self._turn_until(condition, deadline_ns)
+            if self._must_stop:
+                steps.close()
+                return None
+
+    def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
+        """Run the loop until the condition is true or the broker must stop; fail at the deadline."""
+        while not self._must_stop and not is_so():
+            if self._clock.now_ns() > deadline_ns:
+                waiting = [str(role.agent) for role in self._table if not role.is_ready]
+                self._fail(f"not ready after {_READY_TIMEOUT_NS // 10**9} s: {', '.join(waiting)}")
+            self._turn()
+
+    def _probe(self, deadline_ns: int) -> None:
+        """Check that the broker answers requests, before clients can connect."""
+        probe = ready.Probe(self._children.probe(self._table.processors()[0]))
+        self._epoll.register(probe.fileno(), select.EPOLLIN)
+        try:
+            self._turn_until(probe.is_done, deadline_ns)
+        finally:
+            self._epoll.unregister(probe.fileno())
+            probe.close()
+        if probe.problem is not None:
+            self._fail(f"the broker started but does not answer: {probe.problem}")
+
+    def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
+        """Open the ports and announce that clients may connect: Metadata and Produce have been answered."""
+        try:
+            start_listening(self._listening.values(), self._config)
+        except FatalError as error:
+            self._fail(str(error))
+            return
+        announcement = ready.describe(self._plan, self._table.rows())
+        if ready_file is not None:
+            ready.write(ready_file, announcement)
+        on_ready(announcement)
+        self._manager.ready(f"serving at {announcement['bootstrap']}")
+        logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))
+
+    def _fail(self, reason: str, status: int = 1) -> None:
+        """Give up: stop everything and end with that exit status."""
+        logger.error("%s", reason)
+        self._failure, self._status = self._failure or reason, self._status or status
+        if not self._has_started:
+            self._manager.failed(reason)
+        self._must_stop = self._children.is_stopping = True
+
+    def _turn(self, timeout_ms: int = 1000) -> None:
+        """One turn of the loop: wait for events, handle them, do what has become due."""
+        if self._has_started and (self._scaler.is_busy or self._operations.is_busy):
+            # Some of the conditions they wait for show in shared memory only, without an event.
+            timeout_ms = min(timeout_ms, _BUSY_MS)
+        restart_ns = self._children.next_restart_ns()
+        if restart_ns is not None:
+            timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
+        for fd, _ in self._epoll.poll(self._manager.timeout_ms(timeout_ms) / 1000):
+            self._take_event(fd)
+        self._children.restart_due()
+        self._children.asks.expire(self._clock.now_ns())
+        self._pulse.look()
+        self._manager.feed(self._pulse.silent)
+        if self._is_init:
+            signals.reap_orphans({role.child.pid for role in self._table if role.child is not None})
+        if self._owes_processes:
+            self._tell_processes()
+        if self._is_reloading and not self._reloader.is_busy:
+            self._is_reloading = False
+            self._manager.reloaded()
+        if self._has_started and not self._must_stop:
+            # No change begins while connections migrate for an operation.
+            self._scaler.advance(may_begin=not self._operations.is_busy)
+            self._operations.advance()
+
+    def _take_event(self, fd: int) -> None:
+        """Handle a readable descriptor."""
+        if fd == self._signals.fd:
+            self._take_signal(self._signals.read())
+        elif fd == self._guardian:
+            logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
+            self._epoll.unregister(fd)
+            self._must_stop = self._children.is_stopping = True
+        elif fd == self._window.fileno():
+            self._window.serve()
+        else:
+            self._children.on_event(fd)
+
+    def _take_signal(self, number: int | None) -> None:
+        if number == signal.SIGHUP and self._reloader.can_reload:
+            if self._has_started and not self._must_stop:
+                self._manager.reloading()
+                self._is_reloading = True
+                self._reloader.reload()
+                self._renew_certificates()
+            return
+        if number is not None:
+            logger.info("stopping: signal=%s", signal.Signals(number).name)
+            self._must_stop = self._children.is_stopping = True
+
+    def _renew_certificates(self) -> None:
+        """Have every Processor read keys and certificates again, if they can be used."""
+        end_points = wanted_listeners(self._config, self._children.settings)
+        complaint = tls_check.check_listeners(
+            self._config, self._children.settings, end_points, in_child=True
+        )
+        if complaint is not None:
+            logger.error("reload: %s; the certificates in use stay", complaint)
+            return
+        roles = [role for role in self._table.of(PROCESSOR) if role.child is not None]
+
+        def on_all(replies: dict[Hashable, Reply]) -> None:
+            for problem in sorted({each for reply in replies.values() for each in reply.get("problems", ())}):
+                logger.error("reload: %s; the certificates in use stay", problem)
+
+        gathering = Gathering(len(roles), on_all)
+        for role in roles:
+            self._children.ask(role, "renew_certificates", {}, gathering.taker(role.agent))
+
+    def _ask_controller(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        controller = self._table.get(CONTROLLER)
+        assert controller is not None
+        self._children.ask(controller, what, body, on_reply)
+
+    # -- what children say -------------------------------------------------------------------------------------
+
+    def _take(self, role: Role, message: dict[str, Any]) -> None:
+        what = message["do"]
+        if what == "ready":
+            role.is_ready = True
+            self._tell_processes()
+        elif what == "failed":
+            role.failure = message["reason"]
+        elif what == "drained":
+            role.is_drained = True
+        elif what == "unused":
+            handler = self._table.get(AgentId(*message["peer"]))
+            if handler is not None:
+                handler.users.discard(role.agent)
+        elif what == "answer":
+            self._children.asks.handle_answer(message)
+        elif what == "settings":
+            self._take_settings(DynamicSettings.of_message(message))
+        elif what == "ask":
+            self._serve(role, message)
+        else:
+            assert what == "closed", message
+            role.is_closed = True
+            role.closed_cleanly = message["is_clean"]
+
+    def _serve(self, role: Role, message: dict[str, Any]) -> None:
+        asker, token = role.child, message["token"]
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            if role.child is asker:  # A successor's tokens begin anew, so an old reply must not reach it.
+                self._children.send(role, answer(token, reply))
+
+        self._operations.serve(message["what"], message["body"], on_reply)
+
+    def _take_settings(self, settings: DynamicSettings) -> None:
+        """Put the dynamic settings into force. The controller sends them at each of its starts and after a change."""
+        is_first = not self._has_settings
+        self._has_settings = True
+        is_same = settings == self._children.settings
+        # Also those that are the same: files that they name may have been replaced.
+        self._children.spread_settings(settings)
+        if is_first or not is_same:
+            self._scaler.want(settings)
+
+    @property
+    def _phase(self) -> str:
+        if self._must_stop:
+            return "stopping"
+        return "running" if self._has_started else "starting"
+
+    def _processes_message(self) -> dict[str, Any]:
+        endpoints = self._plan.endpoints
+        return {
+            "do": "processes",
+            "processes": self._table.rows(),
+            "listeners": {
+                each.name: {"bound": each.bound, "advertised": each.advertised}
+                for each in endpoints
+                if each.name
+            },
+            "listener_names": [each.name for each in endpoints],
+            "problem": "; ".join(filter(None, (self._scaler.problem, self._children.problem))) or None,
+            "phase": self._phase,
+        }
+
+    def _tell_processes(self) -> None:
+        """Send the list of processes to the controller, which shows it."""
+        role = self._table.get(CONTROLLER)
+        # A stopped controller gets the latest list when it goes on, and not all those in between.
+        self._owes_processes = role is None or role.is_backed_up
+        if role is not None and not role.is_backed_up:
+            self._children.send(role, self._processes_message())
+
+    # -- stopping ----------------------------------------------------------------------------------------------
+
+    def _stop(self) -> int:
+        """Drain, close and reap all roles in the order of a stop; return the exit status."""
+        self._children.is_stopping = True
+        self._manager.stopping(f"stopping: {self._failure}" if self._failure else "stopping")
+        self._tell_processes()
+        for sock in self._listening.values():
+            sock.close()
+        shutdown = Shutdown(self._children, self._clock, self._turn)
+        shutdown.run(self._config.kproc_drain_timeout_ms * NS_PER_MS, is_clean=self._failure is None)
+        return self._status
+
+    def release(self) -> None:
+        """Whatever happened: leave no child, no descriptor and no region behind."""
+        self._must_stop = True
+        self._children.close()
+        for sock in self._listening.values():
+            sock.close()
+        if self._metrics_listening is not None:
+            self._metrics_listening.close()
+        self._window.close()
+        self._signals.close()
+        self._epoll.close()
+        if self._guardian is not None:
+            os.close(self._guardian)
+        self._directory.close()

@@ -1,0 +1,135 @@
+"""SupervisorOperations: serves the controller's requests to the supervisor, which clients caused; balances connections.
+
+settle       once the counts are what the settings want: what was changed, how long it took
+rebalance    move connections from busy Processors to idle ones
+clients      every connection of every Processor
+kill_client  close one connection, wherever it is
+log_levels   change the levels of loggers, in every role
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable
+from typing import Any, Final
+
+from kproc.broker.role.asks import LOG_LEVELS, Gathering, OnReply, Reply
+from kproc.broker.role.roles import PROCESSOR
+from kproc.broker.supervisor.children import Children
+from kproc.broker.supervisor.logs import set_levels
+from kproc.broker.supervisor.roles_table import Role
+from kproc.broker.supervisor.scale import Scaler
+from kproc.broker.transport.agent import AgentId
+
+_LOOK_NS: Final = 1_000_000_000
+# A stopped Processor must not delay the asking client, nor the control listener's queue, for longer than this.
+_ANSWER_NS: Final = 3_000_000_000
+# So many looks in a row must find the loads uneven: a burst would be over before connections have moved.
+_UNEVEN_LOOKS: Final = 3
+
+
+class SupervisorOperations:
+    """One per supervisor. `advance` is called at every turn."""
+
+    def __init__(self, children: Children, scaler: Scaler) -> None:
+        self._children = children
+        self._scaler = scaler
+        self._balancer = scaler.balancer
+        self._clock = children.plan.clock
+        self._is_automatic = children.plan.config.kproc_rebalance == "auto"
+        self._next_look_ns = 0
+        self._uneven_looks = 0
+        self._steps: Generator[Callable[[], bool], None, None] | None = None
+        self._condition: Callable[[], bool] = lambda: True
+        self._rebalances: list[OnReply] = []
+
+    def serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        """Answer, now or later."""
+        if what == "settle":
+            self._scaler.when_settled(on_reply)
+        elif what == "rebalance":
+            self._rebalances.append(on_reply)
+        elif what == "clients":
+            self._ask_processors("clients", body, lambda replies: on_reply(joined_clients(replies)))
+        elif what == LOG_LEVELS:
+            set_levels(body["levels"])  # Children that are forked from now on inherit the levels.
+            self._ask_all(self._children.table, what, body, lambda _replies: on_reply({}))
+        else:
+            assert what == "kill_client", what
+            self._ask_processors(what, body, lambda replies: on_reply(was_killed(replies)))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `advance` waits for a condition that no message announces."""
+        return self._steps is not None
+
+    def advance(self) -> None:
+        """Measure loads, and move connections if requested or worth it; not while the counts of roles change."""
+        now_ns = self._clock.now_ns()
+        if now_ns >= self._next_look_ns:
+            self._next_look_ns = now_ns + _LOOK_NS
+            self._balancer.look()
+            self._consider()
+        if self._steps is None and self._rebalances and not self._scaler.is_busy:
+            self._steps = self._rebalance(self._rebalances)
+            self._rebalances = []
+        while self._steps is not None and self._condition():
+            try:
+                self._condition = next(self._steps)
+            except StopIteration:
+                self._steps, self._condition = None, lambda: True
+
+    def _consider(self) -> None:
+        if not self._is_automatic or self._scaler.is_busy or self._rebalances:
+            return
+        is_uneven = any(self._balancer.is_uneven(pool) for pool in self._children.table.pools())
+        self._uneven_looks = self._uneven_looks + 1 if is_uneven else 0
+        if self._uneven_looks >= _UNEVEN_LOOKS:
+            self._uneven_looks = 0
+            self._rebalances.append(lambda _reply: None)
+
+    def _rebalance(self, waiters: list[OnReply]) -> Generator[Callable[[], bool], None, None]:
+        moved: list[dict[str, Any]] = []
+        moves = []
+        for pool in self._children.table.pools():
+            yield from self._balancer.measure(pool)
+            planned = self._balancer.plan(pool, by_rate=True)
+            yield from self._balancer.move(planned, moved)
+            moves += planned
+        # Answer before the migrations end: the asking client's own connection may be among them.
+        for on_reply in waiters:
+            on_reply({"moves": moved})
+        yield from self._balancer.rest(moves)
+
+    def _ask_processors(
+        self, what: str, body: dict[str, Any], on_all: Callable[[dict[Hashable, Reply]], None]
+    ) -> None:
+        self._ask_all(self._children.table.of(PROCESSOR), what, body, on_all)
+
+    def _ask_all(
+        self,
+        roles: Iterable[Role],
+        what: str,
+        body: dict[str, Any],
+        on_all: Callable[[dict[Hashable, Reply]], None],
+    ) -> None:
+        roles = [role for role in roles if role.child is not None]
+        gathering = Gathering(len(roles), on_all)
+        for role in roles:
+            self._children.ask(role, what, body, gathering.taker(role.agent), timeout_ns=_ANSWER_NS)
+
+
+def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
+    """All connections in one list, each with its Processor's index; `silent` lists Processors that did not answer."""
+    rows: list[dict[str, Any]] = []
+    silent: list[int] = []
+    for agent, reply in replies.items():
+        assert isinstance(agent, AgentId)
+        if reply.get("lost"):
+            silent.append(agent.index)
+        rows += ({**row, "processor": agent.index} for row in reply.get("clients", ()))
+    return {"clients": rows, "silent": silent}
+
+
+def was_killed(replies: dict[Hashable, Reply]) -> Reply:
+    """Whether any Processor had the connection and closed it."""
+    return {"is_killed": any(reply.get("is_killed") for reply in replies.values())}

@@ -1,0 +1,102 @@
+"""Checks the keys and certificates of TLS listeners before they are used: at the start, and before a change.
+
+The supervisor must not load a private key: every role that it forks later would inherit it. So a short-lived child
+does, and says what it thinks of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from kproc.broker.cluster import metadata_log
+from kproc.broker.config import Config, ConfigError
+from kproc.broker.config.dynamic import DynamicSettings
+from kproc.broker.config.listeners import EndPoint
+
+logger = logging.getLogger(__name__)
+
+_WARNING: Final = "warning: "
+
+
+def check_before_start(config: Config) -> bool:
+    """Look at the keys and certificates before anything is made or started. Raises ConfigError.
+
+    False: that has to wait for the controller. It knows the settings in force, which may be others than those of the
+    configuration, as soon as there is metadata.
+    """
+    if (Path(config.log_dirs) / metadata_log.DIRECTORY_NAME).exists():
+        return False
+    complaint = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
+    if complaint is not None:
+        raise ConfigError(complaint)
+    return True
+
+
+def check_listeners(
+    config: Config, settings: DynamicSettings, end_points: Iterable[EndPoint], *, in_child: bool
+) -> str | None:
+    """What is wrong with the keys and certificates of these listeners, or None. Logs what is only doubtful."""
+    names = [each.name for each in end_points if each.protocol.endswith("SSL")]
+    if not names:
+        return None
+    lines = _ask_child(config, settings, names) if in_child else _look(config, settings, names)
+    for line in lines:
+        if line.startswith(_WARNING):
+            logger.warning("%s", line.removeprefix(_WARNING))
+    return "\n".join(line for line in lines if not line.startswith(_WARNING)) or None
+
+
+def complaint_about_change(
+    config: Config, listener: str, before: DynamicSettings, after: DynamicSettings
+) -> str | None:
+    """Why these settings must not come into force for a listener, or None."""
+    from kproc.broker.security import tls
+
+    value = tls.settings_of(config, after, listener)
+    try:
+        new = tls.make_context(listener, value, ticket_secret=b"")
+    except ConfigError as error:
+        return str(error)
+    try:
+        old = tls.make_context(listener, tls.settings_of(config, before, listener), ticket_secret=b"")
+    except ConfigError:
+        return None  # What is there cannot be used; its file may be gone.
+    return tls.complaint_about_change(old, new, listener, value)
+
+
+def _look(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
+    """A line for each listener that cannot be served, and for each warning."""
+    from kproc.broker.security import tls  # Loaded here: whoever has no TLS listener has nothing of it.
+
+    lines = []
+    for name in names:
+        try:
+            made = tls.make_context(name, tls.settings_of(config, settings, name), ticket_secret=b"")
+        except ConfigError as error:
+            lines.append(f"listener {name}: {error}")
+        else:
+            lines += [f"{_WARNING}listener {name}: {each}" for each in made.warnings]
+    return lines
+
+
+def _ask_child(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
+    """`_look` in a child of our own."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            os.write(writing, "\n".join(_look(config, settings, names)).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        text = answer.read().decode()
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        return ["the keys and certificates of the listeners could not be looked at"]
+    return text.splitlines()

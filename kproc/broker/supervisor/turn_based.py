@@ -1,0 +1,242 @@
+"""The two transports whose roles have no thread of their own: a thread for each connection, and one asyncio loop.
+
+They exist for comparison: the same roles, links and files, with another kind of Processor. Agents run by turns
+(transport/turns.py): in the first, the thread that holds the one lock runs them, which protects everything but
+sockets; in the second, the loop does. Several Handlers and Processors may be configured, but one thread at a time runs
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from kproc.broker.config import Config
+from kproc.broker.handler.syncer import Syncer, ThreadSyncer
+from kproc.broker.ipc.wait import Waker, make_eventfd
+from kproc.broker.processor.loop_processor import LoopProcessor
+from kproc.broker.processor.processor import Processor
+from kproc.broker.processor.thread_processor import ThreadProcessor
+from kproc.broker.processor.turn_processor import TurnProcessor
+from kproc.broker.role.linked_agent import LinkedAgent
+from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.inprocess import BrokerProcess
+from kproc.broker.supervisor.service_manager import ServiceManager
+from kproc.broker.transport.agent import Agent, AgentId, Wakeable
+from kproc.broker.transport.turns import Turns
+
+_MOMENT_S: Final = 0.005
+_FAR_NS: Final = 1 << 62
+
+
+class TurnBasedProcess(BrokerProcess):
+    """What the two transports have in common."""
+
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+        self._turns = Turns(lambda: self._plan.clock.now_ns())
+        super().__init__(config, directory, manager)
+        self._fronts = [each for each in self.agents if isinstance(each, TurnProcessor)]
+        for agent in self.agents:
+            self._turns.add(agent, _has_input(agent))
+
+    def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
+        return self._turns.waker(agent)
+
+    def _syncer(self, agent: AgentId) -> Syncer:
+        return ThreadSyncer(f"{agent}-sync", partial(self._on_synced, agent))
+
+    def _on_synced(self, agent: AgentId) -> None:
+        raise NotImplementedError
+
+    def _on_readable(self, agent: Agent) -> None:
+        """Mark an agent as due: a descriptor that it watches itself is readable, a listener or a handoff socket."""
+        if isinstance(agent, TurnProcessor):
+            agent.look()
+        self._turns.call(agent.id)
+
+    def _run_turns(self) -> None:
+        """Run all due agents, those with expired timers included."""
+        turns = self._turns
+        turns.call_late()
+        for front in self._fronts:
+            front.publish()
+            if front.wants_turn:
+                turns.call(front.id)
+        turns.run()
+
+
+class LoopProcess(TurnBasedProcess):
+    """kproc.transport=asyncio: one loop, in the main thread."""
+
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+        self._loop = asyncio.SelectorEventLoop()
+        self._loop.set_exception_handler(self._on_surprise)
+        self._has_pass = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ns = _FAR_NS
+        self._must_stop = False
+        super().__init__(config, directory, manager)
+
+    def _processor_kind(self) -> Callable[..., Processor]:
+        return partial(LoopProcessor, loop=self._loop, on_input=self._call_pass)
+
+    def _on_synced(self, agent: AgentId) -> None:
+        self._loop.call_soon_threadsafe(self._take_call, agent)
+
+    def _take_call(self, agent: AgentId) -> None:
+        self._turns.call(agent)
+        self._call_pass()
+
+    def _on_surprise(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception") or RuntimeError(str(context.get("message")))
+        self._fail("a callback of the loop", error)
+        loop.stop()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def _call_pass(self) -> None:
+        """Schedule one pass for all sockets that are ready now, so that their requests are served together."""
+        if not self._has_pass:
+            self._has_pass = True
+            self._loop.call_soon(self._pass)
+
+    def _pass(self) -> None:
+        self._has_pass = False
+        self._run_turns()
+        deadline_ns = self._turns.deadline_ns()
+        if deadline_ns < self._armed_ns:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._armed_ns = deadline_ns
+            delay_s = max(0.0, (deadline_ns - self._plan.clock.now_ns()) / 1e9)
+            self._timer = self._loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._armed_ns = _FAR_NS
+        self._pass()
+
+    def _start(self) -> None:
+        for agent in self.agents:
+            self._loop.add_reader(agent.poll_fd(), self._on_agent, agent)
+        for fd in (self._signals.fd, self._guardian):
+            if fd is not None:
+                self._loop.add_reader(fd, self._on_sign, fd)
+        self._call_pass()
+
+    def _on_agent(self, agent: Agent) -> None:
+        self._on_readable(agent)
+        self._call_pass()
+
+    def _on_sign(self, fd: int) -> None:
+        if self._is_to_stop(fd):
+            self._must_stop = True
+            self._loop.remove_reader(fd)
+            self._loop.stop()
+
+    def _turn(self) -> bool:
+        if not self._must_stop and self._failure is None:
+            self._loop.run_forever()
+        return not self._must_stop and self._failure is None
+
+    def _go_on(self) -> None:
+        self._turns.call_all()
+        self._call_pass()
+        self._loop.call_later(_MOMENT_S, self._loop.stop)
+        self._loop.run_forever()
+
+    def release(self) -> None:
+        super().release()
+        self._loop.close()
+
+
+class ConnectionThreadsProcess(TurnBasedProcess):
+    """kproc.transport=connection-threads: the main thread has the timers, the listeners and the handoff."""
+
+    def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
+        # Protects every role, because a partition, a group and the metadata have one writer each.
+        self._lock = threading.RLock()
+        self._alarm = make_eventfd()
+        self._sleeps_until_ns = 0  # 0 while the main thread is awake; it checks for work before it sleeps.
+        self._is_over = False
+        self._by_fd: dict[int, Agent] = {}
+        super().__init__(config, directory, manager)
+
+    def _processor_kind(self) -> Callable[..., Processor]:
+        return partial(ThreadProcessor, lock=self._lock, run=self._run_locked, on_error=self._on_thread_error)
+
+    def _on_thread_error(self, error: BaseException) -> None:
+        self._fail("a connection's thread", error)
+
+    def _on_synced(self, agent: AgentId) -> None:
+        try:
+            with self._lock:
+                self._turns.call(agent)
+                self._run_locked()
+        except BaseException as error:  # noqa: BLE001 - it may have been in any role.
+            self._fail("the thread that syncs", error)
+
+    def _run_locked(self) -> None:
+        """Run due agents; called by the thread that holds the lock."""
+        if self._is_over:
+            return
+        self._run_turns()
+        if self._turns.deadline_ns() < self._sleeps_until_ns:
+            self._sleeps_until_ns = 0
+            os.eventfd_write(self._alarm, 1)
+
+    def _post(self, agent: Agent, action: Callable[[], None]) -> None:
+        with self._lock:
+            action()
+            self._turns.call(agent.id)
+
+    # -- the main thread -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        for agent in self.agents:
+            self._by_fd[agent.poll_fd()] = agent
+            self._epoll.register(agent.poll_fd(), select.EPOLLIN)
+        self._epoll.register(self._alarm, select.EPOLLIN | select.EPOLLET)
+
+    def _turn(self) -> bool:
+        events = self._wait(1 << 62)
+        signs = [fd for fd, _ in events if self._is_to_stop(fd)]
+        return self._failure is None and not signs
+
+    def _go_on(self) -> None:
+        self._wait(int(_MOMENT_S * 1e9))
+
+    def _wait(self, longest_ns: int) -> list[tuple[int, int]]:
+        """One turn, a sleep, and what woke us."""
+        with self._lock:
+            self._run_locked()
+            now_ns = self._plan.clock.now_ns()
+            until_ns = min(self._turns.deadline_ns(), now_ns + longest_ns)
+            self._sleeps_until_ns = until_ns
+        events = self._epoll.poll(max(0, until_ns - now_ns) / 1e9)
+        with self._lock:
+            self._sleeps_until_ns = 0
+            for fd, _ in events:
+                agent = self._by_fd.get(fd)
+                if agent is not None:
+                    self._on_readable(agent)
+        return events
+
+    def _end_turns(self) -> None:
+        with self._lock:
+            self._is_over = True
+
+    def release(self) -> None:
+        super().release()
+        os.close(self._alarm)
+
+
+def _has_input(agent: Agent) -> Callable[[], bool] | None:
+    if isinstance(agent, LinkedAgent | TurnProcessor):
+        return agent.has_input
+    return None  # An Acceptor has no links; it handles a Processor's report in its next turn.

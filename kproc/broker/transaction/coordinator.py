@@ -1,0 +1,507 @@
+"""TransactionCoordinator: the transactional ids of one partition of `__transaction_state`. No I/O, no clock of its own.
+
+What must be durable before what:
+
+    add, init       answered when their record is durable
+    EndTxn          answered, and the first marker sent, when Prepare* is durable, also by who loads it
+    Complete*       written when every partition has its marker, durable; nothing waits for it to be durable
+
+State follows the log: it changes when a record is appended. Until the record is durable the id has a *pending* state,
+and whatever else is asked meets CONCURRENT_TRANSACTIONS, as in Kafka. Two things differ, and no client can tell: adds
+go on beside pending adds, each record holding all partitions so far; and an add that comes too early waits for a moment
+instead of being sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, OnCode, Producer, Write
+from kproc.broker.coordinator.write_errors import write_error
+from kproc.broker.transaction import rules
+from kproc.broker.transaction.entry import Entry, Environment, Waiting
+from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
+from kproc.broker.transaction.records import (
+    FLEXIBLE,
+    PLAIN,
+    UnknownKey,
+    decode_record,
+    encode_key,
+    encode_value,
+)
+from kproc.broker.transaction.state import (
+    COMPLETED,
+    FLEXIBLE_RECORDS,
+    IDLE,
+    NO_ID,
+    PREPARED,
+    PartitionKey,
+    State,
+    Transaction,
+)
+from kproc.common.bounded import short_name
+from kproc.common.deadlines import Deadlines
+from kproc.common.errors import RETRIABLE, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+OnGranted = Callable[[Granted], None]
+
+# Ids looked at in one go when unused ones expire: some ms.
+SWEPT_AT_ONCE: Final = 256
+# Until a marker is sent again, or a Complete* that could not be written is written again.
+RETRY_MS: Final = 100
+# The names of the deadlines.
+_TIMEOUTS, _MARKERS, _WAITING = "timeouts", "markers", "waiting"
+# The partition takes no marker of ours any more: another coordinator, or an administrator, has ended the transaction.
+_FENCED: Final = frozenset(
+    {int(ErrorCode.INVALID_PRODUCER_EPOCH), int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)}
+)
+_CONCURRENT: Final = ErrorCode.CONCURRENT_TRANSACTIONS
+# A partition that is gone needs no marker.
+_HAS_IT: Final = frozenset({int(ErrorCode.NONE), int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)})
+
+
+class TransactionCoordinator:
+    """One instance for each partition that its Handler owns; `epoch` is higher than that of any before it."""
+
+    def __init__(
+        self, environment: Environment, log: CoordinatorLog, deadlines: Deadlines[DueOf], epoch: int
+    ) -> None:
+        self._config = environment.config
+        self._environment = environment
+        self._timing = environment.timing
+        self._log = log
+        self._deadlines = deadlines
+        self._epoch = epoch
+        self._entries: dict[str, Entry] = {}
+        self._ongoing: dict[str, None] = {}
+        self._owed: dict[str, int] = {}  # Whose markers are to be sent, and from when on.
+        self._waiting: dict[str, list[Waiting]] = {}  # Adds that wait, by id.
+        self._to_sweep: deque[str] = deque()
+        self._is_over = False
+        self.state_counts = [0] * len(State)  # How many ids are in each.
+
+    # -- loading -----------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes | None, value: bytes | None, offset: int, producer: Producer | None) -> None:
+        """Take in one record of the log, in the log's order. Corrupt when it cannot be read."""
+        del offset, producer  # The latest record of an id is its state.
+        try:
+            name, transaction = decode_record(key, value)
+        except UnknownKey as unknown:
+            logger.warning("a record of __transaction_state is skipped: %s", unknown)
+            return
+        entry = self._entries.get(name)
+        if entry is None:
+            entry = self._entries[name] = Entry(name)
+        self._set_appended(entry, transaction)
+        if transaction is None:
+            del self._entries[name]
+
+    def finish_loading(self, topics: KnownTopics) -> None:
+        """All was replayed: markers that may not have been sent are, timeouts run."""
+        del topics  # A partition that is gone is noticed when its marker is sent.
+        decided: list[Entry] = []
+        for entry in self._entries.values():
+            assert entry.appended is not None
+            self._follow(entry, entry.appended)
+            if entry.appended.state in PREPARED:
+                decided.append(entry)
+
+        # The last coordinator may have died before its decisions were durable.
+        if decided:
+            self._await_sync(decided)
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def init(self, name: str, request: InitRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
+        """InitProducerId."""
+        entry = self._entries.get(name)
+        if self._is_over or (entry is not None and entry.is_pending):
+            reply(Granted(self._refusal()))
+            return
+        now_ms = self._timing.wall_ms()
+        current = entry.appended if entry is not None else None
+        decision = rules.init(current, request, now_ms, spare_id)
+        if decision is rules.NEEDS_ID:
+            self._with_id(partial(self.init, name, request, reply), reply)
+        elif isinstance(decision, Transaction):
+            if entry is None:
+                entry = self._entries[name] = Entry(name)
+            granted = Granted(ErrorCode.NONE, decision.producer_id, decision.epoch)
+            self._write(entry, decision, lambda code: reply(Granted(code) if code else granted))
+        elif entry is not None and entry.name in self._ongoing and decision == _CONCURRENT:
+            # The producer asks again, and finds the transaction aborted.
+            self._fence(entry, lambda code: reply(Granted(code or _CONCURRENT)))
+        else:
+            assert isinstance(decision, ErrorCode)
+            reply(Granted(decision))
+
+    def add(self, name: str, request: AddRequest, on_code: OnCode) -> None:
+        """Partitions join; `on_code` when that is durable. Early for the next transaction, it waits some ms."""
+        limit_ms = self._config.add_partitions_to_txn_retry_backoff_max_ms
+        self._add(name, Waiting(self._timing.now_ms() + limit_ms, request, on_code))
+
+    def _add(self, name: str, asked: Waiting) -> None:
+        if self._is_over:
+            asked.on_code(ErrorCode.NOT_COORDINATOR)
+            return
+        entry = self._entries.get(name)
+        if entry is None:
+            asked.on_code(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            return
+        decision: Transaction | ErrorCode = _CONCURRENT
+        if entry.may_grow:
+            decision = rules.add(entry.latest, asked.request, self._timing.wall_ms())
+        if isinstance(decision, Transaction):
+            self._write(entry, decision, asked.on_code)
+        elif decision == _CONCURRENT and asked.until_ms > self._timing.now_ms():
+            self._waiting.setdefault(name, []).append(asked)
+            self._deadlines.bring_forward((self, _WAITING), asked.until_ms)
+        elif decision == ErrorCode.NONE:
+            self._log.write(Write([], lambda code: self._confirm_added(name, asked, code)))
+        else:
+            asked.on_code(decision)
+
+    def _confirm_added(self, name: str, asked: Waiting, code: int) -> None:
+        """Answer an add of partitions that another add was writing. If that write failed, add them again."""
+        entry = self._entries.get(name)
+        current = entry.appended if entry is not None else None
+        if code or rules.add(current, asked.request, self._timing.wall_ms()) == ErrorCode.NONE:
+            asked.on_code(write_error(code))
+        else:
+            self._add(name, asked)
+
+    def verify(self, name: str, request: AddRequest) -> list[ErrorCode]:
+        """A code for each partition: whether it is in the transaction."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.has_writes:
+            self._log.flush()
+            entry = self._entries.get(name)
+        return rules.verify(entry.appended if entry is not None else None, request)
+
+    def end(self, name: str, request: EndRequest, reply: OnGranted, spare_id: int = NO_ID) -> None:
+        """EndTxn: answered when the decision is durable; markers follow."""
+        entry = self._entries.get(name)
+        if self._is_over or (entry is not None and entry.is_pending):
+            reply(Granted(self._refusal()))
+            return
+        decision = rules.end(
+            entry.appended if entry is not None else None, request, self._timing.wall_ms(), spare_id
+        )
+        if decision is rules.NEEDS_ID:
+            self._with_id(partial(self.end, name, request, reply), reply)
+        elif isinstance(decision, Transaction):
+            assert entry is not None
+            ended = rules.complete(decision, decision.updated_ms)
+            granted = Granted(ErrorCode.NONE, ended.producer_id, ended.epoch)
+            self._prepare(entry, decision, lambda code: reply(Granted(code) if code else granted))
+        elif decision == ErrorCode.NONE:
+            assert entry is not None
+            assert entry.appended is not None
+            reply(Granted(ErrorCode.NONE, entry.appended.producer_id, entry.appended.epoch))
+        else:
+            assert isinstance(decision, ErrorCode)
+            reply(Granted(decision))
+
+    def _refusal(self) -> ErrorCode:
+        return ErrorCode.NOT_COORDINATOR if self._is_over else _CONCURRENT
+
+    def _with_id(self, go_on: Callable[[int], None], reply: OnGranted) -> None:
+        """Ask again with a new producer id; what was decided before may have changed by then."""
+        on_id = self._log.guarded(go_on)
+        self._environment.new_producer_id(on_id, lambda error: reply(Granted(_no_id(error))))
+
+    # -- from state to state -----------------------------------------------------------------------------------
+
+    def _write(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
+        """Write a state; `on_done` when it is durable, or with what the client is told."""
+        entry.begin_write(target)
+        # A coordinator that loads a change of the producer's id needs both ids, which only the flexible version has.
+        is_flexible = target.changes_its_id or self._environment.cluster_version() >= FLEXIBLE_RECORDS
+        version = FLEXIBLE if is_flexible else PLAIN
+        record = encode_key(entry.name), encode_value(target, version)
+
+        is_appended = False
+
+        def apply(_number: int, _offset: int) -> None:
+            nonlocal is_appended
+            is_appended = True
+            entry.discard_unappended(target)
+            self._follow(entry, target)
+
+        def on_written(code: int) -> None:
+            if not is_appended:
+                entry.discard_unappended(target)
+            self._settle(entry)
+            on_done(write_error(code))
+
+        # Whatever follows Complete* is behind it in the same log.
+        is_awaited = target.state not in COMPLETED
+        self._log.write(Write([record], on_written, apply, is_awaited=is_awaited))
+
+    def _settle(self, entry: Entry) -> None:
+        """One of the writes has ended."""
+        if not entry.end_write() or self._is_over:
+            return
+        if entry.appended is None:
+            del self._entries[entry.name]  # Its first record could not be written.
+        self._resume(entry.name)
+
+    def _follow(self, entry: Entry, target: Transaction) -> None:
+        """The record of a state was appended, or replayed: it is the id's state now, and its timeout runs or ends."""
+        self._set_appended(entry, target)
+        if target.state == State.ONGOING:
+            if not self._ongoing:
+                interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+                self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
+            self._ongoing[entry.name] = None
+        else:
+            self._ongoing.pop(entry.name, None)
+
+    def _set_appended(self, entry: Entry, target: Transaction | None) -> None:
+        """The state of an id in the log, counted; None for one that was forgotten."""
+        if entry.appended is not None:
+            self.state_counts[entry.appended.state] -= 1
+        if target is not None:
+            self.state_counts[target.state] += 1
+        entry.appended = target
+
+    def _resume(self, name: str) -> None:
+        """Adds that waited are asked again, in their order."""
+        for asked in self._waiting.pop(name, ()):
+            self._add(name, asked)
+
+    def _prepare(self, entry: Entry, target: Transaction, on_done: OnCode) -> None:
+        """Write Prepare*, then send the markers."""
+
+        def on_written(code: int) -> None:
+            if not self._is_over and entry.appended is target:
+                if code:
+                    # The decision is in the log, so no other can follow. Its markers wait for a sync that succeeds.
+                    entry.awaits_sync = True
+                    self._owe(entry, RETRY_MS)
+                else:
+                    self._owe_markers(entry)
+            on_done(code)
+
+        self._write(entry, target, on_written)
+
+    def _fence(self, entry: Entry, on_done: OnCode, spare_id: int = NO_ID) -> None:
+        """Abort an ongoing transaction with a raised epoch."""
+        current = entry.settled
+        if self._is_over or current is None or current.state != State.ONGOING:
+            on_done(self._refusal())
+            return
+        decision = rules.fence(current, self._environment.cluster_version(), self._timing.wall_ms(), spare_id)
+        if isinstance(decision, Transaction):
+            self._prepare(entry, decision, on_done)
+            return
+        on_id = self._log.guarded(partial(self._fence, entry, on_done))
+        self._environment.new_producer_id(on_id, lambda error: on_done(_no_id(error)))
+
+    # -- markers -----------------------------------------------------------------------------------------------
+
+    def _owe_markers(self, entry: Entry) -> None:
+        """A decision is durable: its markers are sent with those of all others of this duty cycle."""
+        entry.owe_markers()
+        self._owe(entry, 0)
+
+    def _await_sync(self, entries: Sequence[Entry]) -> None:
+        """Send the markers of decisions that are in the log once they are durable; sync again until they are."""
+
+        def on_synced(code: int) -> None:
+            for entry in entries if not self._is_over else ():
+                if code:
+                    entry.awaits_sync = True
+                    self._owe(entry, RETRY_MS)
+                else:
+                    self._owe_markers(entry)
+
+        self._log.write(Write([], on_synced))
+
+    def _owe(self, entry: Entry, delay_ms: int) -> None:
+        at_ms = self._timing.now_ms() + delay_ms
+        self._owed[entry.name] = at_ms
+        self._deadlines.bring_forward((self, _MARKERS), at_ms)
+
+    def _send_owed(self) -> None:
+        now_ms = self._timing.now_ms()
+        due = [self._entries[name] for name, at_ms in self._owed.items() if at_ms <= now_ms]
+        parts: list[tuple[PartitionKey, Marker]] = []
+        entries: list[Entry] = []
+        unsynced: list[Entry] = []
+        for entry in due:
+            del self._owed[entry.name]
+            if entry.awaits_sync:
+                unsynced.append(entry)
+                continue
+            if not entry.is_owing:
+                self._complete(entry)
+                continue
+            markers = entry.next_markers(self._epoch)
+            parts += markers
+            entries += [entry] * len(markers)
+        if self._owed:
+            self._deadlines.bring_forward((self, _MARKERS), min(self._owed.values()))
+        if unsynced:
+            self._await_sync(unsynced)
+        if parts:
+            keys = [key for key, _ in parts]
+            self._environment.send_markers(parts, self._log.guarded(partial(self._take_code, entries, keys)))
+
+    def _take_code(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
+        """What became of one of the markers that were sent together."""
+        entry, key = entries[at], keys[at]
+        if self._is_over:
+            return
+        if code in _FENCED:
+            # As in Kafka. The entry waits on for its answer, so that this coordinator leaves it alone: a newer one, or
+            # an administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
+            logger.error(
+                "%s-%d takes no marker of the transactional id %s: %s",
+                *key,
+                short_name(entry.name),
+                ErrorCode(code).name,
+            )
+            return
+        if code not in _HAS_IT:
+            entry.ask_again(key)
+            self._owe(entry, RETRY_MS)
+        elif entry.mark(key):
+            self._complete(entry)
+
+    def _complete(self, entry: Entry) -> None:
+        """Every partition has its marker."""
+        prepared = entry.appended
+        assert prepared is not None
+
+        def on_done(code: int) -> None:
+            if code and not self._is_over and entry.appended is prepared:
+                self._owe(entry, RETRY_MS)
+
+        self._write(entry, rules.complete(prepared, self._timing.wall_ms()), on_done)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def tick(self, name: str) -> None:
+        """A deadline has come."""
+        if name == _MARKERS:
+            self._send_owed()
+        elif name == _TIMEOUTS:
+            self._abort_timed_out()
+        else:
+            self._end_waiting()
+
+    def _abort_timed_out(self) -> None:
+        wall_ms = self._timing.wall_ms()
+        for name in list(self._ongoing):
+            entry = self._entries[name]
+            # One that is on its way to another state is looked at the next time, as in Kafka.
+            current = entry.settled
+            if current is not None and wall_ms > current.ends_at_ms:
+                logger.info("the transaction of %s is aborted: its timeout is over", short_name(name))
+                self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
+        if self._ongoing:
+            interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+            self._deadlines.bring_forward((self, _TIMEOUTS), self._timing.now_ms() + interval_ms)
+
+    def _end_waiting(self) -> None:
+        """Adds that have waited long enough are answered; those of others wait on."""
+        for name in list(self._waiting):
+            self._resume(name)
+
+    def begin_sweep(self) -> None:
+        """Look for ids that nobody uses any more."""
+        self._to_sweep = deque(self._entries)
+
+    @property
+    def is_sweeping(self) -> bool:
+        """Whether `sweep_some` has work."""
+        return bool(self._to_sweep)
+
+    def sweep_some(self) -> int:
+        """Forget some of the ids that were unused for transactional.id.expiration.ms; how many were looked at."""
+        self._log.flush()
+        unused_since_ms = self._timing.wall_ms() - self._config.transactional_id_expiration_ms
+        count = min(SWEPT_AT_ONCE, len(self._to_sweep))
+        for _ in range(count):
+            entry = self._entries.get(self._to_sweep.popleft())
+            if entry is None:
+                continue
+            current = entry.settled
+            if current is not None and current.state in IDLE and current.updated_ms <= unused_since_ms:
+                self._forget(entry)
+        return count
+
+    def _forget(self, entry: Entry) -> None:
+        entry.begin_forgetting()
+
+        def apply(_number: int, _offset: int) -> None:
+            self._set_appended(entry, None)
+
+        def on_written(code: int) -> None:
+            self._settle(entry)
+            _log_error("tombstone of a transactional id", code)
+
+        tombstone = encode_key(entry.name), None
+        self._log.write(Write([tombstone], on_written, apply, is_awaited=False))
+
+    # -- looking in --------------------------------------------------------------------------------------------
+
+    def describe(self, name: str) -> Overview | None:
+        """DescribeTransactions; None for an id that is not known."""
+        self._log.flush()
+        entry = self._entries.get(name)
+        return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None
+
+    def overviews(self) -> list[Overview]:
+        """ListTransactions: all of them."""
+        self._log.flush()
+        return [
+            Overview(entry.name, entry.appended)
+            for entry in self._entries.values()
+            if entry.appended is not None
+        ]
+
+    def owed_again(self) -> tuple[int, int]:
+        """How many transactions wait to send markers again, and how many to write Complete* again."""
+        now_ms = self._timing.now_ms()
+        again = [self._entries[name] for name, at_ms in self._owed.items() if at_ms > now_ms]
+        unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)
+        return unmarked, len(again) - unmarked
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def topics_deleted(self, topics: KnownTopics) -> None:
+        """Nothing: a marker for a partition that is gone is answered so, and counts as written."""
+
+    def resign(self) -> None:
+        """Another coordinator takes over: whoever waits is told to look for it. Nothing may be asked afterwards."""
+        self._log.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """`resign` without writing what waits: an exception left the state half changed."""
+        self._is_over = True
+        for name in (_TIMEOUTS, _MARKERS, _WAITING):
+            self._deadlines.discard((self, name))
+        for name in list(self._waiting):
+            self._resume(name)
+
+
+def _no_id(error: KafkaError) -> ErrorCode:
+    """There is no producer id now: as in Kafka, in a word that makes every client ask again."""
+    return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error.code in RETRIABLE else error.code
+
+
+def _log_error(what: str, code: int) -> None:
+    """Nobody asked for the write; it is tried again later."""
+    if code:
+        logger.warning("%s: %s", what, ErrorCode(code).name)

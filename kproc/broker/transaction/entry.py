@@ -1,0 +1,156 @@
+"""What the coordinator of transactions is given, and what it stores in memory about one transactional id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kproc.broker.config import Config
+from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import OnCode, Timing
+from kproc.broker.transaction.messages import AddRequest
+from kproc.broker.transaction.state import PREDECESSORS, PREPARED, PartitionKey, State, Transaction
+from kproc.common.errors import KafkaError
+
+OnCodeOf = Callable[[int, int], None]  # The place of a marker among those that were sent, and its outcome.
+SendMarkers = Callable[[Sequence[tuple[PartitionKey, Marker]], OnCodeOf], None]
+OnId = Callable[[int], None]
+OnFailure = Callable[[KafkaError], None]
+
+
+class Environment(NamedTuple):
+    """What a coordinator is given by the Handler that runs it."""
+
+    config: Config
+    timing: Timing
+    cluster_version: Callable[[], int]  # The level of the feature transaction.version.
+    new_producer_id: Callable[[OnId, OnFailure], None]
+    send_markers: SendMarkers
+
+
+class Waiting(NamedTuple):
+    """An add that meets the end of the transaction before."""
+
+    until_ms: int
+    request: AddRequest
+    on_code: OnCode
+
+
+class Entry:
+    """One transactional id: its state in the log, the writes on their way there, and the markers that are owed."""
+
+    __slots__ = (
+        "_asked",
+        "_pending",
+        "_unappended",
+        "_unmarked",
+        "_writes",
+        "appended",
+        "awaits_sync",
+        "name",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.appended: Transaction | None = None  # As the log has it; None until the first record.
+        # Targets of the writes that are not in the log yet, in the log's order.
+        self._unappended: list[Transaction] = []
+        self._pending: State | None = None  # Of the last write, until all of them have ended.
+        self._writes = 0
+        # The decision is in the log, but its sync failed: no marker may be sent before a sync succeeds.
+        self.awaits_sync = False
+        self._unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
+        self._asked: set[PartitionKey] = set()  # and of these whose answer has not come.
+
+    # -- writes ------------------------------------------------------------------------------------------------
+
+    @property
+    def latest(self) -> Transaction | None:
+        """The state that holds if every write on its way succeeds; None if there is none yet."""
+        return self._unappended[-1] if self._unappended else self.appended
+
+    def begin_write(self, target: Transaction) -> None:
+        """The record of a state is on its way."""
+        latest = self.latest
+        assert latest is None or latest.state in PREDECESSORS[target.state], (
+            f"{self.name}: {latest.state.word} to {target.state.word}"
+        )
+        self._unappended.append(target)
+        self._pending = target.state
+        self._writes += 1
+
+    def discard_unappended(self, target: Transaction) -> None:
+        """Remove a target whose record is in the log now, or was not written."""
+        self._unappended.remove(target)
+
+    def begin_forgetting(self) -> None:
+        """A tombstone is on its way."""
+        self._pending = State.DEAD
+        self._writes += 1
+
+    def end_write(self) -> bool:
+        """Count a write that has ended. Return True if none is left."""
+        self._writes -= 1
+        if self._writes:
+            return False
+        self._pending = None
+        return True
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether some are on their way."""
+        return self._writes > 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a state is on its way: whatever but an add must wait for it, as in Kafka."""
+        return self._pending is not None
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether partitions may be added, beside adds that are on their way."""
+        return self._pending in (None, State.ONGOING)
+
+    @property
+    def settled(self) -> Transaction | None:
+        """Its state in the log; None while another is on its way."""
+        return self.appended if self._pending is None else None
+
+    # -- markers -----------------------------------------------------------------------------------------------
+
+    def owe_markers(self) -> None:
+        """Its decision is durable: every partition is to be told."""
+        assert self.appended is not None
+        self.awaits_sync = False
+        self._unmarked, self._asked = set(self.appended.partitions), set()
+
+    @property
+    def is_owing(self) -> bool:
+        """Whether a partition has no marker yet."""
+        return bool(self._unmarked)
+
+    def next_markers(self, coordinator_epoch: int) -> list[tuple[PartitionKey, Marker]]:
+        """Whom to tell what now; partitions whose answer has not come are not told again."""
+        prepared = self.appended
+        assert prepared is not None
+        assert prepared.state in PREPARED
+        marker = Marker(
+            producer_id=prepared.producer_id,
+            epoch=prepared.epoch,
+            coordinator_epoch=coordinator_epoch,
+            is_commit=prepared.state == State.PREPARE_COMMIT,
+            transaction_version=prepared.client_version,
+        )
+        keys = sorted(self._unmarked - self._asked)
+        self._asked.update(keys)
+        return [(key, marker) for key in keys]
+
+    def ask_again(self, key: PartitionKey) -> None:
+        """A partition could not take its marker now: it is among the next ones."""
+        self._asked.discard(key)
+
+    def mark(self, key: PartitionKey) -> bool:
+        """A partition has its marker; whether all have."""
+        self._asked.discard(key)
+        self._unmarked.discard(key)
+        return not self._unmarked

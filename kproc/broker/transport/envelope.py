@@ -1,0 +1,215 @@
+"""The records that travel over links: fixed heads in host byte order, payload behind.
+
+Processor -> Handler                                   Handler -> Processor
+REQUEST        head, one or more whole frames          SEND         head, one response frame
+REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts (bytes and file ranges)
+DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
+                                                       CLOSE        head, perhaps a last response frame (close the
+                                                                    connection behind it)
+                                                       SENDS        several times what SEND has, equally long
+IDENTITY       head, the client's address, session     HINT         what the Processor's router may learn
+MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
+MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
+                                                       NOTE         head, client software
+                                                       TIMES        head, API key, throttle, three times
+SOCKET_TIME    head, ns, client id                     METERED      head (sequence: 1 or 0), client id
+RECALL_BLOCK   head                                    BLOCK_FREE   head
+                                                       AUTHENTICATED  head, session
+Handler <-> Handler, Controller <-> Handler, Cleaner <-> Handler
+CALL           token, msgpack [op, body], raw bytes    REPLY        token, msgpack body
+DELTA          msgpack of a metadata delta             SNAPSHOT     msgpack of a whole image
+DELTA_ACK      token = image version
+
+head:  | connection id u64 | sequence u32 | listener u16 | flags u16 |   16 bytes
+A frame in REQUEST keeps its int32 length, so one record carries all that one read brought. `sequence`
+is that of the first frame. Answers carry the sequence of the request they answer, so that the
+Processor can send them in request order; their listener and flags mean nothing. CHUNK holds the beginning
+of a message that is too large for one record; the record that ends it carries the real kind.
+
+A connection that migrates (processor/migration.py): its Processor stops reading and sends MOVE_OUT behind the
+connection's requests. The Handler keeps the answers of those that are parked, or that park later, and names them in
+MOVED; all others are answered as ever. MOVE_IN, from whichever Processor holds the socket in the end, names the
+requests that it expects; their answers go there, and what the Handler does not know any more is answered by CLOSE.
+DISCONNECTED with FLAG_MOVED comes from the Processor that gave the connection away, whose client has not left.
+
+IDENTITY, an address of 16 bytes as role/handoff.py packs them and a Session (security/session.py), comes once to each
+Handler, before a connection's first request. It is dropped with DISCONNECTED, and comes again from the next Processor,
+when there is another Handler, and when the session changes.
+FLAG_GATED on a request says that its client has not logged in, or that its session is over: it comes to the home
+alone, one at a time. AUTHENTICATED opens the gate; it comes before the answer of the request that brought it.
+THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
+Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling). There may be
+several, of which the longest counts.
+METERED says that the client has a request_percentage (sequence 1), or none any more (0), with its client id. Then the
+time that the Processor spends on its socket comes as SOCKET_TIME, with that client id: see processor/metered.py.
+RECALL_BLOCK asks for the block of a request that is not answered yet. The Handler has handled the request when it
+reads this, and no view of a block outlives that, so it answers BLOCK_FREE. A request that waits for minutes then holds
+no part of the arena.
+NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
+
+FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,
+says when it was taken, when the Handler had done what it could, and when it was answered, by the monotonic clock that
+all processes of a host share. The Processor knows the rest, and owns the histograms (processor/timed_requests.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Final
+
+from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND
+from kproc.wire.file_range import FileRange
+
+REQUEST: Final = 1
+REQUEST_BLOCK: Final = 2
+DISCONNECTED: Final = 3
+SEND: Final = 4
+SEND_PARTS: Final = 5
+NO_OP: Final = 6
+CLOSE: Final = 7
+CALL: Final = 8
+REPLY: Final = 9
+DELTA: Final = 10
+SNAPSHOT: Final = 11
+DELTA_ACK: Final = 12
+CHUNK: Final = 13
+HINT: Final = 14
+MOVE_OUT: Final = 15
+MOVED: Final = 16
+MOVE_IN: Final = 17
+THROTTLE: Final = 18
+NOTE: Final = 19
+TIMES: Final = 20
+IDENTITY: Final = 21
+SENDS: Final = 22
+AUTHENTICATED: Final = 23
+METERED: Final = 24
+SOCKET_TIME: Final = 25
+RECALL_BLOCK: Final = 26
+BLOCK_FREE: Final = 27
+
+HEAD: Final = struct.Struct("=QIHH")
+HEAD_BYTES: Final = HEAD.size
+# A record's header (ipc/ring.py: RECORD_HEADER) with a head behind it.
+RECORD: Final = struct.Struct("=IIQIHH")
+assert RECORD.size == RECORD_HEADER.size + HEAD_BYTES
+# A record with a head and so many bytes behind it takes (their count + BEHIND_HEAD_ROUND) & -8.
+BEHIND_HEAD_ROUND: Final = HEAD_BYTES + RECORD_ROUND
+SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 requests.
+BLOCK: Final = struct.Struct("=QQ")
+TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
+FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.
+FLAG_TIMED: Final = 2  # Of REQUEST and REQUEST_BLOCK: TIMES is wanted.
+FLAG_PROBE: Final = (
+    4  # The broker's own connection, by which it asks whether it serves: no quota or count knows it.
+)
+FLAG_TLS: Final = 8  # Its listener is SSL or SASL_SSL.
+FLAG_SASL: Final = 16  # Its listener is SASL_PLAINTEXT or SASL_SSL.
+FLAG_GATED: Final = 32  # Of a request: its client has to log in before anything else is served.
+FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
+SOCKET_NS: Final = struct.Struct("=Q")
+THROTTLE_MS: Final = struct.Struct("=I")
+TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns
+UNTIMED_KEY: Final = 0xFFFF  # In TIMES: of a request that is no API of ours, to be counted nowhere.
+
+_PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
+_ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head, its ids as they came, and the first part's.
+_RANGE_PART: Final = struct.Struct("=BIQQQ")  # A second part up to its path, if it is a range.
+_RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
+
+
+def pack_sequences(sequences: Iterable[int]) -> bytes:
+    """What follows the head of MOVED and MOVE_IN."""
+    return array("I", sequences).tobytes()
+
+
+def unpack_sequences(view: memoryview) -> list[int]:
+    """What `pack_sequences` packed."""
+    return array("I", bytes(view)).tolist()
+
+
+@cache
+def _answer_struct(frame_bytes: int) -> struct.Struct:
+    return struct.Struct(f"=QI4x{frame_bytes}s")
+
+
+def answers_of(view: memoryview) -> Iterator[tuple[int, int, bytes]]:
+    """What a SENDS record holds: (connection id, sequence, frame). The first frame says how long all are."""
+    return _answer_struct(4 + int.from_bytes(view[HEAD_BYTES : HEAD_BYTES + 4], "big")).iter_unpack(view)
+
+
+def encode_parts(parts: list[bytes | FileRange]) -> bytes:
+    """Pack a response made of bytes and file ranges behind a SEND_PARTS head."""
+    out: list[bytes] = []
+    for part in parts:
+        if isinstance(part, FileRange):
+            out.append(_PART.pack(1, len(part.path)))
+            out.append(_RANGE.pack(part.inode, part.position, part.length))
+            out.append(part.path)
+        else:
+            out.append(_PART.pack(0, len(part)))
+            out.append(part)
+    return b"".join(out)
+
+
+@cache
+def _range_struct(path_bytes: int, end_bytes: int) -> struct.Struct:
+    return struct.Struct(f"=BIQQQ{path_bytes}s" + (f"BI{end_bytes}s" if end_bytes else ""))
+
+
+def encode_range_answer(
+    connection_id: bytes, sequence: bytes, head: bytes, found: FileRange, end: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """A whole SEND_PARTS record, in pieces: bytes, one file range, and perhaps bytes behind it."""
+    path, inode, position, length = found
+    path_bytes, end_bytes = len(path), len(end)
+    pack = _range_struct(path_bytes, end_bytes).pack
+    last = (0, end_bytes, end) if end_bytes else ()
+    return (
+        _ANSWER_HEAD.pack(connection_id, sequence, 0, len(head)),
+        head,
+        pack(1, path_bytes, inode, position, length, path, *last),
+    )
+
+
+def range_answer_of(view: memoryview) -> tuple[memoryview, FileRange, memoryview] | None:
+    """What a SEND_PARTS record of one file range holds: bytes, the range, bytes behind it; None for any other."""
+    if len(view) < _ANSWER_HEAD.size:
+        return None
+    _, _, is_range, head_bytes = _ANSWER_HEAD.unpack_from(view)
+    at = _ANSWER_HEAD.size + head_bytes
+    if is_range or at + _RANGE_PART.size > len(view):
+        return None
+    is_range, path_bytes, inode, position, length = _RANGE_PART.unpack_from(view, at)
+    path_at = at + _RANGE_PART.size
+    rest = path_at + path_bytes
+    if not is_range:
+        return None
+    end_at = rest
+    if rest < len(view):
+        is_range, end_bytes = _PART.unpack_from(view, rest)
+        end_at = rest + _PART.size
+        if is_range or end_at + end_bytes != len(view):
+            return None
+    found = FileRange(view[path_at:rest].tobytes(), inode, position, length)
+    return view[_ANSWER_HEAD.size : at], found, view[end_at:]
+
+
+def decode_parts(view: memoryview) -> list[bytes | FileRange]:
+    """Unpack what `encode_parts` packed; copies the bytes, so the view may be released."""
+    parts: list[bytes | FileRange] = []
+    position, end = 0, len(view)
+    while position < end:
+        is_range, length = _PART.unpack_from(view, position)
+        position += _PART.size
+        if is_range:
+            inode, start, count = _RANGE.unpack_from(view, position)
+            position += _RANGE.size
+            parts.append(FileRange(bytes(view[position : position + length]), inode, start, count))
+        else:
+            parts.append(bytes(view[position : position + length]))
+        position += length
+    return parts

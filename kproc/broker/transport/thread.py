@@ -1,0 +1,175 @@
+"""Links between roles of one process: the same records as over rings, through deques.
+
+Used by the thread and the inline transport. A deque's append and popleft are atomic under the GIL and on
+free-threaded builds, so a link needs no lock of its own. The bound in bytes is what makes back-pressure
+work as it does with a ring.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from kproc.broker.ipc.ring import RECORD_HEADER
+from kproc.broker.transport.agent import Agent
+
+_SLEEP_MS: Final = 100  # Longest sleep of an agent's thread, which stop() and post() may have to wait for.
+# A record's header in a ring; counted here too, so that both kinds of links are full after the same records.
+_RECORD_HEAD: Final = RECORD_HEADER.size
+
+
+class Pipe:
+    """One direction of a link inside one process: the state that both ends share."""
+
+    __slots__ = ("capacity", "is_over", "popped_bytes", "pushed_bytes", "queue")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.queue: deque[tuple[int, memoryview]] = deque()
+        # Each count has one writer: the sender's and the receiver's.
+        self.pushed_bytes = 0
+        self.popped_bytes = 0
+        self.is_over = False  # Whether the receiver has ended in order.
+
+
+class PipeSender:
+    """Sender over a Pipe: records are kept back until `publish()`."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self.capacity = pipe.capacity
+        self.record_bytes_max = pipe.capacity // 4 - _RECORD_HEAD  # As in a ring.
+        self._unpublished: list[tuple[int, memoryview]] = []
+        self._reserved: bytearray | None = None
+
+    def free_bytes(self) -> int:
+        return self.capacity - (self._pipe.pushed_bytes - self._pipe.popped_bytes)
+
+    def waiting(self, limit: int) -> int:
+        return min(limit, len(self._pipe.queue))
+
+    def untaken(self) -> list[tuple[int, bytes]] | None:
+        if not self._pipe.is_over:
+            return None
+        return [(kind, bytes(view)) for kind, view in (*self._pipe.queue, *self._unpublished)]
+
+    def progress(self) -> tuple[int, int]:
+        """(bytes pushed, bytes given back) since the link was made."""
+        return self._pipe.pushed_bytes, self._pipe.popped_bytes
+
+    def reserve(self, length: int) -> memoryview | None:
+        if length > self.record_bytes_max:
+            self._refuse_length(length)
+        if length + _RECORD_HEAD > self.free_bytes():
+            return None
+        # Use a buffer again that was reserved and never committed, as a ring does.
+        buffer = self._reserved
+        if buffer is None or len(buffer) < _RECORD_HEAD + length:
+            buffer = self._reserved = bytearray(_RECORD_HEAD + length)
+        return memoryview(buffer)[_RECORD_HEAD : _RECORD_HEAD + length]
+
+    def commit(self, length: int, kind: int) -> None:
+        buffer = self._reserved
+        assert buffer is not None, "commit without reserve"
+        assert length <= len(buffer) - _RECORD_HEAD, (length, len(buffer))
+        record = memoryview(buffer)[_RECORD_HEAD : _RECORD_HEAD + length]
+        if length * 4 < len(buffer):  # A small record must not keep a whole read buffer alive.
+            record = memoryview(bytearray(record))
+        else:
+            self._reserved = None
+        self._unpublished.append((kind, record))
+        self._pipe.pushed_bytes += length + _RECORD_HEAD
+
+    def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
+        """Room for a run of one record."""
+        if self.reserve(length) is None:
+            return None
+        assert self._reserved is not None
+        return memoryview(self._reserved), 0, 0
+
+    def commit_run(self, position: int) -> None:
+        if position:
+            assert self._reserved is not None, "commit without reserve"
+            self.commit(*RECORD_HEADER.unpack_from(self._reserved))
+
+    def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool:
+        length = sum(map(len, parts))
+        if length > self.record_bytes_max:
+            self._refuse_length(length)
+        if length + _RECORD_HEAD > self.free_bytes():
+            return False
+        self._unpublished.append((kind, memoryview(bytearray(b"".join(parts)))))
+        self._pipe.pushed_bytes += length + _RECORD_HEAD
+        return True
+
+    def publish(self) -> None:
+        # Not at each push: a receiver must not see half of what one pass writes, which a ring does not show either.
+        if self._unpublished:
+            self._pipe.queue.extend(self._unpublished)
+            self._unpublished.clear()
+
+    def _refuse_length(self, length: int) -> NoReturn:
+        raise ValueError(f"record of {length} bytes; this pipe takes {self.record_bytes_max}")
+
+
+class PipeReceiver:
+    """Receiver over a Pipe."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._polled_bytes = 0
+
+    def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]:
+        queue = self._pipe.queue
+        batch = [queue.popleft() for _ in range(min(limit, len(queue)))]
+        for _, view in batch:
+            self._polled_bytes += len(view) + _RECORD_HEAD
+        return batch
+
+    def release(self) -> None:
+        self._pipe.popped_bytes += self._polled_bytes
+        self._polled_bytes = 0
+
+    def end(self) -> None:
+        self._pipe.is_over = True
+
+    def is_empty(self) -> bool:
+        return not self._pipe.queue
+
+
+class AgentThread:
+    """Runs one agent in a thread of its own until `stop()`; `on_error` gets an exception that the agent raised."""
+
+    def __init__(self, agent: Agent, on_error: Callable[[Agent, BaseException], None]) -> None:
+        self.agent = agent
+        self._on_error = on_error
+        self._actions: deque[Callable[[], None]] = deque()
+        self._must_stop = False
+        self._thread = threading.Thread(target=self._run, name=str(agent.id), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Let the agent's own thread run `action` between two duty cycles, after one sleep at the latest."""
+        self._actions.append(action)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Ask the loop to end and join it; False when it did not end in time."""
+        self._must_stop = True
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        agent = self.agent
+        actions = self._actions
+        try:
+            while not self._must_stop:
+                agent.do_work(_SLEEP_MS)
+                while actions:
+                    actions.popleft()()
+        except BaseException as error:  # noqa: BLE001 - the loop of a role: whoever runs it decides what then.
+            self._on_error(agent, error)

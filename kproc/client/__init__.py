@@ -1,0 +1,33 @@
+"""The blocking client: one connection to a Kafka broker, and how a client encrypts and logs in."""
+
+from __future__ import annotations
+
+from kproc.client.client import (
+    NEWEST,
+    STATUS_KEY,
+    STATUS_VERSION,
+    AnswerTimeout,
+    ApiError,
+    AuthenticationFailed,
+    Client,
+    ClientError,
+    ConnectionFailed,
+    ConnectionLost,
+    code_name,
+    reason,
+)
+
+__all__ = [
+    "NEWEST",
+    "STATUS_KEY",
+    "STATUS_VERSION",
+    "AnswerTimeout",
+    "ApiError",
+    "AuthenticationFailed",
+    "Client",
+    "ClientError",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "code_name",
+    "reason",
+]

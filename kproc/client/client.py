@@ -1,0 +1,483 @@
+"""A blocking client on one socket: readiness checks, topic and status commands, tests with raw requests.
+
+It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants
+that. It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the
+answer or a one-line ClientError comes back. Answers are read in the order of the requests, which Kafka
+guarantees on one connection.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Self
+
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock, SystemClock
+from kproc.common.errors import ErrorCode, ProtocolError
+from kproc.wire.header import REQUEST_HEADER, ApiKey, encode_request_header
+
+if TYPE_CHECKING:
+    from kproc.client.security.settings import ClientSecurity
+
+STATUS_KEY: Final = 30_000
+"""kproc's own operations: unadvertised, JSON, versioned; far above any number that Kafka may give out."""
+STATUS_VERSION: Final = 0
+FRAME_BYTES_MAX: Final = 1 << 30
+"""Above any answer with Kafka's limits; a larger one means that the peer speaks something else."""
+_HINT: Final = "--command-config FILE (in Spark kafka.security.protocol) says so"
+_TLS_ALERT: Final = b"\x15\x03"
+"""How a listener with TLS begins its answer to who does not use it."""
+# Of a session's life; then the client logs in again, as Kafka's do (KIP-368).
+_LOGIN_AGAIN_PERCENT: Final = 85
+
+# The newest version of each API that this client asks for; the broker's range may lower it.
+NEWEST: Final[Mapping[ApiKey, int]] = {
+    ApiKey.PRODUCE: 12,  # 13 addresses topics by id, which a caller would have to look up first
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 10,
+    ApiKey.METADATA: 12,
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.CREATE_TOPICS: 7,
+    ApiKey.DELETE_TOPICS: 5,  # 6 takes ids as well, in another shape
+    ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.DESCRIBE_CONFIGS: 4,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.DESCRIBE_CLUSTER: 1,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.LIST_GROUPS: 5,
+    ApiKey.DESCRIBE_GROUPS: 6,
+    ApiKey.OFFSET_FETCH: 8,  # 8 is the first that asks for several groups; 10 addresses topics by id
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.DELETE_GROUPS: 2,
+    ApiKey.DELETE_RECORDS: 2,
+    ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.LIST_TRANSACTIONS: 2,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.WRITE_TXN_MARKERS: 1,
+    ApiKey.DESCRIBE_ACLS: 3,
+    ApiKey.CREATE_ACLS: 3,
+    ApiKey.DELETE_ACLS: 3,
+}
+
+
+class ClientError(Exception):
+    """What went wrong with the conversation; one line, meant for a person."""
+
+
+class ConnectionFailed(ClientError):
+    """No connection could be made."""
+
+
+class AuthenticationFailed(ClientError):
+    """The broker does not trust us, or we do not trust it: trying again changes nothing."""
+
+
+class ConnectionLost(ClientError):
+    """The broker closed the connection, or sent what is no answer."""
+
+
+class AnswerTimeout(ClientError):
+    """No whole answer came in time."""
+
+
+class ApiError(ClientError):
+    """The broker answered with an error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_name(code: int) -> str:
+    """Kafka's name of an error code, or its number if it is newer than we know."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+class _AnswerFields(dict[str, Any]):
+    """A JSON object of one of kproc's own operations. A field that is not there is a ClientError, and no KeyError.
+
+    Whoever listens at the port may answer anything, and a broker of another version has other fields.
+    """
+
+    def __missing__(self, key: str) -> NoReturn:
+        raise ClientError(
+            f"the broker's answer has no field {key!r}: it runs another version of kproc, or is none"
+        )
+
+
+class _Pending(NamedTuple):
+    """A request whose answer has not been read."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+
+class Client:
+    """One connection. Owned by one thread; close it, or use it as a context manager."""
+
+    def __init__(self, sock: socket.socket, *, address: str, timeout_ms: int, client_id: str) -> None:
+        self.address = address
+        self.client_id = client_id
+        self.timeout_ms = timeout_ms
+        self.answer_bytes_max = FRAME_BYTES_MAX
+        self._socket = sock
+        self._clock: Clock = SystemClock()
+        self._received = bytearray()
+        self._pending: deque[_Pending] = deque()
+        self._correlation_id = 0
+        self._unread = 0  # Answers that nobody waits for.
+        self._versions: dict[int, tuple[int, int]] | None = None
+        self._security: ClientSecurity | None = None
+        self._answers = 0  # How many have come: a broker that sends none may speak something else.
+        self._login_again_ns: int | None = None
+
+    @classmethod
+    def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        timeout_ms: int = 10_000,
+        client_id: str = "kproc",
+        security: ClientSecurity | None = None,
+    ) -> Self:
+        """Connect, encrypt and log in as `security` says, or raise ConnectionFailed, ConnectionLost or
+        AuthenticationFailed with the reason. The timeout holds for each later call too."""
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            sock = socket.create_connection((host, port), timeout=timeout_ms / 1000)
+        except TimeoutError:
+            raise ConnectionFailed(f"cannot connect to {address}: no answer in {timeout_ms} ms") from None
+        except OSError as error:
+            raise ConnectionFailed(f"cannot connect to {address}: {reason(error)}") from error
+        except UnicodeError as error:  # A part of the name is empty, or too long.
+            raise ConnectionFailed(f"cannot connect to {address}: that is no host name") from error
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
+        if security is not None:
+            try:
+                client._secure(security, host)
+            except BaseException:
+                client.close()
+                raise
+        return client
+
+    def _secure(self, security: ClientSecurity, host: str) -> None:
+        """Encrypt, and log in."""
+        self._security = security
+        if security.tls is not None:
+            from kproc.broker.config.values import ConfigError
+            from kproc.client.security import tls
+            from kproc.client.security.failures import ConnectionBroken, SecurityFailed
+
+            try:
+                self._socket = tls.start_tls(self._socket, host, self.address, security.tls)
+            except (SecurityFailed, ConfigError) as error:
+                raise AuthenticationFailed(str(error)) from None
+            except ConnectionBroken as error:
+                raise ConnectionLost(str(error)) from None
+            except TimeoutError:
+                raise AnswerTimeout(
+                    f"{self.address} did not finish the TLS handshake in {self.timeout_ms} ms"
+                ) from None
+        self._log_in()
+
+    def _log_in(self) -> None:
+        """Log in, for the first time or again; nothing where there is no login."""
+        if self._security is None or self._security.login is None:
+            return
+        from kproc.client.security.failures import SecurityFailed
+        from kproc.client.security.sasl import log_in
+
+        begin_ns = self._clock.now_ns()
+        try:
+            lifetime_ms = log_in(self._ask_bytes, self._security.login, self.address)
+        except SecurityFailed as error:
+            raise AuthenticationFailed(str(error)) from None
+        share_ns = lifetime_ms * NS_PER_MS * _LOGIN_AGAIN_PERCENT // 100
+        self._login_again_ns = begin_ns + share_ns if lifetime_ms else None
+
+    def _ask_bytes(self, api_key: int, version: int, body: bytes) -> bytes:
+        """A request whose header and body's schema are known, and the answer behind its correlation id."""
+        self._correlation_id += 1
+        header = encode_request_header(api_key, version, self._correlation_id, self.client_id)
+        self.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
+        frame = self.receive_frame()
+        self._check_correlation(
+            int.from_bytes(frame[:4], "big", signed=True), _Pending(api_key, version, self._correlation_id)
+        )
+        return frame[4:]
+
+    def log_in_if_due(self) -> None:
+        """Log in again before the broker's patience ends; not while answers are awaited, which would come first."""
+        if self.must_log_in_again and not self._pending and not self._received and not self._unread:
+            self._login_again_ns = None
+            self._log_in()
+
+    @property
+    def must_log_in_again(self) -> bool:
+        """Whether most of the session's life is over."""
+        return self._login_again_ns is not None and self._clock.now_ns() >= self._login_again_ns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; a second time does nothing."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for a test that wants to wait on several clients."""
+        return self._socket.fileno()
+
+    @property
+    def peer(self) -> tuple[str, int]:
+        """The numeric host and port at the other end; ConnectionLost if the connection has ended."""
+        try:
+            host, port = self._socket.getpeername()[:2]
+        except OSError as error:
+            self._fail(error)
+        return str(host), int(port)
+
+    def detach(self) -> socket.socket:
+        """The socket itself, for a caller that goes on without waiting; this client is of no more use."""
+        if self._pending or self._received:
+            raise ClientError("answers to earlier requests have not been read")
+        return self._socket
+
+    # -- bytes
+
+    def send_bytes(self, data: bytes | memoryview) -> None:
+        """Send bytes as they are: half a frame, several frames, or garbage."""
+        self._socket.settimeout(self.timeout_ms / 1000)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise AnswerTimeout(f"{self.address} took no data for {self.timeout_ms} ms") from None
+        except OSError as error:
+            self._fail(error)
+
+    def receive_frame(self) -> bytes:
+        """The next frame without its length prefix."""
+        deadline_ns = self._clock.now_ns() + self.timeout_ms * NS_PER_MS
+        while self._unread:
+            self._frame(deadline_ns)
+            self._unread -= 1
+        return self._frame(deadline_ns)
+
+    def _frame(self, deadline_ns: int) -> bytes:
+        self._fill(4, deadline_ns)
+        if not self._answers and self._received.startswith(_TLS_ALERT):
+            raise AuthenticationFailed(
+                f"{self.address} speaks TLS: security.protocol is SSL or SASL_SSL there; {_HINT}"
+            )
+        length = int.from_bytes(self._received[:4], "big", signed=True)
+        if self.answer_bytes_max < length <= FRAME_BYTES_MAX:
+            raise ConnectionLost(
+                f"{self.address} announces an answer of {length} bytes; at most {self.answer_bytes_max} are read"
+            )
+        if not 4 <= length <= FRAME_BYTES_MAX:
+            start = bytes(self._received[:4])
+            raise ConnectionLost(
+                f"{self.address} does not speak Kafka's protocol: its answer starts with {start!r}"
+            )
+        self._fill(4 + length, deadline_ns)
+        frame = bytes(memoryview(self._received)[4 : 4 + length])
+        del self._received[: 4 + length]
+        self._answers += 1
+        return frame
+
+    def _fill(self, wanted_bytes: int, deadline_ns: int) -> None:
+        """Read until so many bytes are there; a deadline for the whole, not for each piece."""
+        while len(self._received) < wanted_bytes:
+            left_ns = deadline_ns - self._clock.now_ns()
+            if left_ns <= 0:
+                raise AnswerTimeout(f"{self.address} gave no answer in {self.timeout_ms} ms")
+            self._socket.settimeout(left_ns / NS_PER_S)
+            try:
+                piece = self._socket.recv(max(65536, wanted_bytes - len(self._received)))
+            except TimeoutError:
+                continue  # The loop's own check says it with the right words.
+            except OSError as error:
+                self._fail(error)
+            if not piece:
+                raise ConnectionLost(f"{self.address} closed the connection{self._hint()}")
+            self._received += piece
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """The connection has failed: by whose fault, where TLS tells."""
+        if self._security is not None and self._security.tls is not None:
+            from kproc.client.security import tls
+            from kproc.client.security.failures import SecurityFailed
+
+            refusal = tls.refusal_of(tls.first_cause(self._socket, error), self.address)
+            if isinstance(refusal, SecurityFailed):
+                raise AuthenticationFailed(str(refusal)) from None
+            if refusal is not None:
+                raise ConnectionLost(str(refusal)) from error
+        raise ConnectionLost(
+            f"{self.address} closed the connection: {reason(error)}{self._hint()}"
+        ) from error
+
+    def _hint(self) -> str:
+        """What may be wrong where a broker closes without a word: it wants TLS, or a login."""
+        has_login = self._security is not None and self._security.login is not None
+        if self._answers > 1 or has_login:
+            return ""
+        return f"; if its listener wants TLS or a login, {_HINT}"
+
+    def introduce(self, software: str, version: str) -> None:
+        """Say who we are, as KIP-511 has it: ApiVersions, version 3, whose answer is read past by whoever reads next.
+
+        By hand, for a command that needs no other schema. A broker that does not know the version answers, too.
+        """
+        name = self.client_id.encode()
+        words = b"".join(bytes((len(each) + 1,)) + each for each in (software.encode(), version.encode()))
+        frame = REQUEST_HEADER.pack(ApiKey.API_VERSIONS, 3, 0, len(name)) + name + b"\0" + words + b"\0"
+        self.send_bytes(struct.pack(">i", len(frame)) + frame)
+        self._unread += 1
+
+    # -- requests
+
+    def send(self, api_key: int, version: int, fields: Mapping[str, Any]) -> int:
+        """Send one request without waiting; its correlation id comes back with the answer."""
+        from kproc.wire import codec  # Here: it costs some ms, and status does not need it.
+
+        self.log_in_if_due()
+        self._correlation_id += 1
+        frame = codec.encode_request(api_key, version, self._correlation_id, self.client_id, dict(fields))
+        self.send_bytes(frame)
+        self._pending.append(_Pending(api_key, version, self._correlation_id))
+        return self._correlation_id
+
+    def receive(self) -> tuple[int, dict[str, Any]]:
+        """The answer to the oldest unanswered request: its correlation id and fields."""
+        from kproc.wire import codec
+
+        if not self._pending:
+            raise ClientError("no request is waiting for an answer")
+        pending = self._pending[0]
+        frame = self.receive_frame()
+        self._pending.popleft()
+        try:
+            correlation_id, fields = codec.decode_response(pending.api_key, pending.api_version, frame)
+        except ProtocolError as error:
+            raise ConnectionLost(f"{self.address} sent an answer that cannot be read: {error}") from error
+        self._check_correlation(correlation_id, pending)
+        return correlation_id, fields
+
+    def call(self, api_key: int, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Send one request and wait for its answer."""
+        self.send(api_key, version, fields)
+        return self.receive()[1]
+
+    def call_latest(
+        self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
+    ) -> dict[str, Any]:
+        """`call` with the newest version that both sides know; `newest` lowers ours."""
+        return self.call(api_key, self.negotiate(api_key, newest=newest), fields)
+
+    def negotiate(self, api_key: ApiKey, *, newest: int | None = None) -> int:
+        """The newest common version, or ClientError where there is none."""
+        ours = NEWEST.get(api_key, 0) if newest is None else newest
+        low, high = self.api_versions().get(api_key, (0, -1))
+        if high < 0:
+            raise ClientError(f"{self.address} does not serve {api_key.name}")
+        if low > ours:
+            raise ClientError(
+                f"{self.address} serves {api_key.name} only from version {low}; we know up to {ours}"
+            )
+        return min(high, ours)
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        """What the broker advertises, asked once per connection, in version 0, which every broker answers."""
+        if self._versions is None:
+            answer = self.call(ApiKey.API_VERSIONS, 0, {})
+            if answer["error_code"]:
+                raise ApiError(answer["error_code"], f"ApiVersions: {code_name(answer['error_code'])}")
+            self._versions = {
+                int(row["api_key"]): (int(row["min_version"]), int(row["max_version"]))
+                for row in answer["api_keys"]
+            }
+        return self._versions
+
+    # -- kproc's own operations
+
+    def operate(self, op: str, **arguments: Any) -> dict[str, Any]:
+        """Ask for one of kproc's own operations, such as `status`; JSON behind a version 1 request header.
+
+        int16 30000, int16 0, int32 correlation id, nullable string client id, UTF-8 JSON {"op": ...}
+        answer: int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
+        """
+        if self._pending:
+            raise ClientError("answers to earlier requests have not been read")
+        self.log_in_if_due()
+        self._correlation_id += 1
+        pending = _Pending(STATUS_KEY, STATUS_VERSION, self._correlation_id)
+        name = self.client_id.encode()
+        header = b"".join(
+            (
+                STATUS_KEY.to_bytes(2, "big"),
+                STATUS_VERSION.to_bytes(2, "big"),
+                self._correlation_id.to_bytes(4, "big"),
+                len(name).to_bytes(2, "big"),
+                name,
+            )
+        )
+        body = json.dumps({"op": op, **arguments}).encode()
+        self.send_bytes((len(header) + len(body)).to_bytes(4, "big") + header + body)
+        try:
+            frame = self.receive_frame()
+        except ConnectionLost as error:
+            # What Kafka does with an API key that it does not know, and kproc with a peer that may not ask.
+            raise ConnectionLost(
+                f"{error}: no kproc broker, or one that does not let us ask for {op}"
+            ) from error
+        self._check_correlation(int.from_bytes(frame[:4], "big", signed=True), pending)
+        try:
+            answer = json.loads(frame[4:], object_hook=_AnswerFields)
+            complaint, result = answer["error"], answer["result"]
+        except (ValueError, ClientError, TypeError) as error:
+            raise ConnectionLost(
+                f"{self.address} is not a kproc broker: its answer cannot be read"
+            ) from error
+        if complaint is not None:
+            raise ClientError(f"{self.address}: {complaint}")
+        if not isinstance(result, dict):
+            raise ConnectionLost(f"{self.address} is not a kproc broker: its answer cannot be read")
+        return result
+
+    def scale(self, **counts: int) -> dict[str, Any]:
+        """Change the number of `processors` and `handlers` and return what was done, once it is.
+
+        The broker answers several times a second that it is not done yet: a request that waited for the whole
+        change would keep the very process that holds it from leaving.
+        """
+        answer = self.operate("scale", **counts)
+        while not answer["is_done"]:
+            answer = self.operate("scale", ticket=answer["ticket"])
+        return answer
+
+    def _check_correlation(self, correlation_id: int, pending: _Pending) -> None:
+        if correlation_id != pending.correlation_id:
+            raise ConnectionLost(
+                f"{self.address} answered request {correlation_id} where {pending.correlation_id} was due"
+            )
+
+
+def reason(error: OSError) -> str:
+    """The system's words for an error, without numbers and addresses."""
+    return (error.strerror or str(error) or type(error).__name__).lower()

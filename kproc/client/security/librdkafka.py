@@ -1,0 +1,71 @@
+"""The same settings for librdkafka, by which `kproc produce` and `kproc consume` move records."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.sasl import bearer_token
+from kproc.client.security.settings import ClientSecurity, Login, Tls
+from kproc.client.security.tls import own_pem, trusted_pem
+from kproc.common.clock import SystemClock
+
+_LIFETIME_S: Final = 3600
+
+
+def librdkafka_settings(security: ClientSecurity) -> Mapping[str, Any]:
+    """For confluent_kafka; nothing for a client without security. ConfigError for what only other clients have."""
+    if security.tls is None and security.login is None:
+        return {}
+    settings: dict[str, Any] = {"security.protocol": security.protocol}
+    if security.tls is not None:
+        settings |= _tls(security.tls)
+    if security.login is not None:
+        settings |= _login(security.login)
+    return settings
+
+
+def _tls(tls: Tls) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "ssl.endpoint.identification.algorithm": "https" if tls.checks_host else "none",
+        "enable.ssl.certificate.verification": tls.is_verified,
+    }
+    if tls.trust:
+        if Path(tls.trust.location).is_dir():
+            settings["ssl.ca.location"] = tls.trust.location
+        else:
+            settings["ssl.ca.pem"] = trusted_pem(tls.trust)
+    if tls.key:
+        pem, password = own_pem(tls)
+        settings["ssl.key.pem"] = settings["ssl.certificate.pem"] = pem.decode()
+        if password:
+            settings["ssl.key.password"] = password
+    return settings
+
+
+def _login(login: Login) -> dict[str, Any]:
+    if login.is_delegation_token:
+        raise ConfigError("librdkafka, which moves the records, does not log in by delegation tokens")
+    settings: dict[str, Any] = {"sasl.mechanism": login.mechanism}
+    if login.mechanism == "OAUTHBEARER":
+        return settings | {"oauth_cb": lambda _config: _token(login)}
+    return settings | {"sasl.username": login.username, "sasl.password": login.password}
+
+
+def _token(login: Login) -> tuple[str, float]:
+    """The token, and when it expires, in seconds since 1970."""
+    token = bearer_token(login)
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return token, float(claims["exp"])
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+    ):  # None that we can read: the broker says what it thinks of it.
+        return token, SystemClock().wall_ms() / 1000 + _LIFETIME_S

@@ -1,0 +1,218 @@
+"""SASL of a client: PLAIN, SCRAM-SHA-256 and -512 (RFC 5802), OAUTHBEARER (RFC 7628), and Kafka's two requests for it.
+
+The mechanisms are generators: they yield what is to be sent and are sent what the broker says; nothing here touches a
+socket but `log_in`, which is given how to ask. Requests are written by hand: a login needs no schema.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import struct
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Final
+
+from kproc.client.security.failures import SecurityFailed
+from kproc.client.security.settings import Login
+from kproc.common.clock import SystemClock
+from kproc.common.errors import ErrorCode
+
+Exchange = Generator[bytes, bytes, None]
+Ask = Callable[[int, int, bytes], bytes]
+"""A request by key and version, whose body and whose answer's are bytes."""
+_HANDSHAKE: Final = (17, 1)
+_AUTHENTICATE: Final = (36, 1)
+_ITERATIONS_MIN: Final = 4096
+# What a broker could make us work: a second or two.
+_ITERATIONS_MAX: Final = 1 << 21
+_UNSECURED_S: Final = 3600
+
+
+def log_in(ask: Ask, login: Login, address: str) -> int:
+    """Log in; for how many ms the broker lets us, or 0 where it sets no end. SecurityFailed with its words."""
+    _choose(ask, login, address)
+    exchange = _mechanism(login, address)
+    token = next(exchange)
+    while True:
+        answer, lifetime_ms = _authenticate(ask, token, login, address)
+        try:
+            token = exchange.send(answer)
+        except StopIteration:
+            return lifetime_ms
+
+
+def _choose(ask: Ask, login: Login, address: str) -> None:
+    answer = _Reader(ask(*_HANDSHAKE, _string(login.mechanism)), address)
+    code = answer.int16()
+    if code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        known = ", ".join(answer.strings()) or "none"
+        raise SecurityFailed(
+            f"{address} does not offer the SASL mechanism {login.mechanism}; it offers {known}: set sasl.mechanism"
+        )
+    if code:
+        raise SecurityFailed(
+            f"{address} refuses a login ({_name(code)}): is security.protocol its listener's?"
+        )
+
+
+def _authenticate(ask: Ask, token: bytes, login: Login, address: str) -> tuple[bytes, int]:
+    answer = _Reader(ask(*_AUTHENTICATE, struct.pack(">i", len(token)) + token), address)
+    code, message = answer.int16(), answer.nullable_string()
+    if code:
+        who = f" of {login.username}" if login.username else ""
+        raise SecurityFailed(
+            f"{address} refuses the login{who} by {login.mechanism}: {message or _name(code)} ({_advice(login)})"
+        )
+    return answer.bytes(), answer.int64()
+
+
+def _advice(login: Login) -> str:
+    if login.mechanism == "OAUTHBEARER":
+        return "see the token: who issued it, for whom, until when"
+    return "see username and password in sasl.jaas.config"
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+# ---- mechanisms ---------------------------------------------------------------------------------------------------
+
+
+def _mechanism(login: Login, address: str) -> Exchange:
+    if login.mechanism == "PLAIN":
+        return _plain(login)
+    if login.mechanism == "OAUTHBEARER":
+        return _bearer(login, address)
+    return scram(login, address, secrets.token_urlsafe(24))
+
+
+def _plain(login: Login) -> Exchange:
+    yield b"\0%s\0%s" % (login.username.encode(), login.password.encode())
+
+
+def scram(login: Login, address: str, nonce: str) -> Exchange:
+    """The client's side; the broker has to prove, too, that it knows the password's keys."""
+    algorithm = login.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    name = login.username.replace("=", "=3D").replace(",", "=2C")
+    extension = ",tokenauth=true" if login.is_delegation_token else ""
+    first_bare = f"n={name},r={nonce}{extension}"
+    server_first = (yield f"n,,{first_bare}".encode()).decode("utf-8", "replace")
+    fields = dict(part.split("=", 1) for part in server_first.split(",") if "=" in part)
+    server_nonce = fields.get("r", "")
+    try:
+        salt, iterations = base64.b64decode(fields["s"], validate=True), int(fields["i"])
+    except (KeyError, ValueError):
+        raise SecurityFailed(f"{address} does not answer as SCRAM has it") from None
+    if not server_nonce.startswith(nonce) or server_nonce == nonce:
+        raise SecurityFailed(f"{address} does not answer to our login, but to another")
+    if not _ITERATIONS_MIN <= iterations <= _ITERATIONS_MAX:
+        raise SecurityFailed(
+            f"{address} asks for {iterations} iterations of SCRAM: {_ITERATIONS_MIN} is the least"
+        )
+    salted = hashlib.pbkdf2_hmac(algorithm, login.password.encode(), salt, iterations)
+
+    def keyed(key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, algorithm)
+
+    client_key = keyed(salted, b"Client Key")
+    stored_key = hashlib.new(algorithm, client_key).digest()
+    final_bare = f"c=biws,r={server_nonce}"
+    signed = f"{first_bare},{server_first},{final_bare}".encode()
+    proof = bytes(a ^ b for a, b in zip(client_key, keyed(stored_key, signed), strict=True))
+    server_final = yield f"{final_bare},p={base64.b64encode(proof).decode()}".encode()
+    expected = b"v=" + base64.b64encode(keyed(keyed(salted, b"Server Key"), signed))
+    if not hmac.compare_digest(server_final.split(b",", 1)[0], expected):
+        raise SecurityFailed(
+            f"{address} cannot prove that it knows the password of {login.username}: is it ours?"
+        )
+
+
+def _bearer(login: Login, address: str) -> Exchange:
+    token = bearer_token(login)
+    extensions = "".join(f"\1{name}={value}" for name, value in login.extensions)
+    answer = yield f"n,,\1auth=Bearer {token}{extensions}\1\1".encode()
+    if answer:  # The reason, as JSON; the failure itself comes when it has been acknowledged.
+        yield b"\1"
+        raise SecurityFailed(f"{address} refuses the token: {answer.decode('utf-8', 'replace')}")
+
+
+def bearer_token(login: Login) -> str:
+    """The token that was given, that of its file as it is now, or an unsigned one."""
+    return login.token or (_token_in(login.token_file) if login.token_file else _unsecured(login.username))
+
+
+def _token_in(path: str) -> str:
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SecurityFailed(
+            f"sasl.oauthbearer.token.endpoint.url: cannot read {path}: {error.strerror}"
+        ) from None
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        raise SecurityFailed(f"sasl.oauthbearer.token.endpoint.url: {path} holds no token")
+    return token
+
+
+def _unsecured(subject: str) -> str:
+    """An unsigned token, for brokers that accept such: as Kafka's own login module makes them for development."""
+    now_s = SystemClock().wall_ms() // 1000
+    parts = ({"alg": "none"}, {"sub": subject, "iat": now_s, "exp": now_s + _UNSECURED_S})
+    return "".join(f"{_base64_url(json.dumps(part).encode())}." for part in parts)
+
+
+def _base64_url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+# ---- bytes --------------------------------------------------------------------------------------------------------
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+class _Reader:
+    """An answer's fields in their order; SecurityFailed where it ends too early."""
+
+    def __init__(self, data: bytes, address: str) -> None:
+        self._data = data
+        self._at = 0
+        self._address = address
+
+    def _unpack(self, form: str) -> int:
+        size = struct.calcsize(form)
+        (value,) = struct.unpack(form, self._take(size))
+        return int(value)
+
+    def _take(self, size: int) -> bytes:
+        piece = self._data[self._at : self._at + size]
+        if size < 0 or len(piece) < size:
+            raise SecurityFailed(f"{self._address} answers a login with what is no answer")
+        self._at += size
+        return piece
+
+    def int16(self) -> int:
+        return self._unpack(">h")
+
+    def int64(self) -> int:
+        return self._unpack(">q")
+
+    def nullable_string(self) -> str:
+        length = self.int16()
+        return "" if length < 0 else self._take(length).decode("utf-8", "replace")
+
+    def bytes(self) -> bytes:
+        return self._take(self._unpack(">i"))
+
+    def strings(self) -> list[str]:
+        return [self.nullable_string() for _ in range(max(0, self._unpack(">i")))]

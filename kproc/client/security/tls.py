@@ -1,0 +1,265 @@
+"""TLS of a client: an SSLContext of its settings, the handshake, and its failures in words that say what to change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.failures import ConnectionBroken, SecurityFailed
+from kproc.client.security.settings import PROTOCOLS, Store, Tls
+
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_JKS: Final = b"\xfe\xed\xfe\xed"
+_ASN1_SEQUENCE: Final = b"\x30"
+# OpenSSL's numbers of what X.509 verification finds (X509_V_ERR_...).
+_EXPIRED: Final = 10
+_WRONG_HOST: Final = (62, 63, 64)
+# Parts of the names of the alerts by which a broker refuses a client's certificate.
+_ABOUT_OUR_CERTIFICATE: Final = (
+    "CERTIFICATE_REQUIRED",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_UNSUPPORTED_CERTIFICATE",
+    "ALERT_ACCESS_DENIED",
+)
+
+
+def client_context(tls: Tls) -> ssl.SSLContext:
+    """What the settings ask for; ConfigError names the one that cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = _VERSIONS[tls.versions[0]]
+    context.maximum_version = _VERSIONS[tls.versions[-1]]
+    context.check_hostname = tls.checks_host and tls.is_verified
+    context.verify_mode = ssl.CERT_REQUIRED if tls.is_verified else ssl.CERT_NONE
+    if tls.trust:
+        _trust(context, tls.trust)
+    elif tls.is_verified:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    if tls.key:
+        _present(context, tls)
+    return context
+
+
+def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSLSocket:
+    """The handshake over a connected socket, within its timeout. SecurityFailed: it cannot be; ConnectionBroken: the
+    peer left meanwhile; TimeoutError."""
+    context = client_context(tls)
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except ssl.SSLError as error:
+        raise refusal(error, address, host) from None
+    except (
+        ValueError
+    ) as error:  # A host name that cannot be one: the library will not look for it in a certificate.
+        raise SecurityFailed(f"{address}: {error}") from None
+    except (ConnectionError, BrokenPipeError):
+        raise ConnectionBroken(
+            f"{address} closed the connection during the TLS handshake: {_other_protocol()}"
+        ) from None
+
+
+def first_cause(sock: socket.socket, error: OSError) -> OSError:
+    """The alert by which the peer said why before it left, if it did: a write fails of the end alone."""
+    try:
+        sock.recv(1)
+    except ssl.SSLError as alert:
+        return alert
+    except OSError:
+        return error
+    return error
+
+
+def refusal_of(error: OSError, address: str) -> Exception | None:
+    """What the failure of a read or a write means; None where TLS has nothing to do with it."""
+    if not isinstance(error, ssl.SSLError):
+        return None
+    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return ConnectionBroken(f"{address} closed the connection")
+    return refusal(error, address)
+
+
+def refusal(error: ssl.SSLError, address: str, host: str = "") -> Exception:
+    """What a failure of TLS means, now or at a later read: with TLS 1.3 a client's certificate is refused only then."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return SecurityFailed(_distrust(error, address, host))
+    code = error.reason or str(error)
+    if any(part in code for part in _ABOUT_OUR_CERTIFICATE):
+        return SecurityFailed(
+            f"{address} wants another certificate of this client ({_words(code)}): ssl.keystore.location and "
+            "ssl.keystore.type name one that it trusts"
+        )
+    if code in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"):
+        return SecurityFailed(f"{address} does not speak TLS: {_other_protocol()}")
+    if isinstance(error, ssl.SSLEOFError) or "EOF" in code:
+        return ConnectionBroken(
+            f"{address} closed the connection during the TLS handshake: {_other_protocol()}"
+        )
+    if "PROTOCOL_VERSION" in code or "HANDSHAKE_FAILURE" in code or "UNSUPPORTED_PROTOCOL" in code:
+        return SecurityFailed(
+            f"{address} and this client have no TLS version and cipher in common ({_words(code)}): see "
+            "ssl.enabled.protocols"
+        )
+    return ConnectionBroken(f"TLS with {address} failed: {_words(code)}")
+
+
+def _distrust(error: ssl.SSLCertVerificationError, address: str, host: str) -> str:
+    number, why = error.verify_code, error.verify_message
+    if number in _WRONG_HOST:
+        return (
+            f"{address}: its certificate is not for {host}: {why.rstrip('.')} (an empty "
+            "ssl.endpoint.identification.algorithm turns this check off)"
+        )
+    if number == _EXPIRED:
+        return f"{address}: its certificate has expired"
+    return (
+        f"{address}: its certificate is not trusted ({why}): ssl.truststore.location names the certificate authority "
+        "that signed it, as PEM or PKCS12"
+    )
+
+
+def _words(code: str) -> str:
+    return code.replace("_", " ").lower()
+
+
+def _other_protocol() -> str:
+    return f"security.protocol is to be that of its listener ({', '.join(PROTOCOLS)})"
+
+
+# ---- certificates and keys ------------------------------------------------------------------------------------
+
+
+def is_pem_file(location: str) -> bool:
+    """Whether a store is PEM, by its content; ConfigError where it cannot be read."""
+    return b"-----BEGIN" in _content(Store(location), "a store of certificates")
+
+
+def trusted_pem(store: Store) -> str:
+    """The certificates of a trust store, as PEM."""
+    name = "ssl.truststore.location" if store.location else "ssl.truststore.certificates"
+    content = _content(store, name)
+    if _is_pem(store, content, name):
+        return content.decode("utf-8", "replace")
+    return "".join(_certificates_of(store, content, name))
+
+
+def own_pem(tls: Tls) -> tuple[bytes, str]:
+    """The client's key with its certificates as PEM, and the key's password, empty where it has none."""
+    name = "ssl.keystore.location" if tls.key.location else "ssl.keystore.key"
+    content = _content(tls.key, name)
+    if not _is_pem(tls.key, content, name):
+        return _key_of(tls.key, content, name), ""
+    if tls.chain:
+        content += b"\n" + _content(tls.chain, "ssl.keystore.certificate.chain")
+    return content, tls.key_password
+
+
+def _trust(context: ssl.SSLContext, store: Store) -> None:
+    if store.location and Path(store.location).is_dir():  # librdkafka's ssl.ca.location may be one.
+        context.load_verify_locations(capath=store.location)
+        return
+    pem = trusted_pem(store)
+    try:
+        context.load_verify_locations(cadata=pem)
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(
+            f"ssl.truststore.location: {_place(store)} holds no certificate that can be read"
+        ) from None
+
+
+def _present(context: ssl.SSLContext, tls: Tls) -> None:
+    content, password = own_pem(tls)
+    # OpenSSL wants a file: one that nobody else can open, and that is gone at once.
+    with _in_memory(content) as path:
+        try:
+            # Without a password OpenSSL would ask for one on the terminal.
+            context.load_cert_chain(path, password=lambda: password)
+        except ssl.SSLError as error:
+            if "KEY_VALUES_MISMATCH" in (error.reason or ""):
+                complaint = "the key does not belong to the certificate"
+            else:
+                complaint = "no key with its certificates, or ssl.key.password is not its password"
+            raise ConfigError(f"ssl.keystore.location: {_place(tls.key)}: {complaint}") from None
+
+
+def _content(store: Store, name: str) -> bytes:
+    if store.pem:
+        return store.pem.encode()
+    try:
+        return Path(store.location).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read {store.location}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{name}: cannot read {store.location!r}: {error}") from None
+
+
+def _place(store: Store) -> str:
+    return store.location or "the text"
+
+
+def _is_pem(store: Store, content: bytes, name: str) -> bool:
+    """By its content, whatever its type is said to be; ConfigError for what is neither PEM nor PKCS12."""
+    if b"-----BEGIN" in content:
+        if store.type == "PKCS12":
+            raise ConfigError(f"{name}: {_place(store)} is PEM, its type says PKCS12")
+        return True
+    if content.startswith(_JKS):
+        path = store.location
+        raise ConfigError(
+            f"{name}: {path} is a JKS store, which only Java reads: keytool -importkeystore -srckeystore {path} "
+            f"-destkeystore {Path(path).stem}.p12 -deststoretype PKCS12"
+        )
+    if not content.startswith(_ASN1_SEQUENCE) or store.type == "PEM":
+        raise ConfigError(f"{name}: {_place(store)} is no {store.type or 'PEM or PKCS12'} store")
+    return False
+
+
+def _certificates_of(store: Store, content: bytes, name: str) -> Iterator[str]:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    _, certificate, others = _pkcs12(store, content, name)
+    for each in (certificate, *others):
+        if each is not None:
+            yield each.certificate.public_bytes(Encoding.PEM).decode()
+
+
+def _key_of(store: Store, content: bytes, name: str) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key, certificate, others = _pkcs12(store, content, name)
+    if key is None or certificate is None:
+        raise ConfigError(f"{name}: {store.location} holds no key with a certificate")
+    parts = [key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())]
+    parts += [each.certificate.public_bytes(Encoding.PEM) for each in (certificate, *others)]
+    return b"".join(parts)
+
+
+def _pkcs12(store: Store, content: bytes, name: str) -> tuple[Any, Any, list[Any]]:
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    try:
+        found = pkcs12.load_pkcs12(content, store.password.encode() or None)
+    except ValueError:
+        which = "truststore" if "trust" in name else "keystore"
+        complaint = f"{store.location} is no PKCS12, or ssl.{which}.password is not its password"
+        raise ConfigError(f"{name}: {complaint}") from None
+    return found.key, found.cert, list(found.additional_certs)
+
+
+@contextlib.contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """A path of bytes that lie in no directory."""
+    descriptor = os.memfd_create("client-key", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

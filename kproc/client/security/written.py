@@ -1,0 +1,132 @@
+"""The same settings for other clients: Java's properties, arguments of kafka-python and aiokafka.
+
+For whoever is told how to connect: `kproc dev`, `kproc.Broker.client_config`, Spark's own connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kproc.broker.config.values import ConfigError
+from kproc.client.security.settings import ClientSecurity, Login, Store, Tls, login_module
+from kproc.client.security.tls import is_pem_file
+
+
+def java_properties(security: ClientSecurity) -> dict[str, str]:
+    """By the names of Kafka's own clients and tools."""
+    properties = {"security.protocol": security.protocol}
+    if security.tls is not None:
+        properties |= _java_tls(security.tls)
+    if security.login is not None:
+        properties |= _java_login(security.login)
+    return properties
+
+
+def _java_tls(tls: Tls) -> dict[str, str]:
+    properties = _java_store("truststore", tls.trust, "certificates")
+    properties |= _java_store("keystore", tls.key, "key")
+    if tls.chain:
+        if tls.key.location:
+            raise ConfigError(
+                "ssl.key.location: Java's clients want the key with its certificates in one file"
+            )
+        properties["ssl.keystore.certificate.chain"] = tls.chain.pem
+    if tls.key_password:
+        properties["ssl.key.password"] = tls.key_password
+    if not tls.is_verified:
+        raise ConfigError("enable.ssl.certificate.verification: Java's clients always verify")
+    if not tls.checks_host:
+        properties["ssl.endpoint.identification.algorithm"] = ""
+    return properties
+
+
+def _java_store(which: str, store: Store, inline: str) -> dict[str, str]:
+    if not store:
+        return {}
+    is_pem = bool(store.pem) or store.type == "PEM" or (not store.type and is_pem_file(store.location))
+    properties = {f"ssl.{which}.type": "PEM" if is_pem else "PKCS12"}
+    if store.pem:
+        properties[f"ssl.{which}.{inline}"] = store.pem
+    else:
+        properties[f"ssl.{which}.location"] = store.location
+    if store.password:
+        properties[f"ssl.{which}.password"] = store.password
+    return properties
+
+
+def _java_login(login: Login) -> dict[str, str]:
+    return {"sasl.mechanism": login.mechanism, "sasl.jaas.config": _jaas(login)} | (
+        {"sasl.oauthbearer.token.endpoint.url": f"file://{login.token_file}"} if login.token_file else {}
+    )
+
+
+def _jaas(login: Login) -> str:
+    options = {f"extension_{name}": value for name, value in login.extensions}
+    if login.mechanism != "OAUTHBEARER":
+        options = {"username": login.username, "password": login.password}
+    elif login.username:
+        options["unsecuredLoginStringClaim_sub"] = login.username
+    elif login.token:
+        raise ConfigError("sasl.oauthbearer.token: Java's clients take a token from a file")
+    if login.is_delegation_token:
+        options["tokenauth"] = "true"
+    words = [f'{name}="{_escaped(value)}"' for name, value in options.items()]
+    return " ".join((login_module(login.mechanism), "required", *words)) + ";"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def as_properties(lines: Mapping[str, str]) -> str:
+    """A properties file of Java's: a backslash and a break of the line are written with a backslash."""
+    return "".join(
+        f"{name}={value}\n".replace("\\", "\\\\").rstrip("\n").replace("\n", "\\n") + "\n"
+        for name, value in lines.items()
+    )
+
+
+def kafka_python_arguments(security: ClientSecurity) -> dict[str, Any]:
+    """For KafkaProducer, KafkaConsumer and KafkaAdminClient; certificates as PEM files."""
+    arguments: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.tls is not None:
+        arguments["ssl_check_hostname"] = security.tls.checks_host
+        if security.tls.trust:
+            arguments["ssl_cafile"] = _pem_location(security.tls.trust)
+        if security.tls.key:
+            arguments["ssl_keyfile"] = _pem_location(security.tls.key)
+            arguments["ssl_certfile"] = _pem_location(security.tls.chain or security.tls.key)
+            if security.tls.key_password:
+                arguments["ssl_password"] = security.tls.key_password
+    return arguments | _python_login(security.login)
+
+
+def aiokafka_arguments(security: ClientSecurity) -> dict[str, Any]:
+    """For AIOKafkaProducer and AIOKafkaConsumer, which take a context of the standard library."""
+    from kproc.client.security.tls import client_context
+
+    arguments: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.tls is not None:
+        arguments["ssl_context"] = client_context(security.tls)
+    return arguments | _python_login(security.login)
+
+
+def _python_login(login: Login | None) -> dict[str, Any]:
+    if login is None:
+        return {}
+    if login.mechanism == "OAUTHBEARER" or login.is_delegation_token:
+        raise ConfigError(
+            f"sasl.mechanism: {login.mechanism} tokens are given to this client by its own means"
+        )
+    return {
+        "sasl_mechanism": login.mechanism,
+        "sasl_plain_username": login.username,
+        "sasl_plain_password": login.password,
+    }
+
+
+def _pem_location(store: Store) -> str:
+    if not store.location or store.type == "PKCS12" or not is_pem_file(store.location):
+        raise ConfigError("this client takes certificates and keys as PEM files")
+    return store.location

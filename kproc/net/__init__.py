@@ -1,1 +1,0 @@
-"""The network layer: Acceptor and Processor. Frames in, frames out; nothing here knows a topic."""

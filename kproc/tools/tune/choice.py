@@ -1,0 +1,203 @@
+"""Which layouts to try on a machine, and which of the measured ones to propose.
+
+Two layouts differ when the one's mean of log throughput is better than the other's by more than twice the standard
+error of a difference, and by 3 % at least: less is not worth a process. The noise comes from the runs themselves: what
+is left of them when each layout's and each round's own mean is taken away. Of those that do not differ from the best,
+the one with the fewest processes is proposed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kproc.tools.tune.measure import PROCESS, Layout, Sample, bottleneck, middle
+
+WORTHWHILE: Final = 0.03
+NOISY: Final = 0.10
+ERRORS: Final = 2.0
+CANDIDATES_MAX: Final = 8
+
+
+class NothingMeasured(RuntimeError):
+    """Every run of every layout failed; the message holds the first reason."""
+
+
+def candidates(cpus: float) -> list[Layout]:
+    """Layouts worth a try on so many CPUs, few and in order: inline, a thread each, then processes."""
+    whole = max(1, int(cpus))
+    half, third = max(1, whole // 2), max(1, whole // 3)
+    rest = max(1, whole - third)
+    pairs = {(1, 1), (half, half), (third, rest), (rest, third)}
+    if whole <= 2:
+        pairs |= {(1, 2), (2, 1)}
+    if whole >= 8:
+        pairs.add((whole // 4, whole // 4))
+    if whole >= 4:
+        pairs.add((whole, whole))
+    layouts = sorted((Layout(*pair) for pair in pairs), key=lambda each: (each.processes, each))
+    return [Layout(1, 1, "inline"), Layout(1, 1, "thread"), *layouts][:CANDIDATES_MAX]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A layout's runs in short; `ratio` is to the best one's, and `is_as_good` says that noise could be all of it."""
+
+    layout: Layout
+    throughput: float
+    low: float
+    high: float
+    p50_us: float
+    p99_us: float
+    cpu_us_per_request: float
+    cores_used: float
+    generator_cores: float
+    bottleneck: str
+    ratio: float
+    is_as_good: bool
+    failed: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "layout": str(self.layout)}
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What to take, with the evidence. `margin` is the least share by which two layouts must differ to count."""
+
+    layout: Layout
+    margin: float
+    standings: tuple[Standing, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What belongs in the configuration file."""
+        counts = {
+            "num.network.threads": str(self.layout.processors),
+            "num.io.threads": str(self.layout.handlers),
+        }
+        return {"kproc.transport": self.layout.transport, **counts}
+
+
+def choose(samples: Sequence[Sample]) -> Proposal:
+    """The proposal that the samples support; NothingMeasured if none succeeded."""
+    good = [sample for sample in samples if sample.failed is None and sample.throughput > 0]
+    if not good:
+        reason = next((sample.failed for sample in samples if sample.failed), "there were no runs")
+        raise NothingMeasured(f"no layout could be measured: {reason}")
+    margin = _margin(good)
+    layouts = sorted({sample.layout for sample in good}, key=lambda each: (each.processes, each))
+    # Against its round's mean: a round in which the machine was slow, was slow for all.
+    moods = {
+        number: _mean(math.log(sample.throughput) for sample in good if sample.round == number)
+        for number in {sample.round for sample in good}
+    }
+    means = {
+        layout: _mean(math.log(s.throughput) - moods[s.round] for s in good if s.layout == layout)
+        for layout in layouts
+    }
+    best = max(means.values())
+    ratios = {layout: math.exp(mean - best) for layout, mean in means.items()}
+    equal = {layout for layout, ratio in ratios.items() if ratio >= 1 - margin}
+    processes = [layout for layout in layouts if layout.transport == PROCESS]
+    chosen = min(equal, key=lambda each: (each.transport != PROCESS, each.processes, each))
+    standings = [_standing(layout, good, ratios[layout], layout in equal) for layout in layouts]
+    standings += _failures(samples, layouts)
+    return Proposal(
+        chosen, margin, tuple(standings), tuple(_remarks(chosen, equal, processes, ratios, standings, margin))
+    )
+
+
+def _margin(good: Sequence[Sample]) -> float:
+    """Twice the standard error of a difference of two layouts, as a share; 3 % at least, 20 % without repeats."""
+    layouts, rounds = {s.layout for s in good}, {s.round for s in good}
+    if len(rounds) < 2:
+        return 0.20
+    values = {(s.layout, s.round): math.log(s.throughput) for s in good}
+    whole = sum(values.values()) / len(values)
+    by_layout = {each: _mean(v for (layout, _), v in values.items() if layout == each) for each in layouts}
+    by_round = {each: _mean(v for (_, number), v in values.items() if number == each) for each in rounds}
+    left = [v - by_layout[layout] - by_round[number] + whole for (layout, number), v in values.items()]
+    freedom = max(1, (len(layouts) - 1) * (len(rounds) - 1))
+    deviation = math.sqrt(sum(each**2 for each in left) / freedom)
+    return max(WORTHWHILE, ERRORS * deviation * math.sqrt(2 / len(rounds)))
+
+
+def _mean(values: Any) -> float:
+    kept = list(values)
+    return math.fsum(kept) / len(kept)
+
+
+def _standing(layout: Layout, good: Sequence[Sample], ratio: float, is_as_good: bool) -> Standing:
+    mine = [sample for sample in good if sample.layout == layout]
+    typical = sorted(mine, key=lambda each: each.throughput)[len(mine) // 2]
+    return Standing(
+        layout=layout,
+        throughput=middle(each.throughput for each in mine),
+        low=min(each.throughput for each in mine),
+        high=max(each.throughput for each in mine),
+        p50_us=middle(each.p50_us for each in mine),
+        p99_us=middle(each.p99_us for each in mine),
+        cpu_us_per_request=middle(1e6 * each.broker_cpu_s / max(1, each.requests) for each in mine),
+        cores_used=middle(each.broker_cpu_s / each.seconds for each in mine),
+        generator_cores=middle(each.generator_cpu_s / each.seconds for each in mine),
+        bottleneck=bottleneck(typical),
+        ratio=ratio,
+        is_as_good=is_as_good,
+    )
+
+
+def _failures(samples: Sequence[Sample], measured: Sequence[Layout]) -> list[Standing]:
+    rows = {}
+    for sample in samples:
+        if sample.failed is not None and sample.layout not in measured:
+            rows[sample.layout] = Standing(
+                sample.layout, 0, 0, 0, 0, 0, 0, 0, 0, "failed", 0, False, sample.failed
+            )
+    return list(rows.values())
+
+
+def _remarks(
+    chosen: Layout,
+    equal: set[Layout],
+    processes: Sequence[Layout],
+    ratios: dict[Layout, float],
+    standings: Sequence[Standing],
+    margin: float,
+) -> list[str]:
+    said = []
+    if margin > NOISY:
+        said.append(
+            f"layouts less than {100 * margin:.0f} % apart cannot be told from each other: a quieter machine, more"
+            " --rounds or longer --seconds would show more"
+        )
+    same = [layout for layout in processes if layout in equal and layout != chosen]
+    if chosen.transport != PROCESS:
+        nearest = max((ratios[layout] for layout in processes), default=0.0)
+        said.append(
+            f"{chosen} is better on this machine: the best layout with processes reaches {100 * nearest:.0f} % of it."
+            " With it a fault of one role ends the broker, and more CPUs will not help"
+        )
+    elif same:
+        names = ", ".join(str(layout) for layout in same)
+        said.append(
+            f"{names} differ from it by no more than noise: the one with the fewest processes is proposed"
+        )
+    others = [layout for layout in sorted(equal) if chosen.transport == PROCESS != layout.transport]
+    said += [
+        f"{layout}, one process, is as fast here: a saving of memory, if no role need survive another"
+        for layout in others
+    ]
+    mine = next(each for each in standings if each.layout == chosen)
+    if mine.bottleneck.startswith("generator"):
+        said.append("the load generator had no time left: the broker could do more than was asked of it")
+    if mine.generator_cores > 0.1:
+        said.append(
+            f"the generator took {mine.generator_cores:.2f} cores of the same machine; clients elsewhere leave them to"
+            " the broker"
+        )
+    return said

@@ -1,0 +1,461 @@
+"""Settings of the host that matter to a broker, each looked up and judged: `kproc tune list`.
+
+Nothing is changed here, nor needs root to be read. A file that this kernel or container does not show makes the
+answer "unknown", never "ok". What a value costs is said only where it was measured or is the kernel's own rule.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import platform
+import resource
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.broker.config.cpus import available_cpus
+
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+_MEMFD_PROBE_BYTES: Final = 4 * _MIB
+
+
+class Verdict(enum.StrEnum):
+    """What the value found means."""
+
+    OK = "ok"
+    CHANGE = "change"
+    UNKNOWN = "unknown"
+
+
+class Found(NamedTuple):
+    """A value as a person reads it, and what it means."""
+
+    value: str
+    verdict: Verdict
+
+
+class PythonBuild(NamedTuple):
+    """The interpreter, by what it knows of its own making."""
+
+    version: str
+    configured: str | None  # The options of its configure script.
+    prefix: str
+    is_debug: bool
+
+
+def _python_build() -> PythonBuild:
+    configured, is_debug = sysconfig.get_config_vars("CONFIG_ARGS", "Py_DEBUG")
+    return PythonBuild(platform.python_version(), configured, sys.base_prefix, bool(is_debug))
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where to look: the real host by default, a directory of made-up files in tests."""
+
+    root: Path = Path("/")
+    data: Path = field(default_factory=Path.cwd)
+    files_limit: tuple[int, int] = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE))
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
+    memfd: Callable[[], str | None] = lambda: _probe_memfd()
+    python: PythonBuild = field(default_factory=_python_build)
+
+    def text(self, path: str) -> str | None:
+        """A file's text below the root, or None where it cannot be read."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+    def number(self, path: str) -> int | None:
+        """A file's one number, or None."""
+        text = self.text(path)
+        try:
+            return int(text) if text is not None else None
+        except ValueError:
+            return None
+
+    def cgroup(self, controller: str, *names: str) -> list[str]:
+        """The texts of a controller's file from our group up to the root, in version 2 and in version 1."""
+        found = []
+        for line in (self.text("proc/self/cgroup") or "").splitlines():
+            hierarchy, _, rest = line.partition(":")
+            controllers, _, group = rest.partition(":")
+            if hierarchy == "0" and not controllers:
+                mount = Path("sys/fs/cgroup")
+            elif controller in controllers.split(","):
+                mount = Path("sys/fs/cgroup") / controller
+            else:
+                continue
+            parts = Path(group.lstrip("/")).parts
+            for depth in range(len(parts), -1, -1):
+                for name in names:
+                    text = self.text(str(mount.joinpath(*parts[:depth], name)))
+                    if text is not None:
+                        found.append(text)
+        return found
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: `look` finds and judges, the rest is what people are told."""
+
+    name: str
+    look: Callable[[Host], Found]
+    wanted: str
+    why: str
+    change: str
+
+
+class Row(NamedTuple):
+    """A check with its result."""
+
+    name: str
+    value: str
+    wanted: str
+    verdict: Verdict
+    why: str
+    change: str
+
+
+def check_host(host: Host | None = None) -> list[Row]:
+    """Every check on this host, in the order of the table."""
+    host = host or Host()
+    rows = []
+    for check in CHECKS:
+        value, verdict = check.look(host)
+        rows.append(Row(check.name, value, check.wanted, verdict, check.why, check.change))
+    return rows
+
+
+def _judge(value: str, is_wanted: bool) -> Found:
+    return Found(value, Verdict.OK if is_wanted else Verdict.CHANGE)
+
+
+_NOT_SHOWN: Final = Found("not shown here", Verdict.UNKNOWN)
+
+
+def _at_least(path: str, least: int) -> Callable[[Host], Found]:
+    def look(host: Host) -> Found:
+        value = host.number(path)
+        return _NOT_SHOWN if value is None else _judge(str(value), value >= least)
+
+    return look
+
+
+def _open_files(host: Host) -> Found:
+    soft, hard = host.files_limit
+    endless = resource.RLIM_INFINITY
+    shown = f"{soft}, hard {'unlimited' if hard == endless else hard}"
+    return _judge(shown, hard == endless or hard >= 65_536)
+
+
+def _local_ports(host: Host) -> Found:
+    words = (host.text("proc/sys/net/ipv4/ip_local_port_range") or "").split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        return _NOT_SHOWN
+    count = int(words[1]) - int(words[0]) + 1
+    return _judge(f"{words[0]}-{words[1]} ({count})", count >= 20_000)
+
+
+def _huge_pages(path: str) -> Callable[[Host], Found]:
+    def look(host: Host) -> Found:
+        text = host.text(path)
+        if text is None:
+            return Found("no such thing in this kernel", Verdict.OK)
+        chosen = text.partition("[")[2].partition("]")[0]
+        return _judge(chosen, chosen not in ("always", "force")) if chosen else _NOT_SHOWN
+
+    return look
+
+
+def _swappiness(host: Host) -> Found:
+    value = host.number("proc/sys/vm/swappiness")
+    if value is None:
+        return _NOT_SHOWN
+    swap = next(
+        (line for line in (host.text("proc/meminfo") or "").splitlines() if line.startswith("SwapTotal:")), ""
+    )
+    if swap.split()[1:2] == ["0"]:
+        return Found(f"{value}, no swap", Verdict.OK)
+    return _judge(str(value), value <= 10)
+
+
+def _dirty(kind: str, is_wanted: Callable[[int], bool]) -> Callable[[Host], Found]:
+    def look(host: Host) -> Found:
+        share = host.number(f"proc/sys/vm/{kind}_ratio")
+        count = host.number(f"proc/sys/vm/{kind}_bytes")
+        if count:
+            return Found(f"{count // _MIB} MiB by {kind}_bytes", Verdict.OK)
+        return _NOT_SHOWN if share is None else _judge(f"{share} %", is_wanted(share))
+
+    return look
+
+
+def _governor(host: Host) -> Found:
+    folder = host.root / "sys/devices/system/cpu"
+    kinds = {
+        text
+        for path in folder.glob("cpu[0-9]*/cpufreq/scaling_governor")
+        if (text := host.text(str(path.relative_to(host.root))))
+    }
+    if not kinds:
+        return Found("none: the host of the machine decides", Verdict.OK)
+    return _judge(", ".join(sorted(kinds)), kinds <= {"performance", "schedutil"})
+
+
+def _page_reporting(host: Host) -> Found:
+    order = host.number("sys/module/page_reporting/parameters/page_reporting_order")
+    if order is None:
+        return Found("no such thing in this kernel", Verdict.OK)
+    # Above the buddy allocator's greatest order (10) nothing is ever reported; without a balloon it says -1.
+    return _judge("off" if not 0 <= order <= 10 else f"on, from order {order}", not 0 <= order <= 10)
+
+
+def _clock(host: Host) -> Found:
+    name = host.text("sys/devices/system/clocksource/clocksource0/current_clocksource")
+    if name is None:
+        return _NOT_SHOWN
+    return _judge(name, name not in ("hpet", "acpi_pm", "jiffies", "pit", "xen", "refined-jiffies"))
+
+
+def _cpus(host: Host) -> Found:
+    cpus = available_cpus(proc=host.root / "proc", sysfs=host.root / "sys/fs/cgroup")
+    return _judge(f"{cpus:g}", cpus >= 2 and cpus == int(cpus))
+
+
+def _throttled(host: Host) -> Found:
+    texts = host.cgroup("cpu", "cpu.stat")
+    for text in texts:
+        fields = dict(line.split(None, 1) for line in text.splitlines() if " " in line)
+        periods, throttled = int(fields.get("nr_periods", 0)), int(fields.get("nr_throttled", 0))
+        if periods and throttled > periods / 100:
+            return Found(f"{100 * throttled / periods:.0f} % of {periods} periods", Verdict.CHANGE)
+    return Found("never, or no quota", Verdict.OK) if texts else _NOT_SHOWN
+
+
+def _limit(
+    controller: str, names: tuple[str, ...], least: int, unit: int, word: str
+) -> Callable[[Host], Found]:
+    def look(host: Host) -> Found:
+        limits = [int(text) for text in host.cgroup(controller, *names) if text.isdecimal()]
+        # Version 1 says "none" as a number next to 2**63.
+        real = [limit for limit in limits if limit < 1 << 62]
+        if not real:
+            return Found("no limit", Verdict.OK)
+        return _judge(f"{min(real) // unit} {word}".strip(), min(real) >= least)
+
+    return look
+
+
+def _python(host: Host) -> Found:
+    version, configured, prefix, is_debug = host.python
+    if is_debug:
+        return Found(f"{version}, a debug build", Verdict.CHANGE)
+    # Distributions run the profiles by recipes of their own: Debian's configure has not heard of them.
+    if prefix == "/usr":
+        return Found(f"{version}, of the distribution", Verdict.OK)
+    if configured is None:
+        return _NOT_SHOWN
+    has_profiles = "--enable-optimizations" in configured
+    return _judge(f"{version}, {'with' if has_profiles else 'without'} profiles", has_profiles)
+
+
+def _memfd(host: Host) -> Found:
+    problem = host.memfd()
+    if problem is not None:
+        return Found(problem, Verdict.CHANGE)
+    noexec = host.number("proc/sys/vm/memfd_noexec")
+    return _judge(
+        "works" if noexec is None else f"works, memfd_noexec {noexec}", noexec is None or noexec < 2
+    )
+
+
+def _probe_memfd() -> str | None:
+    """Make one as a ring's is made; why not, or None."""
+    try:
+        fd = os.memfd_create("kproc-tune", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        return f"refused: {error.strerror}"
+    try:
+        os.posix_fallocate(fd, 0, _MEMFD_PROBE_BYTES)
+    except OSError as error:
+        return f"no room: {error.strerror}"
+    finally:
+        os.close(fd)
+    return None
+
+
+class Mount(NamedTuple):
+    """What a directory lies on."""
+
+    point: str
+    kind: str
+    options: frozenset[str]
+
+
+def mount_of(host: Host, directory: Path) -> Mount | None:
+    """The last mounted of the mounts with the longest path above `directory`."""
+    found: Mount | None = None
+    for line in (host.text("proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kinds = left.split(), right.split()
+        if len(fields) < 6 or len(kinds) < 3:
+            continue
+        point = fields[4].encode().decode("unicode_escape")  # Blanks are written as \040.
+        if Path(point) == directory or Path(point) in directory.parents:
+            options = frozenset(fields[5].split(",")) | frozenset(kinds[2].split(","))
+            if found is None or len(point) >= len(found.point):
+                found = Mount(point, kinds[0], options)
+    return found
+
+
+_LOCAL: Final = ("ext4", "xfs", "btrfs", "zfs", "f2fs", "ext3", "ext2", "bcachefs")
+
+
+def _filesystem(host: Host) -> Found:
+    mount = mount_of(host, host.data.absolute())
+    return _NOT_SHOWN if mount is None else _judge(f"{mount.kind} at {mount.point}", mount.kind in _LOCAL)
+
+
+def _mount_options(host: Host) -> Found:
+    mount = mount_of(host, host.data.absolute())
+    if mount is None:
+        return _NOT_SHOWN
+    slow = mount.options & {"sync", "dirsync", "data=journal", "strictatime"}
+    unsafe = mount.options & {"nobarrier", "barrier=0"}
+    if slow or unsafe:
+        return Found(", ".join(sorted(slow | unsafe)), Verdict.CHANGE)
+    times = mount.options & {"noatime", "relatime"}
+    return _judge(", ".join(sorted(times)) or "every read is written down", bool(times))
+
+
+def _free_space(host: Host) -> Found:
+    directory = host.data.absolute()
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent  # It is made by the broker's first start.
+    try:
+        free = host.free_bytes(directory)
+    except OSError as error:
+        return Found(error.strerror or str(error), Verdict.UNKNOWN)
+    return _judge(f"{free / _GIB:.1f} GiB", free >= 2 * _GIB)
+
+
+def _sysctl(name: str, value: str) -> str:
+    return f"sysctl -w {name}={value}, and a line in /etc/sysctl.d/"
+
+
+CHECKS: Final = (
+    Check(
+        "files.open", _open_files, "hard limit >= 65536",
+        "a connection costs a descriptor, an open log three; kproc raises its own limit up to the hard one",
+        "LimitNOFILE= of the systemd unit, --ulimit nofile= of the container, or limits.conf",
+    ),
+    Check(
+        "net.core.somaxconn", _at_least("proc/sys/net/core/somaxconn", 1024), ">= 1024",
+        "it caps socket.listen.backlog.size: of many that connect at once the rest are dropped and retry in 1 s",
+        _sysctl("net.core.somaxconn", "4096"),
+    ),
+    Check(
+        "net.ipv4.tcp_max_syn_backlog", _at_least("proc/sys/net/ipv4/tcp_max_syn_backlog", 1024), ">= 1024",
+        "half-open connections beyond it are dropped or answered by SYN cookies, without their options",
+        _sysctl("net.ipv4.tcp_max_syn_backlog", "4096"),
+    ),
+    Check(
+        "net.ipv4.ip_local_port_range", _local_ports, ">= 20000 ports",
+        "clients on this host take one for each connection, and for a minute after it",
+        _sysctl("net.ipv4.ip_local_port_range", "'15000 60999'"),
+    ),
+    Check(
+        "thp.enabled", _huge_pages("sys/kernel/mm/transparent_hugepage/enabled"), "madvise or never",
+        "always makes forked roles copy 2 MB where they write a word, and compaction of memory stalls them",
+        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+    ),
+    Check(
+        "thp.shmem_enabled", _huge_pages("sys/kernel/mm/transparent_hugepage/shmem_enabled"), "not always",
+        "rings and arenas are shared memory: each would be rounded up to 2 MB",
+        "echo never > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    ),
+    Check(
+        "vm.swappiness", _swappiness, "<= 10, or no swap",
+        "a role's page that was swapped out stalls every client of that role while it is read back",
+        _sysctl("vm.swappiness", "1"),
+    ),
+    Check(
+        "vm.dirty_background_ratio", _dirty("dirty_background", lambda share: share <= 10), "<= 10 %",
+        "writing back begins there; late means in bursts, which acks=all waits behind",
+        _sysctl("vm.dirty_background_ratio", "5"),
+    ),
+    Check(
+        "vm.dirty_ratio", _dirty("dirty", lambda share: share >= 20), ">= 20 %",
+        "beyond it whoever writes waits for the disk, a Handler in the middle of an append as well",
+        _sysctl("vm.dirty_ratio", "60"),
+    ),
+    Check(
+        "python.build", _python, "of the distribution, or built with --enable-optimizations",
+        "without profiles, and as a shared library, twice the cycles were measured for the same Python code",
+        "apt's, a container's or uv's; PYTHON_CONFIGURE_OPTS='--enable-optimizations --with-lto' pyenv install",
+    ),
+    Check(
+        "cpu.governor", _governor, "performance or schedutil",
+        "others raise the clock late: roles sleep and wake thousands of times a second",
+        "cpupower frequency-set -g performance",
+    ),
+    Check(
+        "mm.page_reporting", _page_reporting, "off",
+        "the guest gives free pages back and pays for each again: 10 us for 4 KB of new page cache were measured",
+        "page_reporting.page_reporting_order=11 on the kernel's command line, or a balloon device that does not report",
+    ),
+    Check(
+        "clock.source", _clock, "tsc, kvm-clock or another that needs no system call",
+        "every duty cycle reads the clock several times: 40 ns, or 1 us and more through the kernel",
+        "clocksource=tsc on the kernel's command line",
+    ),
+    Check(
+        "cpu.available", _cpus, ">= 2 whole CPUs",
+        "a Processor and a Handler want one each; a fraction is taken by stopping all of them for a while",
+        "--cpus of the container, CPUQuota= of the unit; else kproc.transport=inline saves the handoff",
+    ),
+    Check(
+        "cgroup.cpu.throttled", _throttled, "<= 1 % of the periods",
+        "a group that has used up its quota stands still for the rest of the 100 ms: such is the p99",
+        "raise the quota, or take fewer processes: kproc tune",
+    ),
+    Check(
+        "cgroup.memory",
+        _limit("memory", ("memory.max", "memory.high", "memory.limit_in_bytes"), 512 * _MIB, _MIB, "MiB"),
+        ">= 512 MiB",
+        "the page cache of the logs counts, too: a small limit turns cached reads into disk reads",
+        "--memory of the container, MemoryMax= of the unit",
+    ),
+    Check(
+        "cgroup.pids", _limit("pids", ("pids.max",), 512, 1, ""), ">= 512",
+        "each role is a process, and a Handler has threads for its disk",
+        "--pids-limit of the container, TasksMax= of the unit",
+    ),
+    Check(
+        "memfd", _memfd, "can be made, memfd_noexec < 2",
+        "rings, arenas and tables are memfds; /dev/shm and its size are not used",
+        _sysctl("vm.memfd_noexec", "1"),
+    ),
+    Check(
+        "data.filesystem", _filesystem, "a local file system: " + ", ".join(_LOCAL[:4]),
+        "tmpfs forgets, overlay copies, and over a network fdatasync and rename promise less",
+        "put log.dirs on a volume of its own",
+    ),
+    Check(
+        "data.mount", _mount_options, "noatime or relatime; no sync, data=journal, nobarrier",
+        "sync makes each append wait, nobarrier makes acks=all a promise that a power failure breaks",
+        "the options in /etc/fstab, then mount -o remount",
+    ),
+    Check(
+        "data.free", _free_space, ">= 2 GiB",
+        "a full disk takes partitions offline for writing until there is room",
+        "retention.bytes, or a larger volume",
+    ),
+)  # fmt: skip

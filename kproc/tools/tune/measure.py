@@ -1,0 +1,352 @@
+"""One measurement: a temporary broker with given counts, a load from the C generator, and who used which CPU.
+
+    for each round:  for each layout, in an order shuffled anew:
+        fresh broker in a temporary directory -> warm-up -> load for some seconds -> gone
+
+Interleaved, so that a moody machine treats all alike; fresh, so that nobody inherits another's page cache or topics.
+The generator shares the CPUs with the broker, which is why its own use is a part of every sample.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import statistics
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from kproc.client import Client, ClientError
+from kproc.common.clock import SystemClock
+from kproc.embedded import Broker, BrokerFailed
+from kproc.tools.load.build import CompilerMissing, build
+from kproc.tools.load.run import LoadFailed, Result, run_load
+
+PROCESS: Final = "process"
+WARMUP_SECONDS: Final = 0.5
+OTHERS_MAX: Final = 0.3
+BULK_BATCH_BYTES: Final = 990_000
+# Bounded: a topic in the page cache, which a small box must hold beside the broker.
+FETCH_FILL_BYTES: Final = 128 << 20
+_TOPIC_CONFIG: Final = "file.delete.delay.ms=500"
+
+
+class CannotMeasure(RuntimeError):
+    """There is no generator or no broker to measure with; the message is a line."""
+
+
+@dataclass(frozen=True, order=True)
+class Layout:
+    """How a broker is divided. With `thread` and `inline` there is one process, whatever the counts."""
+
+    processors: int = 1
+    handlers: int = 1
+    transport: str = PROCESS
+
+    @property
+    def processes(self) -> int:
+        """Processes that work for clients."""
+        return self.processors + self.handlers if self.transport == PROCESS else 1
+
+    def __str__(self) -> str:
+        return f"{self.processors}x{self.handlers}" if self.transport == PROCESS else self.transport
+
+
+@dataclass(frozen=True)
+class Load:
+    """One run of the generator: its mode and options; `unit` says what is counted."""
+
+    mode: str
+    options: Mapping[str, Any]
+    unit: str = "requests/s"
+
+    def rate(self, result: Result) -> float:
+        """What this load is about."""
+        name = "megabytes_per_second" if self.unit == "MB/s" else "requests_per_second"
+        return float(result[name])
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Loads that run at the same time, with one unit; `about` is for people."""
+
+    name: str
+    about: str
+    loads: tuple[Load, ...]
+
+    @property
+    def unit(self) -> str:
+        """What its throughput counts."""
+        return self.loads[0].unit
+
+
+def _bulk(connections: int) -> Load:
+    return Load("produce", {"connections": connections, "batch_bytes": BULK_BATCH_BYTES}, "MB/s")
+
+
+def _reading(connections: int) -> Load:
+    return Load("fetch", {"connections": connections, "fetch_bytes": 1 << 20}, "MB/s")
+
+
+WORKLOADS: Final = {
+    each.name: each
+    for each in (
+        Workload(
+            "small",
+            "one record of 100 B a request, acks=1, 64 connections",
+            (Load("produce", {"connections": 64}),),
+        ),
+        Workload("produce", "batches of 0.99 MB, acks=1, 4 connections", (_bulk(4),)),
+        Workload("fetch", "1 MB answers from the page cache, 4 connections", (_reading(4),)),
+        Workload("mixed", "2 connections produce batches of 0.99 MB, 2 fetch", (_bulk(2), _reading(2))),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run. A failed one has a reason and no figures, and is shown, never dropped."""
+
+    layout: Layout
+    round: int
+    connections: int
+    cpus: int
+    throughput: float = 0.0
+    unit: str = ""
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    broker_cpu_s: float = 0.0
+    generator_cpu_s: float = 0.0
+    seconds: float = 0.0
+    requests: int = 0
+    machine_cores: float = 0.0  # used by everybody on this machine, others included
+    cpu_by_role: Mapping[str, float] = field(default_factory=dict)
+    failed: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Flat and plainly typed, as a table of JSON or Parquet wants it."""
+        flat = {name: value for name, value in asdict(self).items() if name not in ("layout", "cpu_by_role")}
+        flat |= asdict(self.layout) | {"cores_used_by_role": [
+            {"role": role, "cores": used / self.seconds if self.seconds else 0.0}
+            for role, used in sorted(self.cpu_by_role.items())
+        ]}  # fmt: skip
+        return flat
+
+
+def require_generator() -> None:
+    """Compile the load generator now, so that a machine without a compiler is told before anything runs."""
+    try:
+        build()
+    except (CompilerMissing, RuntimeError) as problem:
+        raise CannotMeasure(str(problem)) from None
+
+
+@contextlib.contextmanager
+def on_cpus(cpus: Iterable[int] | None) -> Iterator[int]:
+    """Confine this process and what it starts to some CPUs; gives their number. None leaves it as it is."""
+    before = os.sched_getaffinity(0)
+    if cpus is not None:
+        os.sched_setaffinity(0, set(cpus))
+    try:
+        yield len(os.sched_getaffinity(0))
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def running_roles(broker: Broker) -> dict[int, str]:
+    """Pid to role, now; one process with all roles is called so."""
+    names: dict[int, str] = {}
+    with Client.connect(broker.host, broker.port) as client:
+        rows = client.operate("status")["processes"]
+    for row in rows:
+        pid = int(row["pid"])
+        names[pid] = "all roles" if pid in names else f"{row['role']}-{row['index']}"
+    return names
+
+
+def run_once(
+    layout: Layout,
+    workload: Workload,
+    *,
+    settings: Mapping[str, object] | None = None,
+    cpus: Iterable[int] | None = None,
+    number: int = 1,
+    look: Callable[[Broker, Result], None] | None = None,
+    **options: Any,
+) -> Sample:
+    """One fresh broker under one workload. `look` sees it before it goes, with what the first load answered."""
+    with on_cpus(cpus) as cpu_count:
+        try:
+            with Broker(_settings(layout, settings)) as broker:
+                return load_running(broker, layout, workload, number=number, look=look, **options)
+        except BrokerFailed as problem:
+            return Sample(layout, number, 0, cpu_count, unit=workload.unit, failed=_one_line(problem))
+
+
+def load_running(
+    broker: Broker,
+    layout: Layout,
+    workload: Workload,
+    *,
+    number: int = 1,
+    seconds: float = 3.0,
+    connections: int | None = None,
+    partitions: int = 1,
+    look: Callable[[Broker, Result], None] | None = None,
+) -> Sample:
+    """One run on a broker that has this layout now; its topics go afterwards."""
+    loads = workload.loads
+    if connections is not None:
+        loads = tuple(
+            Load(each.mode, {**each.options, "connections": connections}, each.unit) for each in loads
+        )
+    shown = sum(int(each.options["connections"]) for each in loads)
+    empty = Sample(layout, number, shown, len(os.sched_getaffinity(0)), unit=workload.unit)
+    try:
+        roles = running_roles(broker)
+        _fill(broker.bootstrap, loads, partitions)
+        before = machine_cpu_seconds()
+        begun_ns = SystemClock.now_ns()
+        results = _run_loads(broker.bootstrap, loads, roles, seconds, partitions)
+        passed = (SystemClock.now_ns() - begun_ns) / 1e9
+        used = (machine_cpu_seconds() - before) / passed
+        if look is not None:
+            look(broker, results[0])
+        for index in range(len(loads)):
+            run_load("delete", broker.bootstrap, topic=f"tune-{index}")
+    except (LoadFailed, ClientError) as problem:
+        return replace(empty, failed=_one_line(problem))
+    return _sample(replace(empty, machine_cores=used), loads, results, roles)
+
+
+def _one_line(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:500]
+
+
+def _settings(layout: Layout, more: Mapping[str, object] | None) -> dict[str, object]:
+    own: dict[str, object] = {
+        "kproc.transport": layout.transport,
+        "num.network.threads": layout.processors,
+        "num.io.threads": layout.handlers,
+        "kproc.flush": "group",
+    }
+    return {**own, **(more or {})}
+
+
+def _fill(bootstrap: str, loads: Sequence[Load], partitions: int) -> None:
+    """What is to be fetched must be there."""
+    for index, load in enumerate(loads):
+        if load.mode == "fetch":
+            run_load(
+                "prepare", bootstrap, topic=f"tune-{index}", partitions=partitions,
+                batch_bytes=BULK_BATCH_BYTES, fill_bytes=FETCH_FILL_BYTES,
+            )  # fmt: skip
+
+
+def _run_loads(
+    bootstrap: str, loads: Sequence[Load], roles: Mapping[int, str], seconds: float, partitions: int
+) -> list[Result]:
+    """All loads at the same time; the first problem of any is raised once all have ended."""
+    results: list[Result | None] = [None] * len(loads)
+    problems: list[Exception] = []
+
+    def run(index: int, load: Load) -> None:
+        more: dict[str, Any] = {"topic_config": _TOPIC_CONFIG} if load.mode == "produce" else {}
+        try:
+            results[index] = run_load(
+                load.mode, bootstrap, pids=roles, topic=f"tune-{index}", partitions=partitions,
+                seconds=seconds, warmup=WARMUP_SECONDS, **more, **load.options,
+            )  # fmt: skip
+        except (LoadFailed, OSError) as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(loads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
+    return [result for result in results if result is not None]
+
+
+def _sample(
+    empty: Sample, loads: Sequence[Load], results: Sequence[Result], roles: Mapping[int, str]
+) -> Sample:
+    first = results[0]  # Loads that run together see the same broker: its CPU is read by the first.
+    by_role: dict[str, float] = {}
+    for pid, used in first["broker_cpu_by_pid"].items():
+        role = roles.get(int(pid), "other")
+        by_role[role] = by_role.get(role, 0.0) + used
+    return replace(
+        empty,
+        throughput=sum(load.rate(result) for load, result in zip(loads, results, strict=True)),
+        p50_us=max(result["latency_us"]["p50"] for result in results),
+        p99_us=max(result["latency_us"]["p99"] for result in results),
+        broker_cpu_s=first["broker_cpu_seconds"],
+        generator_cpu_s=sum(result["generator_cpu_seconds"] for result in results),
+        seconds=first["seconds"],
+        requests=sum(result["requests"] for result in results),
+        cpu_by_role=by_role,
+    )
+
+
+def run_rounds(
+    layouts: Sequence[Layout],
+    workload: Workload,
+    *,
+    rounds: int,
+    seed: int = 1,
+    on_sample: Callable[[Sample], object] | None = None,
+    connections: Sequence[int | None] = (None,),
+    **options: Any,
+) -> list[Sample]:
+    """Every layout at every number of connections, in every round once, in an order shuffled anew each time."""
+    draw = random.Random(seed)  # noqa: S311 - an order, no secret
+    cells = [(layout, count) for layout in layouts for count in connections]
+    samples = []
+    for number in range(1, rounds + 1):
+        for layout, count in draw.sample(cells, len(cells)):
+            sample = run_once(layout, workload, number=number, connections=count, **options)
+            samples.append(sample)
+            if on_sample is not None:
+                on_sample(sample)
+    return samples
+
+
+def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
+    """CPU time that everybody on this machine has used, stolen time included; 0 where it is not shown."""
+    try:
+        fields = stat.read_text(encoding="ascii").splitlines()[0].split()
+    except (OSError, IndexError):
+        return 0.0
+    # cpu user nice system idle iowait irq softirq steal; guest time is in user already.
+    ticks = [int(word) for word in fields[1:9]]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def bottleneck(sample: Sample) -> str:
+    """Who had no time left: all CPUs, the generator, or a role; "none" when everybody slept now and then."""
+    if sample.failed or not sample.seconds:
+        return "failed"
+    generator = sample.generator_cpu_s / sample.seconds
+    total = generator + sample.broker_cpu_s / sample.seconds
+    role, used = max(sample.cpu_by_role.items(), key=lambda each: each[1], default=("", 0.0))
+    share = used / sample.seconds
+    others = sample.machine_cores - total
+    if others >= OTHERS_MAX and total + others >= 0.85 * (os.cpu_count() or 1):
+        return f"other programs, which used {others:.1f} cores"
+    if total >= 0.9 * sample.cpus:
+        return f"CPUs (all {sample.cpus}), most by {role if share > generator else 'generator'}"
+    if max(share, generator) < 0.85:
+        return f"none; most by {role} {100 * share:.0f} %"
+    return f"{role} {100 * share:.0f} %" if share >= generator else f"generator {100 * generator:.0f} %"
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median; 0 of nothing."""
+    kept = list(values)
+    return statistics.median(kept) if kept else 0.0
