@@ -97,6 +97,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--volume-mb", type=int, default=32, help="what the test of compaction under load produces"
     )
+    group.addoption(
+        "--cpu-report", metavar="FILE", help="write the CPU and wall seconds of each test to FILE, as JSON"
+    )
     group.addoption("--seed", type=int, default=20_240, help="seed of the kills and of the malformed frames")
 
 
@@ -114,7 +117,7 @@ def pytest_configure(config: pytest.Config) -> None:
         hypothesis.settings.register_profile("few-examples", few)
         hypothesis.settings.load_profile("few-examples")
     _take_own_temporary_directory(config)
-    config.pluginmanager.register(Budget(config), "budget")
+    config.pluginmanager.register(Budget(config, config.getoption("cpu_report")), "budget")
     config.addinivalue_line("markers", "own_broker: starts brokers with settings; skipped with --bootstrap")
     config.addinivalue_line(
         "markers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.support.budget import (
     is_plain,
     leaves_out_all,
     told,
+    tree_cpu_seconds,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +103,30 @@ def test_cpu_of_processes_that_were_waited_for_counts():
     works = "import os\nwhile sum(os.times()[:2]) < 0.05: pass"
     subprocess.run([sys.executable, "-S", "-c", works], check=True)
     assert cpu_seconds() - alone > 0.03
+
+
+def test_cpu_of_descendants_that_still_run_counts():
+    works = "import os, sys\nwhile sum(os.times()[:2]) < 0.1: pass\nprint('done', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-S", "-c", works]
+    before = tree_cpu_seconds()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.read(4) == b"done"
+        assert tree_cpu_seconds() - before > 0.04
+        child.communicate()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_cpu_report_has_a_row_for_each_test(tmp_path: Path, workers: str) -> None:
+    path = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--cpu-report", str(path)]
+    command += ["tests/rig/test_wait.py"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    report = json.loads(path.read_text())
+    assert {row["test"].partition("::")[0] for row in report["tests"]} == {"tests/rig/test_wait.py"}
+    assert {row["worker"] for row in report["tests"]} <= {"main", "gw0", "gw1"}
+    assert set(report["cpu_of_workers"]) == ({"main"} if workers == "0" else {"main", "gw0", "gw1"})
+    assert all(row["cpu"] >= 0 and row["wall"] > 0 for row in report["tests"])
 
 
 class Report:

@@ -5,14 +5,19 @@ Only whole runs have a budget. None of them fails by the clock: that would tell 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from collections import defaultdict
 from collections.abc import Generator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.proc import child_pids
 
 PLAIN_SECONDS, ALL_SECONDS = 60, 10 * 60
 # CPU of one test in a plain run, with the processes that it waits for: what takes more is marked `long`.
@@ -58,6 +63,20 @@ def cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def tree_cpu_seconds() -> float:
+    """Return CPU seconds of this process and of all its descendants, those that still run included."""
+    total = 0
+    for pid in (os.getpid(), *child_pids(os.getpid())):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            # utime, stime, and those of the children that it has waited for.
+            total += sum(map(int, fields[11:15]))
+    return total / TICKS
+
+
 def budget_of(markers: str, *, is_whole: bool) -> int | None:
     """Seconds that a run of the tests with these markers may take; None for a run of some of them."""
     if not is_whole:
@@ -94,23 +113,35 @@ def _longest_first(seconds: Mapping[str, float]) -> list[str]:
 
 
 class Budget:
-    """A plugin of the run: measures it, and tells at its end."""
+    """A plugin of the run: measures its tests, and reports at its end what exceeded the budget.
 
-    def __init__(self, config: pytest.Config) -> None:
+    With `--cpu-report FILE` it also writes the CPU and wall time of each test to FILE. It then reads the CPU of all
+    descendants after each phase: a shared broker or JVM counts for the test that uses it, not when it is waited for.
+    """
+
+    def __init__(self, config: pytest.Config, report_path: str | None = None) -> None:
         is_whole = is_whole_run(config)
         self._budget = budget_of(config.getoption("markexpr"), is_whole=is_whole)
         self._begin = time.monotonic()
         self.by_test: dict[str, float] = defaultdict(float)
         self._shared = self.shared_of_all = 0.0
-        self._cpu_seconds = self._fixture_begin = cpu_seconds()
+        self._report_path = report_path
+        self.reported: dict[str, dict[str, Any]] = {}
+        self.worker_seconds: dict[str, float] = {}
+        self._cpu_seconds = self._fixture_begin = self._read_cpu()
+
+    def _read_cpu(self) -> float:
+        return cpu_seconds() if self._report_path is None else tree_cpu_seconds()
 
     def pytest_runtest_logstart(self) -> None:
         """What came before, such as the collection, is no test's."""
-        self._cpu_seconds = self._fixture_begin = cpu_seconds()
+        self._cpu_seconds = self._fixture_begin = self._read_cpu()
 
     def pytest_fixture_post_finalizer(self, fixturedef: pytest.FixtureDef[Any]) -> None:
         """The CPU of a broker counts when it is waited for: that of a shared one is not the last test's."""
-        now = cpu_seconds()
+        if self._report_path is not None:
+            return
+        now = self._read_cpu()
         if fixturedef.scope == "session":
             self._shared += now - self._fixture_begin
         self._fixture_begin = now
@@ -119,7 +150,7 @@ class Budget:
     def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
         """Where the test runs: the report carries the CPU time that has passed since the one before."""
         report = yield
-        before, self._cpu_seconds = self._cpu_seconds, cpu_seconds()
+        before, self._cpu_seconds = self._cpu_seconds, self._read_cpu()
         report.cpu_seconds = self._cpu_seconds - before - self._shared
         report.shared_cpu_seconds, self._shared = self._shared, 0.0
         self._fixture_begin = self._cpu_seconds
@@ -129,6 +160,40 @@ class Budget:
         """Setup, call and teardown of each test; with workers it is the main process that hears of all."""
         self.by_test[report.nodeid] += report.cpu_seconds
         self.shared_of_all += report.shared_cpu_seconds
+        if self._report_path is not None:
+            row = self.reported.setdefault(
+                report.nodeid,
+                {
+                    "test": report.nodeid,
+                    "worker": getattr(report, "worker_id", "main"),
+                    "start": round(report.start, 3),
+                    "cpu": 0.0,
+                    "wall": 0.0,
+                },
+            )
+            row["cpu"] = round(row["cpu"] + report.cpu_seconds, 3)
+            row["wall"] = round(row["wall"] + report.duration, 3)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker sends its whole CPU time to the main process, which writes the report."""
+        if self._report_path is None:
+            return
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["cpu_seconds"] = self._read_cpu()
+            return
+        self.worker_seconds["main"] = cpu_seconds()
+        figures = {
+            "wall": round(time.monotonic() - self._begin, 1),
+            "cpu_of_workers": self.worker_seconds,
+            "tests": list(self.reported.values()),
+        }
+        Path(self._report_path).write_text(json.dumps(figures, indent=0))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Keep the CPU time of a worker that has ended; one that died reports none."""
+        output = getattr(node, "workeroutput", {})
+        self.worker_seconds[node.gateway.id] = output.get("cpu_seconds", 0.0)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The last lines of the run."""
