@@ -6,7 +6,8 @@
     pytest -m '' --bootstrap HOST:PORT  client and api tests against a broker that runs already, Apache Kafka
                                         for instance: a test that fails there is wrong itself
     pytest --transports process,thread,inline
-                                        on all transports, as scripts/test and .ci/run do
+                                        on all transports what depends on them, as scripts/test and .ci/run do; with
+                                        -m '' everything
     pytest tests/api --transports connection-threads,asyncio
                                         those that are there to be compared with; else test_variants.py looks at them
 
@@ -20,11 +21,13 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +128,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "among them, it repeats what another test shows there: by hand",
     )
     config.addinivalue_line(
+        "markers",
+        "every_transport: the transport can change the result; a test without this marker or `transports` runs on the "
+        "first of the chosen transports, and on the others only by hand (`slow`)",
+    )
+    config.addinivalue_line(
         "markers", "no_leak_guard: the test itself checks what is left, or leaves it on purpose"
     )
 
@@ -157,7 +165,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = [name for name in (marker.args if marker else known) if name in chosen]
     if metafunc.config.getoption("bootstrap"):
         names = [EXTERNAL]
-    by_hand = marker.kwargs.get("slow", ()) if marker else ()
+    if marker:
+        by_hand = marker.kwargs.get("slow", ())
+    else:
+        # The roles run the same code on every transport: one of them is enough, unless the test is about messages,
+        # sleeping and waking.
+        by_hand = () if metafunc.definition.get_closest_marker("every_transport") else names[1:]
     variants = [pytest.param(name, marks=pytest.mark.slow) if name in by_hand else name for name in names]
     metafunc.parametrize("transport", variants, indirect=True, scope="session")
 
@@ -225,15 +238,25 @@ def _has_own_broker(item: pytest.Item) -> bool:
     return bool(item.get_closest_marker("own_broker")) or "start_broker" in getattr(item, "fixturenames", ())
 
 
-def _turn(item: pytest.Item) -> int:
+def _turn(item: pytest.Item) -> tuple[bool, int]:
     """Where the item's file comes: one that takes minutes must not be the last, with one worker at work."""
     directory = item.nodeid.split("/")[1]
-    return LONG_FIRST.index(directory) if directory in LONG_FIRST else len(LONG_FIRST)
+    rank = LONG_FIRST.index(directory) if directory in LONG_FIRST else len(LONG_FIRST)
+    return not uses_spark_session(item.nodeid.partition("::")[0]), rank
+
+
+_SPARK_ARGUMENT = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)
+
+
+@cache
+def uses_spark_session(file: str) -> bool:
+    """Return True if a test or fixture of this file asks for the shared session of Spark."""
+    return file.startswith("tests/spark/") and bool(_SPARK_ARGUMENT.search((ROOT / file).read_text()))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile` a file stays with a worker; here, all of tests/spark: its files share one session."""
+    """With `--dist loadfile` a file stays with a worker; here, all files that share the Spark session do."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -243,7 +266,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneSparkSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if nodeid.startswith("tests/spark/") else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            return "the Spark session" if uses_spark_session(file) else file
 
     return OneSparkSession(config, log)
 

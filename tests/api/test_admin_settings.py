@@ -43,6 +43,7 @@ def clients(several: BrokerUnderTest) -> Iterator[list[RawClient]]:
 
 
 @pytest.mark.long
+@pytest.mark.every_transport
 def test_every_owner_is_asked_and_answers_come_in_order(clients: list[RawClient]) -> None:
     name = fresh_name("owners")
     clients[0].create_topic(name, partitions=PARTITIONS)

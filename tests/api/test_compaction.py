@@ -58,6 +58,7 @@ def contents(client: RawClient, offset: int = 0, topic: str = "t") -> list[tuple
     return found
 
 
+@pytest.mark.every_transport
 def test_the_newest_records_stay_and_every_offset_can_be_read_from(start_broker: StartBroker) -> None:
     running = start_broker(settings=SETTINGS)
     with RawClient(running.bootstrap) as client:

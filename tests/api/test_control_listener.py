@@ -41,6 +41,7 @@ def connect(address: str) -> Client:
     return Client.connect(host, int(port))
 
 
+@pytest.mark.every_transport
 def test_topics_and_configs_are_changed_there_and_seen_by_clients(
     managed: BrokerUnderTest, control: str
 ) -> None:
@@ -101,6 +102,7 @@ def test_it_says_what_it_serves_and_closes_on_anything_else(control: str) -> Non
         assert admin.is_closed_by_broker()
 
 
+@pytest.mark.every_transport
 def test_a_request_that_goes_through_the_arena_is_served(control: str) -> None:
     names = [fresh_name("many") for _ in range(500)]
     with RawClient(control) as admin:
@@ -110,6 +112,7 @@ def test_a_request_that_goes_through_the_arena_is_served(control: str) -> None:
         assert [row["error_code"] for row in rows] == [0] * len(names)
 
 
+@pytest.mark.every_transport
 def test_requests_of_one_connection_are_answered_in_order_through_a_queue_of_twenty(control: str) -> None:
     with RawClient(control) as admin:
         sent = [admin.send(ApiKey.METADATA, 9, {"topics": []}) for _ in range(60)]

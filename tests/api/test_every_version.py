@@ -17,6 +17,8 @@ from tests.support.broker import BrokerUnderTest
 from tests.support.minimal import MINIMAL, REFUSED
 from tests.support.raw import RawClient
 
+pytestmark = pytest.mark.every_transport
+
 # What an absent topic or coordinator honestly answers.
 HONEST = {
     ErrorCode.NONE,

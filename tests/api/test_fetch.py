@@ -151,6 +151,7 @@ def test_several_topics_and_partitions_answer_in_one_go(client: RawClient) -> No
     }
 
 
+@pytest.mark.every_transport
 def test_empty_fetch_waits_max_wait(client: RawClient, log: Log) -> None:
     started = time.monotonic()
     row = client.fetch(log[0], 0, max_wait_ms=400)
@@ -179,6 +180,7 @@ def produce_later(bootstrap: str, topic: str, delays_and_sizes: list[tuple[float
     return thread
 
 
+@pytest.mark.every_transport
 def test_append_wakes_a_waiting_fetch(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
     sender = produce_later(broker.bootstrap, log[0], [(0.3, 10)])
     row = client.fetch(log[0], 0, max_wait_ms=LONG_WAIT_MS)
@@ -214,6 +216,7 @@ def test_append_to_any_partition_wakes_a_fetch_of_several(broker: BrokerUnderTes
         assert full == {index: [(0, b"%d" % index)]}
 
 
+@pytest.mark.every_transport
 def test_many_waiting_fetches_are_all_woken_by_one_append(
     broker: BrokerUnderTest, client: RawClient, log: Log
 ) -> None:
@@ -231,6 +234,7 @@ def test_many_waiting_fetches_are_all_woken_by_one_append(
             one.close()
 
 
+@pytest.mark.every_transport
 def test_client_that_leaves_during_its_long_poll_harms_nobody(
     broker: BrokerUnderTest, client: RawClient, log: Log
 ) -> None:
@@ -241,6 +245,7 @@ def test_client_that_leaves_during_its_long_poll_harms_nobody(
     assert values_of(client.fetch(log[0], 0)["records"]) == [(0, b"x")]
 
 
+@pytest.mark.every_transport
 def test_long_log_is_read_in_steps_to_the_end(client: RawClient, log: Log) -> None:
     name, _ = log
     for number in range(50):

@@ -63,6 +63,7 @@ def test_full_fetch_names_every_partition_and_opens_a_session(session: Session) 
     assert rows(session.start([(0, 0), (1, 0), (2, 0)])) == {0: [], 1: [b"one"], 2: []}
 
 
+@pytest.mark.every_transport
 def test_incremental_fetch_names_only_what_changed(session: Session) -> None:
     session.start([(0, 0), (1, 0), (2, 0)])
     assert rows(session.ask([], session=(session.id, 1))) == {}

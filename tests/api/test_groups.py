@@ -74,6 +74,7 @@ def test_clients_may_not_produce_to_the_offsets_topic(client: RawClient, group: 
     assert row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+@pytest.mark.every_transport
 def test_one_member_joins_syncs_commits_and_leaves(
     client: RawClient, group: str, member: NewMember, log: tuple[str, bytes]
 ) -> None:
@@ -102,6 +103,7 @@ def test_members_of_one_group_share_a_generation(member: NewMember) -> None:
     assert [each.heartbeat() for each in members] == [0, 0, 0]
 
 
+@pytest.mark.every_transport
 def test_a_joining_member_makes_the_others_join_again(member: NewMember) -> None:
     one, two = member(), member()
     settle([one])
@@ -294,6 +296,7 @@ def test_a_group_is_deleted_when_it_is_empty(
     assert delete_groups(client, group) == {group: ErrorCode.GROUP_ID_NOT_FOUND}
 
 
+@pytest.mark.every_transport
 def test_a_client_that_leaves_while_its_join_waits_holds_nobody_up(member: NewMember) -> None:
     one, gone = member(), member()
     settle([one])

@@ -100,6 +100,7 @@ def test_answers_about_many_groups_come_from_all_owners_in_order(
     assert not set(groups) & set(list_groups(clients[2]))
 
 
+@pytest.mark.every_transport
 def test_members_of_one_group_come_by_any_connection(several: BrokerUnderTest, topic: str) -> None:
     members = [Member(several.bootstrap, fresh_name("one"), topics=[topic]) for _ in range(6)]
     for member in members:
@@ -114,6 +115,7 @@ def test_members_of_one_group_come_by_any_connection(several: BrokerUnderTest, t
             member.client.close()
 
 
+@pytest.mark.every_transport
 def test_many_groups_at_once(several: BrokerUnderTest, topic: str) -> None:
     def live(number: int) -> dict[int, int]:
         with Member(several.bootstrap, fresh_name(f"busy{number}"), topics=[topic]) as member:

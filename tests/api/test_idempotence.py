@@ -120,6 +120,7 @@ def test_producers_and_partitions_count_apart(client: RawClient) -> None:
     assert second.send(1) == (ErrorCode.NONE, 2)
 
 
+@pytest.mark.every_transport
 def test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets(producer: Producer) -> None:
     for _ in range(2):
         for number in range(5):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kproc.wire.header import ApiKey
 from tests.support.broker import BrokerUnderTest
 from tests.support.raw import RawClient, batch
 from tests.support.topics import TopicFactory
+
+pytestmark = pytest.mark.every_transport
 
 ROWS = 5_000
 

@@ -160,6 +160,7 @@ def test_fetch_that_waits_shows_its_wait_as_remote_time(measured: BrokerUnderTes
     assert api(measured, "Fetch")["times"]["RemoteTimeMs"]["max"] >= 290
 
 
+@pytest.mark.every_transport
 def test_a_prometheus_parser_reads_it_and_it_agrees_with_status(measured: BrokerUnderTest) -> None:
     name = fresh_name("scraped")
     with RawClient(measured.bootstrap) as client:

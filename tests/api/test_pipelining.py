@@ -19,6 +19,8 @@ from tests.support.raw import (
 )
 from tests.support.topics import fresh_name
 
+pytestmark = pytest.mark.every_transport
+
 
 def test_answers_come_in_request_order_over_all_apis_and_partitions(client: RawClient) -> None:
     name = fresh_name()

@@ -48,6 +48,7 @@ def test_advertised_but_removed_versions_close_the_connection(
     assert client.is_closed_by_broker()
 
 
+@pytest.mark.every_transport
 def test_acks_0_is_appended_without_an_answer(client: RawClient, log: Log) -> None:
     name, _ = log
     for number in range(5):
@@ -62,6 +63,7 @@ def test_acks_0_is_appended_without_an_answer(client: RawClient, log: Log) -> No
     ]
 
 
+@pytest.mark.every_transport
 def test_acks_0_with_an_error_closes_the_connection(client: RawClient) -> None:
     # The client waits for no answer: closing is the only way to tell it.
     client.send(ApiKey.PRODUCE, 9, produce_fields([(fresh_name("absent"), b"", [(0, batch(b"x"))])], acks=0))
@@ -252,6 +254,7 @@ def test_the_batch_s_shape_and_codec_are_looked_at_before_acks(client: RawClient
     assert code(zstd, 7) == code(corrupt_last_byte(batch(b"x"))) == ErrorCode.INVALID_REQUIRED_ACKS
 
 
+@pytest.mark.every_transport
 def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:
     name = fresh_name()
     client.create_topic(name, configs={"max.message.bytes": "20000000"})
@@ -260,6 +263,7 @@ def test_batch_of_10_mb_takes_the_large_way_through(client: RawClient) -> None:
     assert [value for _, value in values_of(client.fetch(name, 0)["records"])] == values
 
 
+@pytest.mark.every_transport
 def test_client_gone_after_acks_0_loses_nothing(broker: BrokerUnderTest, client: RawClient, log: Log) -> None:
     with RawClient(broker.bootstrap) as other:
         for number in range(10):
@@ -272,6 +276,7 @@ def test_client_gone_after_acks_0_loses_nothing(broker: BrokerUnderTest, client:
     ]
 
 
+@pytest.mark.every_transport
 def test_refused_connection_does_not_disturb_another(
     broker: BrokerUnderTest, client: RawClient, log: Log
 ) -> None:
@@ -282,6 +287,7 @@ def test_refused_connection_does_not_disturb_another(
     assert client.produce(log[0], batch(b"x"))["error_code"] == ErrorCode.NONE
 
 
+@pytest.mark.every_transport
 def test_a_repeated_frame_finds_its_topic_gone_and_its_successor(client: RawClient, log: Log) -> None:
     # The fast path skips decoding and lookup: what it leads to must end with the topic.
     for offset in range(3):

@@ -23,7 +23,7 @@ from tests.support.raw import (
 )
 from tests.support.topics import fresh_name
 
-pytestmark = pytest.mark.own_broker
+pytestmark = [pytest.mark.own_broker, pytest.mark.every_transport]
 
 HANDLERS, PROCESSORS, PARTITIONS = 3, 2, 12
 SETTINGS = {

@@ -32,6 +32,7 @@ def produces(found: list[Line]) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.every_transport
 def test_switched_on_while_the_broker_runs_it_tells_what_was_done(start_broker: Start) -> None:
     broker = start_broker(SETTINGS)
     with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as reader:

@@ -145,6 +145,7 @@ def test_deleting_what_is_unknown_is_told(client: RawClient) -> None:
     assert row["error_code"] == ErrorCode.UNKNOWN_TOPIC_ID
 
 
+@pytest.mark.every_transport
 def test_recreated_topic_is_empty_and_has_another_id(client: RawClient) -> None:
     name = fresh_name()
     old = client.create_topic(name)

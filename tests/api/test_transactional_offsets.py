@@ -110,6 +110,7 @@ def transactions(request: pytest.FixtureRequest, client: RawClient, log: tuple[s
     return Transactions(client, log[0], is_new=request.param)
 
 
+@pytest.mark.every_transport
 def test_offsets_count_with_their_transactions(transactions: Transactions) -> None:
     for offset, is_commit in ((5, True), (6, False), (7, True)):
         before = transactions.stable_offset()

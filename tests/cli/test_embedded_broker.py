@@ -59,6 +59,7 @@ def test_it_makes_and_deletes_topics_and_says_why_it_does_not():
             broker.delete_topic("made")
 
 
+@pytest.mark.every_transport
 def test_it_serves_at_once_and_leaves_nothing(transport):
     with Broker({"num.io.threads": 2}, transport=transport) as broker:
         assert topic_names(broker) == []

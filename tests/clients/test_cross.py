@@ -23,21 +23,16 @@ CLIENTS: dict[str, ClientAdapter] = {
 }
 
 
-@pytest.mark.parametrize("compression", confluent.compressions)
 @pytest.mark.parametrize("writer_name", CLIENTS)
 def test_what_one_client_writes_every_client_reads(
-    broker: BrokerUnderTest, topic: TopicFactory, writer_name: str, compression: str
+    broker: BrokerUnderTest, topic: TopicFactory, writer_name: str
 ) -> None:
-    writer = CLIENTS[writer_name]
-    if compression not in writer.compressions:
-        pytest.skip(f"{writer_name} lacks the library for {compression} here")
     name = topic(partitions=3)
     records = samples(SMALL_SIZES * 2, partitions=3, seed=21)
-    writer.produce(broker.bootstrap, name, records, compression=compression)
+    CLIENTS[writer_name].produce(broker.bootstrap, name, records, compression="none")
     counts = {partition: len(rows) for partition, rows in by_partition(records).items()}
     for reader in CLIENTS.values():
-        if compression in reader.compressions:
-            assert_same(records, reader.consume(broker.bootstrap, name, counts))
+        assert_same(records, reader.consume(broker.bootstrap, name, counts))
 
 
 def test_writers_of_all_clients_and_codecs_share_one_partition(
@@ -48,7 +43,7 @@ def test_writers_of_all_clients_and_codecs_share_one_partition(
     for seed, (writer, compression) in enumerate(
         (each, codec) for each in CLIENTS.values() for codec in each.compressions
     ):
-        records = samples((1, 500, 5_000), partitions=1, seed=100 + seed)
+        records = samples((1, 500, 100_000), partitions=1, seed=100 + seed)
         writer.produce(broker.bootstrap, name, records, compression=compression)
         sent += records
     for reader in CLIENTS.values():

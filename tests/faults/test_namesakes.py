@@ -62,8 +62,7 @@ def wait_checkpoint(data: Path) -> None:
     wait_until(lambda: path.stat().st_ino != before, what="the checkpoints are written")
 
 
-@pytest.mark.parametrize("ends", ["handler", "broker", "stop"])
-@pytest.mark.parametrize("crashes", [1, 2])
+@pytest.mark.parametrize(("ends", "crashes"), [("handler", 1), ("broker", 2), ("stop", 1)])
 def test_new_topic_keeps_its_records_after_an_idle_start(
     tmp_path: Path, transport: str, ends: str, crashes: int
 ) -> None:

@@ -1,0 +1,42 @@
+"""Tests that run on several transports, and files that must share a worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import uses_spark_session
+from tests.support.broker import ROOT
+
+MARKED = "test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets"
+
+
+def collected(transports: str, *options: str) -> set[str]:
+    """Return the names of the tests of a file that has a test marked `every_transport` and others without."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--transports", transports, *options]
+    done = subprocess.run(
+        [*command, "tests/api/test_idempotence.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return {line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line}
+
+
+@pytest.mark.long
+def test_only_marked_tests_run_on_every_transport() -> None:
+    names = collected("process,thread,inline", "-m", "not slow")
+    assert {f"{MARKED}[{transport}]" for transport in ("process", "thread", "inline")} < names
+    assert {name for name in names if "[process" not in name} == {f"{MARKED}[thread]", f"{MARKED}[inline]"}
+
+
+@pytest.mark.long
+def test_one_chosen_transport_runs_all_tests() -> None:
+    processes, threads = (collected(transport, "-m", "not slow") for transport in ("process", "thread"))
+    assert threads == {name.replace("[process", "[thread") for name in processes}
+
+
+def test_files_that_use_spark_session_are_recognised() -> None:
+    assert uses_spark_session("tests/spark/test_sink.py")
+    assert uses_spark_session("tests/spark/test_source_batch.py")
+    assert not uses_spark_session("tests/spark/test_readme.py")
+    assert not uses_spark_session("tests/unit/test_config.py")
