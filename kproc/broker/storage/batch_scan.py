@@ -141,7 +141,7 @@ def _check_shape(position: int, header: Header, total: int, end: int) -> None:
 
 
 def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | None:
-    """The format, 0 or 1, of the whole message from before Kafka 0.11 at a position; None if there is none."""
+    """Return the format, 0 or 1, of the whole message from before Kafka 0.11 at a position; None if there is none."""
     total = old_message_bytes(fs.read(descriptor, OLD_HEAD.size, position=position))
     if total is None or total > end - position:
         return None
@@ -150,9 +150,9 @@ def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | N
 
 
 def describe_old_format(path: Path, magic: int) -> str:
-    """Words for a segment that kproc does not read, and what to do about it."""
+    """Return the error message for a segment with old messages, which kproc cannot read."""
     return (
-        f"{path} has messages of format {magic}, which Kafka wrote before 0.11; stop the broker and convert them: "
+        f"{path} has messages of format {magic}, from before Kafka 0.11; stop the broker and convert them: "
         f"kproc convert-log {path.parent}"
     )
 

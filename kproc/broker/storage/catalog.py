@@ -1,4 +1,4 @@
-"""The partitions in a data directory, as directory names, partition.metadata and segment files say."""
+"""Lists the partitions in a data directory by directory names, partition.metadata and segment files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kproc.common.errors import Corrupt
 
 
 class PartitionDirectory(NamedTuple):
-    """One partition's directory. The inode number tells it from another directory of its name."""
+    """One partition's directory. The inode number tells it from a later directory of the same name."""
 
     path: Path
     topic: str
@@ -30,10 +30,10 @@ class PartitionDirectory(NamedTuple):
 def list_partitions(
     fs: Fs, data_directory: Path, *, skip: Callable[[str, int], bool] = lambda _topic, _index: False
 ) -> list[PartitionDirectory]:
-    """All partition directories, sorted by name, except those for which `skip` is true. Raises StorageFailure.
+    """Return all partition directories, sorted by name, except those for which `skip` is true.
 
-    A directory counts as a partition's if it has a partition's name and holds a segment or partition.metadata. One
-    that cannot be read is listed with its problem, so that it hides no other.
+    A directory counts as a partition's if it has a partition's name and holds a segment or partition.metadata. An
+    unreadable directory is listed with its problem, so that it does not hide the others. Raises StorageFailure.
     """
     found = []
     for name in sorted(fs.list_directory(data_directory)):
@@ -54,14 +54,15 @@ def list_partitions(
 
 
 def describe_topic_id(topic_id: bytes | None) -> str:
-    """Words for the topic id of a directory, or for its absence."""
+    """Format a directory's topic id for a message, or say that there is none."""
     return "no readable partition.metadata" if topic_id is None else f"topic id {uuid_text(topic_id)}"
 
 
 def read_topic_id(fs: Fs, directory: Path) -> bytes | None:
-    """The topic id in a directory's partition.metadata, or None if the file is missing or damaged.
+    """Return the topic id in a directory's partition.metadata, or None if the file is missing or damaged.
 
-    Raises StorageFailure."""
+    Raises StorageFailure.
+    """
     try:
         return read_partition_metadata(fs, directory)
     except Corrupt:

@@ -6,7 +6,7 @@ In the data directory (each has ONE writer, as everything has; see kproc/ARCHITE
     recovery-point-offset-checkpoint  per partition: everything before this offset is known to be on the disk
     log-start-offset-checkpoint       per partition: the first offset, where it lies inside a segment
     cleaner-offset-checkpoint         per partition: everything before this offset was compacted
-                                      These three name partitions by topic: see offset_checkpoints.py.
+                                      These three identify partitions by topic name: see offset_checkpoints.py.
     .kafka_cleanshutdown              the logs were closed: no scan is needed. Removed as soon as it was read.
 
 In a partition's directory:
@@ -95,7 +95,7 @@ def write_offsets(fs: Fs, path: Path, offsets: Mapping[TopicPartition, int]) -> 
 
 
 def read_offsets(fs: Fs, path: Path) -> dict[TopicPartition, int]:
-    """Return the entries of one of Kafka's three checkpoint files. Kafka itself leaves an empty file for a minute."""
+    """Return the entries of one of Kafka's three checkpoint files; none if it is empty, as Kafka creates it."""
     content = fs.read_file(path)
     if not content:
         return {}
@@ -143,7 +143,7 @@ def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
 
 
 def rewrite_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
-    """Write the file that is there once more, and sync it."""
+    """Rewrite an existing partition.metadata and sync it."""
     replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id))
 
 

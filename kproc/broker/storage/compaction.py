@@ -58,19 +58,19 @@ from kproc.wire.batch_header import (
 from kproc.wire.record_batch import CONTROL, HAS_DELETE_HORIZON, LOG_OVERHEAD_BYTES, MAGIC
 
 _CHUNK_BYTES_MIN: Final = 64 << 10
-# A step ends after so much work, which takes 2 to 4 ms. A record counts as so many bytes.
+# A step ends after this much work, which takes 2 to 4 ms. A record counts as _RECORD_COST_BYTES.
 _STEP_COST_BYTES: Final = 512 << 10
 _RECORD_COST_BYTES: Final = 128
 _unpack_header = HEADER.unpack_from
 
 
 _Filter = Generator[int, None, bytes | None]
-"""Yields how many bytes were read; returns a batch, or None."""
+"""Yields how many bytes were read; returns the remaining batch, or None if no record remains."""
 _T = TypeVar("_T")
 
 
 def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int, None, _T]:
-    """Run steps over a batch; yield the bytes that were read for the first step, then 0 for each."""
+    """Run the steps of one batch. Yield the bytes that were read at the first step, and 0 at each later one."""
     while True:
         try:
             next(steps)
@@ -214,7 +214,7 @@ class CompactionPass:
             self._out = None
 
     def _is_step_over(self, header: Header, read_bytes: int) -> bool:
-        """Add up what was read of a batch; return True when the cleaner should do its other work first."""
+        """Count the bytes and records of a step. Return True if the cleaner should do its other work now."""
         self._spent += read_bytes + _RECORD_COST_BYTES * min(header[RECORD_COUNT], RECORDS_PER_STEP)
         if self._spent < _STEP_COST_BYTES:
             return False
@@ -222,7 +222,7 @@ class CompactionPass:
         return True
 
     def _copy(self, chunk: bytes, at: int, header: Header, is_end: bool) -> Iterator[int]:
-        """Add what stays of one batch to the new segment, in steps. Yields how many bytes were read for each."""
+        """Copy the remaining records of one batch to the new segment, in steps. Yields the bytes read by each."""
         out, count = self._out, header[RECORD_COUNT]
         assert out is not None
         is_control = header[ATTRIBUTES] & CONTROL
@@ -241,7 +241,7 @@ class CompactionPass:
             self._is_changed = True
 
     def _filter(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """Return what stays of a data batch: _WHOLE, another batch, or None."""
+        """Filter a data batch. Return _WHOLE, a batch with the remaining records, or None."""
         survivors = self._survivors
         assert survivors is not None
         if self._transactions.on_batch(header) or not header[RECORD_COUNT]:
@@ -263,7 +263,7 @@ class CompactionPass:
         return (yield from _charged(rebuilding, end - position))
 
     def _filter_marker(self, chunk: bytes, at: int, header: Header) -> _Filter:
-        """Return what stays of a control batch. A marker that is not needed any more first gets its delete horizon."""
+        """Filter a control batch; return as `_filter`. A marker that is not needed first gets its delete horizon."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
             return _WHOLE  # An unknown control batch that ends no transaction: keep it.

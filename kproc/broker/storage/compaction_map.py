@@ -2,8 +2,8 @@
 
 Kafka's map has 24 bytes for each key (an MD5 and the offset) and is an array. A Python dict of exact keys takes
 120 to 155 bytes for each (a million keys of 8 to 100 bytes), but needs no probing by Python code; what a run
-cannot hold is left to the next pass. Beside the keys there are pages with one byte for each offset, so that the second
-reading of a batch (what of it survives?) is mostly one count over bytes instead of a walk over its records.
+cannot hold is left to the next pass. Pages beside the keys hold one byte for each offset. The second reading then
+mostly counts bytes to find out which records of a batch survive, and does not walk the records.
 """
 
 from __future__ import annotations

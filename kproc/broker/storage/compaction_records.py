@@ -4,8 +4,8 @@ The two loops run once for every record that is compacted, so they are written o
 inline, and no objects are made but the key. Timestamps and headers are skipped by the record's length. Produce may have
 stored the batch unchecked, so a length may be anything here: a batch whose records do not end where it ends is Corrupt.
 
-Everything that runs once a record is a generator that yields after RECORDS_PER_STEP records, because a batch of some kB
-may become 128 MiB: the cleaner does its other work in between.
+Every loop over records is a generator that yields after RECORDS_PER_STEP records, because a batch of a few kB can
+decompress to 128 MiB. The cleaner does its other work in between.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _DIGEST_BYTES: Final = 32
 # The zig-zag coded length from which on a key is digested; below 128, so that it is one byte.
 _LONG_KEY: Final = 2 * EXACT_KEY_MAX + 1
 
-# About 2 ms. The cleaner's slices take 5 ms.
+# Takes about 2 ms. The cleaner's slices take 5 ms.
 RECORDS_PER_STEP: Final = 4096
-# More in one batch are not compacted. A batch of 1 MiB holds 150,000 records at most unless it is compressed, and what
-# compaction stores of each record takes 150 bytes.
+# A batch with more records is not compacted. An uncompressed batch of 1 MiB holds at most 150,000 records, and
+# compaction stores about 150 bytes for each record.
 RECORDS_MAX: Final = 500_000
-# The zig-zag coded timestamp delta of a record takes up to 10 bytes, behind one byte of attributes.
+# A record's timestamp delta, zig-zag coded, takes up to 10 bytes. One byte of attributes precedes it.
 _VARLONG_BYTES_MAX: Final = 10
 
 _CRC: Final = Struct(">I")
@@ -79,12 +79,13 @@ Span = tuple[int, int]
 def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
     """Return (bytes, position, end) of the records of the batch at `at`, decompressed if need be.
 
-    Corrupt: the CRC does not match, the records cannot be decompressed, or the batch claims more than RECORDS_MAX.
+    Raises Corrupt if the CRC does not match, the records cannot be decompressed, or the batch claims more than
+    RECORDS_MAX records.
     """
     if header[RECORD_COUNT] > RECORDS_MAX:
         raise Corrupt(
             f"the batch at offset {header[BASE_OFFSET]} claims {header[RECORD_COUNT]} records; compaction reads at "
-            f"most {RECORDS_MAX} in a batch"
+            f"most {RECORDS_MAX} records of a batch"
         )
     end = at + header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
     if crc32c(memoryview(chunk)[at + CRC_FROM : end]) != header[CRC]:
@@ -139,7 +140,7 @@ def note_newest(newest: Newest, header: Header, raw: bytes, position: int, end: 
 
 
 def steps_of(count: int) -> Iterator[Iterator[None]]:
-    """Divide `count` turns of a loop into steps."""
+    """Divide a loop over `count` records into steps of at most RECORDS_PER_STEP."""
     while count > 0:
         yield repeat(None, min(count, RECORDS_PER_STEP))
         count -= RECORDS_PER_STEP
@@ -159,15 +160,15 @@ def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
 
 
 class OffsetFlags:
-    """Says of each offset of a section whether its record is the newest of its key: 1, or 2 for a tombstone, else 0.
+    """A flag for each offset of a section: 1 if its record is the newest of its key, 2 if that is a tombstone, else 0.
 
-    Stored in pages, so that memory goes by the number of keys. Batch headers can claim billions of offsets without
-    records, and compaction leaves large gaps.
+    Flags are stored in pages, so that memory grows with the number of keys and not with the offsets. Batch headers can
+    claim billions of offsets without records, and compaction leaves large gaps.
     """
 
     PAGE_OFFSETS: Final = 512
     PAGE_BYTES: Final = PAGE_OFFSETS + 160  # With the objects of the page and of its number.
-    # A batch that claims more offsets than these pages have is read: counting would take longer.
+    # If a batch claims more offsets than these pages hold, reading its records is faster than counting.
     _PAGES_COUNTED_MAX: Final = 2048
 
     __slots__ = ("_pages",)
@@ -176,14 +177,14 @@ class OffsetFlags:
         self._pages: dict[int, bytearray] = {}
 
     def set(self, number: int, flag: int) -> None:
-        """Set the flag of the offset with this number in the section."""
+        """Set the flag of an offset. `number` is the offset's distance from the section's first offset."""
         page = self._pages.get(number // self.PAGE_OFFSETS)
         if page is None:
             page = self._pages[number // self.PAGE_OFFSETS] = bytearray(self.PAGE_OFFSETS)
         page[number % self.PAGE_OFFSETS] = flag
 
     def count(self, first: int, last: int) -> tuple[int, int] | None:
-        """Return how many offsets of a range have the flag 1, and how many 2; None if the range is too long."""
+        """Return how many offsets of a range have the flag 1 and how many 2, or None if the range is too long."""
         size = self.PAGE_OFFSETS
         if (last - first) // size > self._PAGES_COUNTED_MAX:
             return None
@@ -213,10 +214,7 @@ class Survivors:
         self.flags = flags
 
     def of_batch(self, header: Header) -> int | None:
-        """Return how many records of a batch stay, all of them with values, if the flags alone tell that.
-
-        None: the records must be read.
-        """
+        """Return how many records of a batch stay, all of them with values; None if the records must be read."""
         first = header[BASE_OFFSET] - self.first_dirty
         if first < 0:
             return None
@@ -235,7 +233,7 @@ class Survivors:
     def walk(
         self, header: Header, raw: bytes, position: int, end: int, *, keep_tombstones: bool
     ) -> Generator[None, None, tuple[list[Span], bool]]:
-        """Read a batch in steps; return (the records that stay, whether one of them is a tombstone)."""
+        """Read a batch in steps. Return (spans of the records that stay, whether one of them is a tombstone)."""
         base, newest = header[BASE_OFFSET], self.newest
         first_dirty, latest = self.first_dirty, self.latest
         spans: list[Span] = []

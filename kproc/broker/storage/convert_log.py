@@ -1,10 +1,10 @@
 """Converts a partition's segments from message formats 0 and 1 to batches of format 2, while no broker uses them.
 
-Offsets, keys, values, timestamps and codecs stay. A record of format 0 has no timestamp, and has none afterwards. A
-timestamp that a broker gave (LogAppendTime) stays, and counts as the producer's from then on.
+The conversion keeps offsets, keys, values, timestamps and codecs. A record of format 0 has no timestamp before and
+after. A timestamp of type LogAppendTime keeps its value and becomes a CreateTime.
 
-Each segment is replaced by one rename, after the new file was synced. A crash at any step leaves a log that is part
-old, part new; a second run converts the rest.
+One rename replaces each segment, after the new file was synced. After a crash at any step some segments are old and
+some are new, and a second run converts the rest.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-# Uncompressed messages are put together into batches of about this size. A batch of its own for each would double the
-# size of small ones.
+# Uncompressed messages are combined into batches of about this size. One batch for each would double the size of small
+# messages.
 _BATCH_BYTES: Final = 64 << 10
-_RECORD_BYTES: Final = 16  # About what a record takes beside its key and value.
+_RECORD_BYTES: Final = 16  # Approximate overhead of a record.
 
 
 class Converted(NamedTuple):
@@ -46,13 +46,13 @@ class Converted(NamedTuple):
 
 
 def convert_partition(fs: Fs, directory: Path) -> Converted:
-    """Convert a partition's directory. Raises Corrupt for damage, which stays as it is, and StorageFailure."""
+    """Convert a partition's directory. Raises StorageFailure, and Corrupt for damage; a damaged segment stays as it is."""
     segments = records = 0
     bases = segment_bases(fs, directory)
     for base in bases:
         try:
             count = _convert_segment(fs, directory, base, is_last=base == bases[-1])
-        except ValueError as error:  # Offsets that do not grow.
+        except ValueError as error:  # Offsets do not increase.
             raise Corrupt(f"{directory / segment_file_name(base, LOG_SUFFIX)}: {error}") from error
         if count:
             segments += 1
@@ -81,7 +81,7 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> in
         fs.close(target)
     finally:
         fs.close(source)
-    # Positions in the file change. A log without these two is indexed anew when it is opened.
+    # Positions in the file change. The next opening of the log rebuilds the two indexes.
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         fs.unlink(directory / segment_file_name(base, suffix))
     sync_directory(fs, directory)
@@ -136,9 +136,10 @@ def _decode(content: bytes, path: Path) -> tuple[OldMessage, list[Record]]:
 
 
 def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> Iterator[tuple[int, bytes]]:
-    """(magic, bytes) of each message or batch in a segment.
+    """Yield (magic, bytes) of each message or batch in a segment.
 
-    What a crash has left at the end of the last segment comes as one entry of format 2, for the log's opening to judge.
+    A torn tail of the last segment is yielded as one entry of format 2 and so copied unchanged. Recovery decides about
+    it when the log is opened.
     """
     position = 0
     chunk, chunk_at = b"", 0
@@ -146,12 +147,9 @@ def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> It
         inside = position - chunk_at
         total = _total(chunk, inside)
         if total is None or inside + total > len(chunk):
-            wanted = max(SCAN_CHUNK_BYTES, total or 0)
-            chunk, chunk_at, inside = (
-                fs.read(source, min(wanted, size - position), position=position),
-                position,
-                0,
-            )
+            count = min(max(SCAN_CHUNK_BYTES, total or 0), size - position)
+            chunk = fs.read(source, count, position=position)
+            chunk_at, inside = position, 0
             total = _total(chunk, 0)
         if total is None or total > len(chunk):
             if not is_last:
@@ -163,7 +161,7 @@ def _entries(fs: Fs, source: int, size: int, path: Path, *, is_last: bool) -> It
 
 
 def _total(chunk: bytes, inside: int) -> int | None:
-    """The bytes of the message or batch that begins there; None if too few of them are in the chunk to tell."""
+    """Return the size of the message or batch that begins there; None if its length is not in the chunk or invalid."""
     if inside + MAGIC_AT >= len(chunk):
         return None
     total = int.from_bytes(chunk[inside + 8 : inside + 12], "big") + LOG_OVERHEAD_BYTES

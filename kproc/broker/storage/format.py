@@ -37,7 +37,7 @@ SWAP_SUFFIX: Final = ".swap"
 # in between leaves a segment with a missing index, which is rebuilt, and never an index without its data.
 SEGMENT_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX)
 
-# Topic, partition, 32 digits that make the name unique, kind.
+# Topic, partition, 32 random hexadecimal digits, kind.
 _SET_ASIDE: Final = re.compile(r"(.+)-([0-9]+)\.[0-9a-f]{32}(-delete|-stray|-future)", re.DOTALL)
 
 OFFSET_DIGITS: Final = 20  # The decimal digits of 2**63 - 1, and one more: what Kafka pads to.
@@ -121,13 +121,13 @@ def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
 
 
 def parse_set_aside_directory_name(name: str, kind: str) -> tuple[str, int] | None:
-    """The topic, which may be cut short, and the partition in a name that set_aside_directory_name() gave, or None."""
+    """Return (topic, partition) of a name from set_aside_directory_name(), or None. A long topic name is truncated."""
     parsed = _SET_ASIDE.fullmatch(name)
     return (parsed[1], int(parsed[2])) if parsed is not None and parsed[3] == kind else None
 
 
 def set_aside_directory_name(topic: str, partition: int, unique_hex: str, kind: str) -> str:
-    """The name of a directory that is no partition's any more.
+    """Return the name of a partition's directory after it was deleted or set aside.
 
     Kafka cuts the topic so that the name stays within 255 bytes, the limit of common file systems.
     """

@@ -3,8 +3,8 @@
 The only file of storage/ that sees OSError. It becomes one of these:
 
 - `Shortage`: the host has no free descriptor or memory (EMFILE, ENFILE, ENOMEM). The operation fails, its caller undoes
-  it, and a later one may succeed.
-- `DiskFull`, a kind of Shortage: no room (ENOSPC, EDQUOT, EFBIG). The caller cuts off what was written and goes on.
+  it, and a later operation may succeed.
+- `DiskFull`, a kind of Shortage: no space (ENOSPC, EDQUOT, EFBIG). The caller truncates the partial write and goes on.
 - `DiskFailed`: anything else. After a failed write or sync the disk's content is unknown: the kernel drops the dirty
   pages and reports the error once, so a second fsync that succeeds proves nothing. The log goes offline, and the call
   is never retried. This holds for every error of a sync of a log, whatever its number.
@@ -50,11 +50,11 @@ class StorageFailure(OSError):
 
 
 class Shortage(StorageFailure):
-    """The host is short of a resource, which passes: the caller undoes the operation and may try again later."""
+    """The host is temporarily short of a resource: the caller undoes the operation and may try again later."""
 
 
 class DiskFull(Shortage):
-    """There is no room: the caller undoes the write and may try again later."""
+    """The disk or quota has no space: the caller undoes the write and may try again later."""
 
 
 class DiskFailed(StorageFailure):
@@ -306,7 +306,7 @@ class OsFs:
         return True
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with everything in it; one that is gone already is fine. Of a link only the link goes."""
+        """Remove a directory with everything in it, or a symbolic link without its target. A missing path is fine."""
         try:
             if path.is_symlink():
                 path.unlink()

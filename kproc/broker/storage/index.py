@@ -91,7 +91,7 @@ class _SortedFile:
         return low - 1
 
     def _append(self, content: bytes) -> bool:
-        """Add entries at the end. False without room or a descriptor: a sparse index may miss an entry."""
+        """Add entries at the end. Return False after a Shortage: a sparse index may miss an entry."""
         size = self.ENTRY.size
         try:
             if self._is_torn:
@@ -99,14 +99,15 @@ class _SortedFile:
             self._fs.write(self.descriptor(), [content], position=self.count * size)
         except Shortage:
             self._is_torn = True
-            with suppress(Shortage):  # Then the next append does it, or its entries would stand before these.
+            # If this fails, too, the next append does it first: its entries must not stand behind a torn one.
+            with suppress(Shortage):
                 self._cut_back()
             return False
         self.count += len(content) // size
         return True
 
     def _cut_back(self) -> None:
-        """Cut off what a failed write left."""
+        """Truncate the bytes of a failed write."""
         self._fs.truncate(self.descriptor(), self.count * self.ENTRY.size)
         self._is_torn = False
 
@@ -234,7 +235,7 @@ class TimeIndex(_SortedFile):
     def append(self, pairs: list[tuple[int, int]]) -> bool:
         """Add those (timestamp, offset) pairs whose timestamp is larger than every one before.
 
-        False without room or a descriptor: the index now misses some.
+        Return False after a Shortage: the index then lacks some pairs.
         """
         content = b""
         largest = self.last_timestamp

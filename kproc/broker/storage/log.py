@@ -3,13 +3,14 @@
 An append checks each batch, writes its offset into it in place, writes all batches with one system call, and only then
 changes what readers and indexes see. A write that fails leaves no trace: the file is cut back to its former size.
 
-- No room, descriptor or memory (fs.Shortage): those batches get KAFKA_STORAGE_ERROR, the log stays open, the next
-  append tries again.
+- No disk space, descriptor or memory (fs.Shortage): those batches get KAFKA_STORAGE_ERROR, the log stays open, and the
+  next append tries again.
 - Any other error of a write or a sync: the log goes offline. Reads go on; appends are refused until it is opened anew.
 
 Everything below `recovery_point` is known to be on the disk; a sync thread moves it (sync_point, fdatasync of the
-descriptors, mark_synced). Clients read records below the high watermark. It stands at the first record that was
-appended as hidden and that no sync has confirmed, or at the log's end: visible records are always a prefix of the log.
+descriptors, mark_synced). Clients read records below the high watermark. Records of acks=all are hidden until a sync
+confirms them. The high watermark is the first hidden record, or the log's end if no record is hidden, so visible
+records are always a prefix of the log.
 
 A Log is made of parts, each with its own fields, which share one LogState (log_state.py: files, ends, producers):
 LogAppender (log_append.py, the hot path), LogReader (log_read.py) and LogDurability (log_durability.py) for as long as
@@ -127,11 +128,11 @@ class Log:
         start_offset: int = 0,
         clean: bool = False,
     ) -> Log:
-        """Open a partition's directory, made with Kafka's files when it is not there.
+        """Open a partition's directory, or create it with Kafka's files if it does not exist.
 
-        The log's leader epoch is higher than the one given if its records have a higher one.
+        If the log's records have a higher leader epoch than the given one, the log gets an epoch above theirs.
         Raises Corrupt for damage and for records that are missing, OtherTopic for another topic's files,
-        EndsBelowStart for a log that must be set aside, StorageFailure when the disk refuses.
+        EndsBelowStart for a log that must be set aside, StorageFailure for a failed system call.
         """
         if trusted is not None:
             start_offset = max(start_offset, trusted.start_offset)
@@ -155,7 +156,7 @@ class Log:
         start_offset = max(start_offset, loaded.segments[0].base_offset)
         loaded.epochs.truncate_to(start_offset)
         if loaded.epochs.latest > leader_epoch:
-            # Another broker's files, or metadata from an older copy: an epoch never goes down.
+            # The files come from another broker, or the metadata from an older copy. A leader epoch never decreases.
             leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
         state = LogState(
             directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
@@ -235,7 +236,7 @@ class Log:
         state.offline_reason = "the partition is deleted"
         state.segments.close()
         if _is_of_another_topic(state.fs, state.directory, state.topic_id):
-            logger.error("%s is left alone: it is another topic's", state.directory)
+            logger.error("not deleting %s: it belongs to another topic", state.directory)
             return None
         target = rename_for_deletion(state.fs, state.directory)
         if target is not None:
@@ -274,7 +275,7 @@ class Log:
         )
 
     def hide_from(self, offset: int) -> None:
-        """Hide the records from an offset on until a sync has confirmed them: after an opening, nobody has read yet."""
+        """Hide the records from an offset on until a sync has confirmed them. Called before anybody reads the log."""
         self.state.hide(offset, self.state.end_offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
@@ -435,9 +436,8 @@ class Log:
             end_offset=end_offset, start_offset=exported["start_offset"],
         )  # fmt: skip
         state.snapshots = ProducerSnapshots(exported["snapshots"], exported["bytes_since_snapshot"])
-        if (
-            exported["high_watermark"] < end_offset
-        ):  # Only of a log that is offline: no sync will confirm the rest.
+        # Only a log that is offline is transferred with hidden records, because no sync will confirm them.
+        if exported["high_watermark"] < end_offset:
             state.hide(exported["high_watermark"], end_offset)
         state.undecided.extend((end, stable) for end, stable in exported["undecided"])
         state.offline_reason = exported["offline"]

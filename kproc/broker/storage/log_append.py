@@ -37,7 +37,7 @@ from kproc.wire.records import RECORD_BYTES_MIN
 # (a header scan of one-record batches takes 2.9 s/GiB).
 SNAPSHOT_BYTES: Final = 64 << 20
 # And after this many batches of idempotent producers: a successor reads each of them, some 5 us, before it serves the
-# log. With more producers than this, after as many batches as there are producers: a snapshot costs 3 us for each.
+# log. With more producers than this, after as many batches as there are producers: a snapshot costs 3 us a producer.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
 # No record has a smaller timestamp, so this roll time means: roll before the next batch.
@@ -45,16 +45,16 @@ _ROLL_NOW: Final = -INT64_MAX - 2
 
 # Placeholder for a header that was not read; its length matches no batch.
 _NOT_PLAIN: Final = (0, -1, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0)
-# A header and the first two bytes of the records, where the first record's length is.
+# A header and the first two bytes of the records: the first record's length begins there.
 _START: Final = Struct(HEADER.format + "H")
 _START_BYTES: Final = _START.size
 
 
 def _leads() -> array[int]:
-    """Return the first two bytes of the records of a batch with one record, by the batch's size.
+    """Return the first two bytes behind the header of a valid one-record batch, for each size of a batch.
 
-    They are the record's length and its unused attributes, or a length of two bytes. Compared with them, the check of a
-    record's length costs 50 ns. Longer batches take the general check.
+    The two bytes are a length of one byte and the unused attributes, or a length of two bytes. Comparing them checks
+    the record's length in 50 ns. Longer batches take the general check.
     """
     leads = array("H", bytes(2 * (_START_BYTES + (1 << 13))))
     for total in range(HEADER_BYTES + RECORD_BYTES_MIN, len(leads)):
@@ -96,7 +96,7 @@ class _Undo:
 
     def __init__(self) -> None:
         self.producers: list[tuple[int, ProducerEntry | None]] = []  # As they were.
-        self.verifications: list[tuple[int, Verification]] = []  # That markers of the run have ended.
+        self.verifications: list[tuple[int, Verification]] = []  # Those that markers of the run have ended.
         self.aborted: list[AbortedTransaction] = []  # Rows for the transaction index.
 
 
@@ -117,7 +117,7 @@ class LogAppender:
 
         The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
         compressed again is replaced in the list. A batch that is refused does not hold back the others.
-        Batch number `hidden_from` and all behind it stay invisible until a sync has confirmed them.
+        The batch with the number `hidden_from` and all later ones stay invisible until a sync has confirmed them.
         """
         if hidden_from is not None:
             return self._append_hidden(batches, origin, hidden_from)
@@ -144,7 +144,7 @@ class LogAppender:
         return results + [refusal] * (len(batches) - len(results))
 
     def _append_hidden(self, batches: list[memoryview], origin: str, hidden_from: int) -> list[AppendResult]:
-        """Append; then show what lies before the first of the hidden batches that was stored."""
+        """Append, then move the high watermark to the first hidden batch that was stored."""
         state = self._state
         state.hide(state.end_offset, INT64_MAX)
         results = self.append(batches, origin)
@@ -166,10 +166,10 @@ class LogAppender:
         transaction_version: int,
         is_hidden: bool = False,
     ) -> AppendResult:
-        """End a producer's transaction in this partition, as its coordinator has decided.
+        """Append the marker that ends a producer's transaction in this partition.
 
-        A hidden marker, and the transaction's records for readers of what is committed, become visible when a sync
-        has confirmed the marker.
+        A hidden marker becomes visible when a sync has confirmed it. Only then do readers of committed records see the
+        transaction's records.
         """
         try:
             self._producers.check_epoch(
@@ -227,7 +227,7 @@ class LogAppender:
                     and end <= segment_bytes and last <= offset_max
                     and (pid < 0 or sequence >= 0) and crc32c(view[_CHECKED]) == crc
                     and (
-                        # The batch is one record, whose length leads to the batch's end.
+                        # The batch is one record, which ends where the batch ends.
                         (count == 1 and not attributes and not delta and total < _LEADS_END
                             and lead == leads[total])
                         # Any other batch: check_small raises KafkaError if it is malformed.
@@ -454,9 +454,8 @@ class LogAppender:
         if state.offline_reason is None:
             # The next write may be shorter, and a piece of this one would stand behind it.
             state.is_torn, state.limits = True, None
-            with suppress(
-                StorageFailure
-            ):  # After a shortage the next append does it, otherwise the log is offline.
+            # If a shortage prevents this, the next append does it first. After any other failure the log is offline.
+            with suppress(StorageFailure):
                 self._cut_back(state.active)
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
         # Duplicates are refused, too, since the original may be in this very run; clients retry them.
@@ -473,7 +472,7 @@ class LogAppender:
         state.unsynced.note_directory(state.directory)
 
     def _cut_back(self, segment: LogSegment) -> None:
-        """Cut off what a failed write left behind. After a failure other than a shortage the log goes offline."""
+        """Truncate the bytes of a failed write. Raises StorageFailure; the log goes offline unless it is a Shortage."""
         state = self._state
         try:
             segment.truncate(segment.size)

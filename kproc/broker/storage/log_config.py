@@ -103,7 +103,7 @@ class LogConfig:
     takes_transactions: bool = True
     # Whether a transaction begins here only as its coordinator knows (KIP-890).
     verifies_transactions: bool = False
-    # How deep the records of produced batches are checked: `lengths` or `full`.
+    # Depth of the check of produced records: `lengths` or `full` (kproc.validate.records).
     validate_records: str = "lengths"
     # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
     # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which

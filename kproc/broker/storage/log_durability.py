@@ -17,8 +17,8 @@ from kproc.broker.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
-# Sealed segments that one point covers. Each costs three descriptors until the point is given back; producers can roll
-# thousands of segments before a sync ends.
+# Limit of sealed segments in one sync point. Each holds three descriptors until the sync has ended, and producers can
+# roll thousands of segments in that time.
 SEALED_TOGETHER_MAX: Final = 32
 
 
@@ -38,14 +38,14 @@ class LogDurability:
         self._state.unsynced.note_sealed(self._state.segments.all(), offset)
 
     def sync_point(self, *, closes: bool = False) -> SyncPoint:
-        """What must be synced for everything appended so far; no descriptors when nothing is new.
+        """Return the descriptors to sync for everything appended so far; none if nothing is new.
 
         If more than SEALED_TOGETHER_MAX sealed segments wait, the point covers the first of them and ends there:
         another point must follow.
 
-        New files need their directory synced as well, or a power loss takes the file's name away. Sealed
-        segments are synced with their indexes: below the recovery point those are believed. So is, by who
-        `closes` the log, the active one. Give the point back with mark_synced() or sync_failed(), always.
+        New files need a sync of their directory, too, or a power loss removes their names. Sealed segments are synced
+        with their indexes, because recovery believes indexes below the recovery point. With `closes` the active
+        segment's indexes are synced as well. The caller must pass the point to mark_synced() or sync_failed().
         """
         state = self._state
         segments: list[LogSegment] = []
@@ -131,7 +131,7 @@ class LogDurability:
         self.sync_now(self.sync_point())
 
     def sync_most(self) -> None:
-        """Sync until one more point covers everything, blocking; raises as `sync`."""
+        """Sync, blocking, until one more sync point covers the rest. Raises as `sync` does."""
         while len(self._state.unsynced.segments) > SEALED_TOGETHER_MAX:
             self.sync_now(self.sync_point())
 

@@ -17,7 +17,7 @@ from kproc.common.errors import Corrupt
 
 
 class OtherTopic(Corrupt):
-    """The directory holds records that are not known to be the topic's: they have another topic id, or none."""
+    """The directory holds records of another topic id, or records without one."""
 
     def __init__(self, message: str, topic_id: bytes | None) -> None:
         super().__init__(message)
@@ -27,45 +27,45 @@ class OtherTopic(Corrupt):
 def check_topic(
     fs: Fs, directory: Path, found: bytes | None, topic_id: bytes, *, is_trusted: bool, recovery_point: int
 ) -> None:
-    """Raise OtherTopic for files that are not known to be of this topic, by the topic id that was found.
+    """Raise OtherTopic unless the directory's topic id, `found`, shows that its files are this topic's.
 
-    A power loss takes partition.metadata only if no sync of the records has ever succeeded. Raise Corrupt if one has:
-    then the file was damaged or removed, and the records are the topic's.
+    A power loss removes partition.metadata only if no sync of the records has ever succeeded. If one has, the file was
+    damaged or removed, and the records are the topic's: raise Corrupt.
     """
     if found == topic_id or (found is None and (is_trusted or not holds_records(fs, directory))):
         return
     if found is None and (recovery_point or holds_synced_records(fs, directory)):
         raise Corrupt(
-            f"{directory / checkpoints.PARTITION_METADATA_FILE} is missing or damaged, though records beside it were "
-            f"synced; restore it (topic_id: {checkpoints.uuid_text(topic_id)}) and restart the broker"
+            f"{directory / checkpoints.PARTITION_METADATA_FILE} is missing or damaged beside synced records; restore "
+            f"it (topic_id: {checkpoints.uuid_text(topic_id)}) and restart the broker"
         )
     raise OtherTopic(
-        f"it has {describe_topic_id(found)}, and the topic of its name has {describe_topic_id(topic_id)}",
+        f"it has {describe_topic_id(found)}, but the topic of its name has {describe_topic_id(topic_id)}",
         found,
     )
 
 
 class EndsBelowStart(Corrupt):
-    """The log ends below its start: a power loss took records that a DeleteRecords had deleted already."""
+    """The log ends below its start: a power loss removed records that a DeleteRecords had deleted already."""
 
 
 def confirmed_end(recovery_point: int, trusted: TrustedEnd | None) -> int:
-    """Return the offset that the log reached for certain: synced, or published by an owner that died."""
+    """Return the offset that the log certainly reached: a sync confirmed it, or an owner published it and died."""
     return recovery_point if trusted is None else max(recovery_point, trusted.end_offset)
 
 
 def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, start_offset: int) -> None:
-    """Raise Corrupt if the log ends below what is confirmed: files were removed, or cut, outside the broker.
+    """Raise Corrupt if the log ends below `confirmed`: files were removed or truncated outside the broker.
 
-    `end_offset` is None if the directory or its segments are missing. Below the log's start nothing is missed: a
+    `end_offset` is None if the directory or its segments are missing. An end below the log's start is no loss: the
     deletion of all segments can reach the disk before the new segment's name does.
     """
     if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
     raise Corrupt(
-        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or cut; restore "
-        "them and restart the broker, or delete the topic"
+        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or truncated; "
+        "restore them and restart the broker, or delete the topic"
     )
 
 
@@ -80,7 +80,10 @@ def load_from(
     clean: bool,
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
-    """Load what the directory holds; None if it holds no segment. Raises EndsBelowStart, Corrupt, StorageFailure."""
+    """Load the directory's segments, or return None if there are none.
+
+    Raises EndsBelowStart, Corrupt and StorageFailure.
+    """
     loaded = load(
         fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
     )

@@ -40,10 +40,10 @@ class LogReader:
     def read(
         self, offset: int, max_bytes: int, *, minimum_one: bool = True, committed: bool = False
     ) -> ReadResult:
-        """Up to `max_bytes` from an offset on, as file ranges; OFFSET_OUT_OF_RANGE outside the log.
+        """Return up to `max_bytes` from an offset on, as file ranges. Raise OFFSET_OUT_OF_RANGE outside the log.
 
-        The ranges end at the high watermark, with `committed` at the last stable offset. `minimum_one` gives the
-        first batch whole even if it is larger.
+        The ranges end at the high watermark, or with `committed` at the last stable offset. With `minimum_one` the
+        first batch is whole even if it is larger than `max_bytes`.
         """
         state = self._state
         stable, high_watermark = state.last_stable_offset, state.high_watermark
@@ -70,7 +70,7 @@ class LogReader:
     def _read_ranges(
         self, offset: int, max_bytes: int, minimum_one: bool, bound: int
     ) -> tuple[list[FileRange], int]:
-        """(ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
+        """Return (ranges, bytes) from an offset on, up to the batch that holds the offset `bound`."""
         state = self._state
         if not state.start_offset <= offset <= state.end_offset:
             raise KafkaError(
@@ -143,9 +143,9 @@ class LogReader:
         return None
 
     def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
-        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without records.
+        """Return the first record with the largest timestamp (ListOffsets -3, KIP-734); None if there is no record.
 
-        If no record has a timestamp this is the first record, as in Kafka.
+        If no record has a timestamp, this is the first record, as in Kafka.
 
         `search` as for offset_for_timestamp.
         """

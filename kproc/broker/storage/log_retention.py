@@ -34,10 +34,10 @@ class LogRetention:
         return self.delete_segments_before(doomed[-1].next_offset, reason) if doomed else 0
 
     def delete_segments_before(self, offset: int, reason: str) -> int:
-        """Delete the segments that end at or before an offset, and the high watermark; returns how many.
+        """Delete the segments that end at or before both `offset` and the high watermark. Return how many.
 
-        The files are renamed to .deleted now and unlinked by unlink_due() after file.delete.delay.ms, so
-        that whoever sends from them can finish.
+        The files are renamed to .deleted now. unlink_due() unlinks them after file.delete.delay.ms, so that a
+        Processor that sends from them can finish.
         """
         state = self._state
         now_ms = state.clock.wall_ms()

@@ -75,9 +75,9 @@ class LogState:
         self.leader_epoch = leader_epoch
         self.start_offset = start_offset
         self.end_offset = end_offset
-        # Clients read records below it: up to the first one of `unconfirmed`, or to the log's end.
+        # Clients read records below it. It is the first offset of `unconfirmed`, or the log's end if that is empty.
         self.high_watermark = end_offset
-        # (first, end) of records that wait for a sync, oldest first, one for each append that had such records.
+        # (first, end) of the hidden records of each append, oldest first. A sync confirms them.
         self.unconfirmed: deque[tuple[int, int]] = deque()
         # (end of a marker that waits for a sync, last stable offset before it), oldest first.
         self.undecided: deque[tuple[int, int]] = deque()
@@ -95,9 +95,10 @@ class LogState:
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
         self.offline_reason: str | None = None  # If set, appends are refused until the log is opened anew.
-        # It is offline only because a shortage interrupted a change of its files: opening it anew completes that.
+        # The log is offline because a shortage interrupted a change of its files. Opening it again completes the
+        # change.
         self.can_reopen = False
-        # A failed write may have left bytes behind the end: they must be cut off before the next write.
+        # A failed write may have left bytes behind the log's end. They must be truncated before the next write.
         self.is_torn = False
 
     # -- facts ---------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the oldest transaction without a visible marker, or the high watermark."""
+        """The first offset of the oldest transaction without a visible marker, at most the high watermark."""
         first_open, stable = self.producers.first_open_offset, self.high_watermark
         if self.undecided:
             first_open = self.undecided[0][1]
@@ -147,16 +148,19 @@ class LogState:
     # -- failures ------------------------------------------------------------------------------------------
 
     def note_failure(self, failure: StorageFailure) -> None:
-        """After a failure other than a shortage, which passes, the disk's content is unknown: go offline."""
+        """Take the log offline after a failure other than a Shortage: the disk's content is then unknown."""
         if not isinstance(failure, Shortage) and self.offline_reason is None:
             self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
 
     @contextmanager
     def done_or_offline(self, what: str) -> Iterator[None]:
-        """Run a change of the log's files. If the disk fails half way, the log goes offline, and its next opening
-        reads the files; after a shortage its owner opens it again at the next touch. After any other exception the
-        role must end, so that a successor reads them."""
+        """Run a change of the log's files; a context manager. `what` names the change in messages.
+
+        If the disk fails half way, the log goes offline until the broker's next start reads the files. After a Shortage
+        its owner opens it again at the next request. Any other exception becomes a FatalError: the role ends, and its
+        successor reads the files.
+        """
         try:
             yield
         except StorageFailure as failure:
@@ -169,18 +173,17 @@ class LogState:
     # -- visibility ----------------------------------------------------------------------------------------
 
     def hide(self, first: int, end: int) -> None:
-        """Hide these records, the last of the log, until a sync has confirmed them."""
+        """Hide the last records of the log, from `first` to `end`, until a sync has confirmed them."""
         self.unconfirmed.append((first, end))
         self.high_watermark = self.unconfirmed[0][0]
 
     def confirm(self, synced: int) -> None:
-        """Show what a sync up to this offset has confirmed, and what lies behind it and waits for no sync."""
+        """Move the high watermark after a sync up to the offset `synced`: to the next hidden record, or the end."""
         unconfirmed = self.unconfirmed
         while unconfirmed and unconfirmed[0][1] <= synced:
             unconfirmed.popleft()
-        if (
-            unconfirmed and unconfirmed[0][0] < synced
-        ):  # A sync may end within an append that rolled segments.
+        # A sync can end inside an append that rolled segments.
+        if unconfirmed and unconfirmed[0][0] < synced:
             unconfirmed[0] = synced, unconfirmed[0][1]
         self.high_watermark = unconfirmed[0][0] if unconfirmed else self.end_offset
         while self.undecided and self.undecided[0][0] <= self.high_watermark:

@@ -1,9 +1,9 @@
 """Offset checkpoints: one offset for each partition of the data directory, with the id of its topic.
 
-Kafka's three files name partitions by topic: recovery-point-offset-checkpoint, log-start-offset-checkpoint and
-cleaner-offset-checkpoint. A topic can be deleted and created again, so a name does not say whose offset it is. The
-broker therefore keeps a file of its own beside each of them, called `<Kafka's name>.by-id`, and acts on that file only.
-Kafka's files are still written: for Kafka, for an older kproc, and for people.
+Kafka's three files identify partitions by topic name: recovery-point-offset-checkpoint, log-start-offset-checkpoint and
+cleaner-offset-checkpoint. A topic can be deleted and created again, so an entry may belong to a former topic. The
+broker therefore keeps a file with topic ids beside each of them, called `<Kafka's name>.by-id`, and reads that file.
+It still writes Kafka's files: for Kafka, for older versions of kproc, and for people.
 
     1                                      version
     2                                      number of lines
@@ -16,9 +16,10 @@ Rules for the reader:
 - An offset counts only for the topic id beside it. File times do not matter.
 - A file that is missing, damaged or of another version counts as empty. An unknown recovery point costs a longer
   check, an unknown cleaner offset a longer compaction.
-- An unknown log start would bring deleted records back. So an entry of Kafka's file counts, too, if the partition's
-  own files confirm it: partition.metadata has the topic's id, and the leader epochs begin at that offset or later. A
-  DeleteRecords cuts the epochs there. This is the way from a data directory of an older kproc, which has no ids.
+- An unknown log start would bring deleted records back. An entry of Kafka's file therefore counts, too, if the
+  partition's own files confirm it: partition.metadata has the topic's id, and the leader epochs begin at that offset or
+  later, because a DeleteRecords removes the epochs before it. Data directories of older versions have only such
+  entries.
 
 The cleaner is the only writer. Handlers read the files when they start.
 """
@@ -53,7 +54,7 @@ class OffsetCheckpoint:
     by_id: dict[PartitionId, int] = field(default_factory=dict)
     # Kafka's file. Its entries are hints: see `confirms_log_start`.
     by_name: dict[tuple[str, int], int] = field(default_factory=dict)
-    has_ids: bool = False  # Whether the file with ids exists. Apache Kafka and an older kproc have none.
+    has_ids: bool = False  # True if the file with ids exists. Apache Kafka and older versions of kproc have none.
 
 
 def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> OffsetCheckpoint:
@@ -84,7 +85,7 @@ def write_offset_checkpoint(
 ) -> None:
     """Replace both files, the one with ids first. `names` has the name of every topic id in `offsets`.
 
-    `unconfirmed` has entries of Kafka's file that nobody could check yet. They stay in that file.
+    `unconfirmed` has entries of Kafka's file that could not be checked yet. They are written to that file again.
     """
     path = data_directory / file_name
     replace_file(fs, by_id_path(path), _encode(offsets))

@@ -48,7 +48,7 @@ class ProducerSnapshots:
             self.offsets.remove(stale)
 
     def forget_before(self, offset: int) -> None:
-        """Those below went with their segments."""
+        """Drop the snapshots below an offset: they were deleted with their segments."""
         self.offsets = [held for held in self.offsets if held >= offset]
 
     def forget(self, offsets: Collection[int]) -> None:

@@ -33,8 +33,8 @@ from kproc.broker.storage.format import (
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.checksum import crc32c
 
-# A client can make up producer ids. With more in one partition, those that were idle for longest are dropped: such a
-# producer may send a batch twice when it comes back.
+# Bound of a partition, because a client can make up producer ids. Above it, those that were idle for longest are
+# dropped. If such a producer comes back and retries a batch, the batch is stored twice.
 PRODUCERS_MAX: Final = 10_000
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -194,7 +194,7 @@ class ProducerTable:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int
     ) -> Verification:
-        """A batch with this first sequence waits for the coordinator of its transaction."""
+        """Record that a batch with this first sequence waits for its transaction's coordinator."""
         found = self.verifying.get(producer_id)
         if found is None:
             if len(self.verifying) >= PRODUCERS_MAX:
@@ -206,11 +206,11 @@ class ProducerTable:
         return found
 
     def is_verifying(self, producer_id: int, verification: Verification) -> bool:
-        """Whether the transaction that was asked for has neither begun nor ended here since."""
+        """Return True if the transaction has neither begun nor ended here since `verification` was made."""
         return self.verifying.get(producer_id) is verification
 
     def end_verification(self, producer_id: int) -> None:
-        """The transaction has begun here."""
+        """Drop a producer's verification: its transaction has begun here."""
         self.verifying.pop(producer_id, None)
 
     def record(
@@ -311,9 +311,9 @@ class ProducerTable:
         return len(idle)
 
     def trim(self, count_max: int) -> None:
-        """Drop the producers that were idle for longest, down to three quarters of `count_max`, if there are more.
+        """If there are more than `count_max` producers, drop those that were idle for longest.
 
-        A producer with an open transaction stays.
+        Three quarters of `count_max` remain, and every producer with an open transaction.
         """
         if len(self._entries) <= count_max:
             return

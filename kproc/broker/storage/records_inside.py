@@ -2,7 +2,7 @@
 
 This is done only for logs that need it (`LogConfig.looks_inside`): compacted ones, those with a lower bound of
 timestamps, those whose compression.type is a codec, and all logs with kproc.validate.records=full. It costs the Handler
-about as much as the producer's own work. Of the batches of all other logs only lengths are checked (record_check.py).
+about as much as the producer's own work. In all other logs only the records' lengths are checked (record_check.py).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _CODECS: Final = {
 # In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
 # keep the Handler busy for 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
 RECORDS_INSIDE_MAX: Final = 200_000
-# What a batch may become, in batches of max.message.bytes: decompressing 32 MiB holds the Handler up for 50 ms.
+# Limit of a batch's decompressed size, as a multiple of max.message.bytes. Decompressing 32 MiB takes 50 ms.
 _INFLATED_BATCHES: Final = 32
 # Most bad records that are listed; a client knows that the others of the batch are refused with them.
 BAD_RECORDS_NAMED_MAX: Final = 10_000
-# Records of a misdated batch that are read to name the bad ones. Its header is reason enough to refuse it.
+# In a longer misdated batch the bad records are not named. Its header is reason enough to reject it.
 _MISDATED_READ_MAX: Final = 10_000
 
 
 def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
     """Raise KafkaError for a batch whose header has a timestamp too far in the future.
 
-    Names the bad records if the batch is uncompressed and not too long. A compressed one is not decompressed: 4 kB can
-    become 32 MiB, only to be refused.
+    The error names the bad records if the batch is uncompressed and not too long. A compressed batch is not
+    decompressed, because 4 kB can become 32 MiB.
     """
     if header.codec == Compression.NONE and header.record_count <= _MISDATED_READ_MAX:
         raw = bytes(view[HEADER_BYTES:])
@@ -60,7 +60,7 @@ def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, no
 def look_inside(
     view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """Return the batch as it is to be stored, and its header. KafkaError: this log does not accept a record."""
+    """Return the batch to store, and its header. Raise KafkaError if this log rejects one of its records."""
     if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
         refuse_misdated(view, header, config, now_ms)
     raw = _inflate(view, header, config)
@@ -90,7 +90,7 @@ def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
     if header.record_count > RECORDS_INSIDE_MAX:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch has {header.record_count} records; topics whose records are checked one by one accept "
+            f"batch has {header.record_count} records; a topic that checks each record accepts at most "
             f"{RECORDS_INSIDE_MAX} in a batch",
         )
     payload = view[HEADER_BYTES:]
@@ -100,7 +100,7 @@ def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
     try:
         return decompress(header.codec, payload, limit_bytes)
     except InflatesTooMuch as error:
-        # With this code a producer splits its batch. CORRUPT_MESSAGE would have it send the same batch again.
+        # A producer splits its batch after this code. After CORRUPT_MESSAGE it would send the same batch again.
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, error.message) from error
 
 

@@ -114,7 +114,8 @@ def load(
                 # Closed at once: a log may have more segments than a process may have descriptors.
                 segments[-1].close()
             segments.append(segment := LogSegment.open(fs, directory, base))
-            if trusted is None:  # A dead owner has opened it before.
+            # After a role's death (`trusted`) the dead owner has checked both at its own opening.
+            if trusted is None:
                 _check_size(segment)
                 # Formats only go up, so a segment that has old messages begins with one.
                 _refuse_old_format(fs, segment, 0)
@@ -148,7 +149,7 @@ def load(
 def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
     """Raise Corrupt if there is a message of format 0 or 1 at a position of a segment.
 
-    Without this a start after a crash would cut such a log off as a torn tail.
+    Otherwise the first start after a crash would truncate such a log as a torn tail.
     """
     magic = find_old_format(fs, segment.descriptor(), position, segment.size)
     if magic is not None:
@@ -156,9 +157,9 @@ def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
 
 
 def _check_size(segment: LogSegment) -> None:
-    """Raise Corrupt if a segment's file was cut below what a sync had confirmed."""
+    """Raise Corrupt if a segment's file is shorter than its last sync confirmed."""
     if segment.size < (synced := segment.noted_synced()):
-        raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, {synced} had been synced")
+        raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced")
 
 
 def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
@@ -304,9 +305,10 @@ class _Loader:
         raise BadBatch(segment.size, f"the next segment begins at offset {following}, not at {end_offset}")
 
     def _check_sealed_end(self, segment: LogSegment, following: int) -> None:
-        """Raise Corrupt if a believed segment does not end where the next one begins: a file was cut or removed.
+        """Raise Corrupt if a believed segment does not end where the next one begins.
 
-        Walks the headers behind the last index entry only: one small read a segment, beside the opens of its files.
+        A file was then truncated or removed outside the broker. Reads only the headers behind the last index entry: one
+        small read for each segment.
         """
         if not self._ends_are_joined(segment):
             return
@@ -321,14 +323,14 @@ class _Loader:
             raise Corrupt(f"{segment.path(LOG_SUFFIX)}: {problem}") from problem
         if end_offset != following:
             raise Corrupt(
-                f"{segment.path(LOG_SUFFIX)} ends at offset {end_offset}, and the next segment begins at {following}: "
-                "a file is missing or cut"
+                f"{segment.path(LOG_SUFFIX)} ends at offset {end_offset}, but the next segment begins at {following}: "
+                "a file is missing or truncated"
             )
 
     def _ends_are_joined(self, segment: LogSegment) -> bool:
-        """Return True unless compaction may have removed records from a segment's end.
+        """Return True unless compaction may have removed records from the segment's end.
 
-        Only compaction does, and the file that it writes has no mark of synced bytes.
+        A file that compaction has written has no mark of synced bytes.
         """
         return "compact" not in self._config.cleanup_policy or bool(segment.noted_synced())
 

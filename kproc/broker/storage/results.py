@@ -47,8 +47,9 @@ class SyncPoint(NamedTuple):
 
     fds: tuple[int, ...]
     end_offset: int
-    segments: tuple[LogSegment, ...]  # the sealed ones, then the active one unless too many sealed ones wait
-    sealed_count: int  # How many of them were sealed when the point was taken.
+    # The sealed ones, then the active one. Without the active one if too many sealed ones wait.
+    segments: tuple[LogSegment, ...]
+    sealed_count: int  # How many of `segments` were sealed when the point was made.
     sizes: tuple[int, ...]  # of the segments, when the point was taken
     extra_fds: tuple[int, ...]  # of directories and transaction indexes; opened for this point
 

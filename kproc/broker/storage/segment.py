@@ -107,7 +107,7 @@ class LogSegment:
         segment = cls(fs, directory, base_offset)
         index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
         made: list[tuple[int, Path]] = []
-        # Opened first, because the way back needs it, and there may be no descriptor left by then.
+        # Opened first, because undoing a failed creation needs it, and then there may be no free descriptor.
         names = fs.open_directory(directory)
         try:
             made.append((_create_log(fs, segment.path(LOG_SUFFIX)), segment.path(LOG_SUFFIX)))
@@ -438,7 +438,7 @@ class LogSegment:
 
 
 def _create_log(fs: Fs, path: Path) -> int:
-    """Create a .log file. An empty one of that name is left over from a roll that failed and could not undo it."""
+    """Create a .log file. An empty file of that name comes from a roll that failed and could not be undone."""
     facts = fs.facts_at(path)
     if facts is not None and not facts.st_size:
         fs.unlink(path)

@@ -20,10 +20,10 @@ COLD_OPEN_MAX: Final = 2
 
 
 class ColdSegments:
-    """Sealed segments whose descriptors stay open for readers that catch up: those that were read last.
+    """The sealed segments that were read last. Their descriptors stay open for readers that catch up.
 
-    Each costs up to three descriptors. A Handler has one for all of its logs, with a budget by its limit of
-    descriptors, because it may have thousands of partitions.
+    Each segment costs up to three descriptors. A Handler has thousands of partitions, so all of its logs share one
+    ColdSegments, whose limit follows from the process's limit of descriptors.
     """
 
     __slots__ = ("_limit", "_segments")
@@ -36,7 +36,7 @@ class ColdSegments:
         return len(self._segments)
 
     def add(self, segment: LogSegment) -> None:
-        """Note that a segment is read. Closes the segment that was read least recently if there are too many."""
+        """Add a segment that is read now. Close the one that was read least recently if there are too many."""
         self._segments.pop(segment, None)
         self._segments[segment] = None
         if len(self._segments) > self._limit:
@@ -195,8 +195,8 @@ class SegmentList:
         while self._doomed and self._doomed[0].due_ms <= now_ms:
             try:
                 self._fs.unlink(self._doomed[0].path)
-            except StorageFailure as failure:  # The next call tries again, and the opening of the log.
-                logger.warning("%s is not removed yet: %s", self._doomed[0].path, failure)
+            except StorageFailure as failure:  # The next call tries again, and so does the next opening of the log.
+                logger.warning("cannot unlink %s yet: %s", self._doomed[0].path, failure)
                 break
             self._doomed.popleft()
             count += 1

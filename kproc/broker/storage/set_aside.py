@@ -1,12 +1,12 @@
-"""Partitions' directories that leave their place: deleted ones, and those that are set aside and kept.
+"""Renames partitions' directories: for deletion, or to set them aside and keep them.
 
-A directory is deleted only if a deletion of its topic, by id, is recorded. It is renamed to `<topic>-<p>.<hex>-delete`,
-and the cleaner removes it after file.delete.delay.ms.
+A directory is deleted only if the metadata record the deletion of its topic id. It is renamed to
+`<topic>-<p>.<hex>-delete`, and the cleaner removes it after file.delete.delay.ms.
 
-Every other directory that the broker cannot serve is set aside: renamed to `<topic>-<p>.<hex>-stray`, Kafka's name for
-it. Nothing removes it but people. A small file inside says why, for `kproc status` and `kproc doctor`.
+Every other directory that the broker cannot serve is set aside: it is renamed to `<topic>-<p>.<hex>-stray`, as in
+Kafka. Only people remove it. A small file inside has the reason, for `kproc status` and `kproc doctor`.
 
-Used by Handlers, the controller and the cleaner, each for directories that no other process has open.
+Handlers, the controller and the cleaner use this, each for directories that no other process has open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 REASON_FILE: Final = "kproc-set-aside"
 _REASON_CHARACTERS_MAX: Final = 300
-_NO_REASON: Final = "it does not say why: another broker, or an earlier version of kproc, set it aside"
+_NO_REASON: Final = "no reason is stored: another broker or an earlier version of kproc set it aside"
 WAY_OUT: Final = (
     "the records are kept; MOVING.md, 'Directories that were set aside', says how to get them back"
 )
@@ -49,7 +49,7 @@ def rename_for_deletion(fs: Fs, directory: Path) -> Path | None:
 
 
 def set_aside(fs: Fs, directory: Path, reason: str) -> Path | None:
-    """Rename a directory so that it stays and is not served. Return its new path, or None if it does not exist."""
+    """Rename a directory that is kept and not served. Return its new path, or None if it does not exist."""
     aside = rename_aside(fs, directory)
     if aside is not None:
         record_reason(fs, aside, reason)
@@ -57,24 +57,24 @@ def set_aside(fs: Fs, directory: Path, reason: str) -> Path | None:
 
 
 def rename_aside(fs: Fs, directory: Path) -> Path | None:
-    """The first half of set_aside(), for a caller that checks what it has renamed."""
+    """Do the first half of set_aside(), for a caller that checks the renamed directory before the second half."""
     return _rename(fs, directory, STRAY_DIRECTORY_SUFFIX)
 
 
 def record_reason(fs: Fs, aside: Path, reason: str) -> None:
-    """The second half of set_aside(): log why, and write it into the directory.
+    """Do the second half of set_aside(): log the reason and write it into the directory.
 
-    Without the file, after a power loss or on a full disk, the directory is kept and shown without its reason.
+    After a power loss or on a full disk the file is missing. The directory is then kept and shown without a reason.
     """
-    logger.warning("%s is set aside: %s; %s", aside, reason, WAY_OUT)
+    logger.warning("set aside %s: %s; %s", aside, reason, WAY_OUT)
     try:
         replace_file(fs, aside / REASON_FILE, f"{reason}\n".encode(), durable=False)
     except StorageFailure as failure:
-        logger.warning("the reason is not stored in %s: %s", aside, failure)
+        logger.warning("cannot store the reason in %s: %s", aside, failure)
 
 
 def list_set_aside(fs: Fs, data_directory: Path) -> list[SetAsideDirectory]:
-    """All directories that were set aside, sorted by name. Raises StorageFailure."""
+    """Return all directories that were set aside, sorted by name. Raises StorageFailure."""
     names = sorted(fs.list_directory(data_directory))
     return [
         SetAsideDirectory(data_directory / name, _read_reason(fs, data_directory / name))
@@ -84,9 +84,9 @@ def list_set_aside(fs: Fs, data_directory: Path) -> list[SetAsideDirectory]:
 
 
 def list_deleted(fs: Fs, data_directory: Path) -> list[Path]:
-    """Directories that were renamed for their deletion and still hold their files.
+    """Return the directories that were renamed for deletion and still hold files. Raises StorageFailure.
 
-    Only names that rename_for_deletion() or Kafka gave count: whatever else ends like them belongs to somebody else.
+    Only names as rename_for_deletion() and Kafka make them count. Other names with this suffix are not ours to remove.
     """
     paths = [
         data_directory / name

@@ -51,7 +51,7 @@ class TimestampSearch:
         self.scanned = (-1, -1, 0, NO_TIMESTAMP)
         self._bytes_left, self._records_left = DECOMPRESSED_BYTES_MAX, SEARCH_RECORDS_MAX
         self._slice_bytes = self._slice_records = 0
-        # The batch that the last slice ended in: its base offset, and its records that were not looked at.
+        # The batch in which the last slice ended: its base offset, and an iterator over its remaining records.
         self._open: tuple[int, Iterator[Found]] | None = None
 
     def begin(self) -> None:
@@ -59,9 +59,10 @@ class TimestampSearch:
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
 
     def look_into(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
-        """(offset, timestamp) of its first record at or after `timestamp`, or None; SearchPaused: not in this slice.
+        """Return (offset, timestamp) of the batch's first record at or after `timestamp`, or None.
 
-        The next slice goes on inside the batch: one of some kB may hold 200,000 records.
+        Raises SearchPaused when the slice is used up. The next slice continues inside the batch, because a batch of a
+        few kB can hold 200,000 records.
         """
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
@@ -88,8 +89,9 @@ class TimestampSearch:
         return None
 
     def largest_in(self, header: Header, batch: bytes, from_offset: int) -> int:
-        """The largest timestamp of its records from an offset on; what the header says where that is too
-        much to do.
+        """Return the largest timestamp of the batch's records from an offset on.
+
+        A batch that is too long for a slice is not read: return the maximum of its header.
         """
         is_short = header[RECORD_COUNT] <= min(self._records_left, SLICE_RECORDS)
         raw = self._inflate(header, batch) if is_short else None
@@ -107,7 +109,7 @@ class TimestampSearch:
         return self._slice_records < 0 or self._slice_bytes <= 0
 
     def _inflate(self, header: Header, batch: bytes) -> bytes | None:
-        """The batch's records, decompressed; None if that would exceed the search's limit."""
+        """Decompress the batch's records; return None if that would exceed the search's limit."""
         payload = memoryview(batch)[HEADER_BYTES:]
         limit_bytes = min(self._bytes_left, inflation_limit(len(payload)))
         if limit_bytes <= 0:

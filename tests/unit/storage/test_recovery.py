@@ -447,7 +447,7 @@ def test_open_log_that_ends_below_what_was_synced_is_refused(
         newest.unlink()
     else:
         shutil.rmtree(rig.directory)
-    with pytest.raises(Corrupt, match=r"records up to offset 3 were stored: files are missing or cut"):
+    with pytest.raises(Corrupt, match=r"records up to offset 3 were stored: files are missing or truncated"):
         rig.open(clean=is_clean, recovery_point=3)
     assert rig.directory.exists() == (what != "directory is gone"), "and it is not made anew"
 
