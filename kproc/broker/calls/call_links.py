@@ -5,8 +5,8 @@ reply with `is_open` is followed by exactly one more. When the peer dies, every 
 as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
 successor (`Calls.take_back`). Each call is declared with its types (calls/calls.py); a `ServedCalls` answers it.
 
-A peer's bytes are decoded inside containment: what cannot be decoded ends that call, as if its peer had died, and never
-the role that reads it.
+A peer's bytes are decoded inside containment. Bytes that cannot be decoded fail their call, as if the peer had died,
+and never end the role that reads them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class ServedCalls:
     def serve_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
     ) -> None:
-        """Answer a call as it comes from its link; as lost if that fails unexpectedly."""
+        """Handle a call from a link. Reply as lost if that fails unexpectedly."""
         try:
             served = self.by_op[op]
             served.serve(served.decode(raw), payload, on_reply)

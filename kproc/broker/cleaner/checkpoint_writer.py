@@ -1,8 +1,8 @@
 """CheckpointWriter: writes the recovery points and the log starts of all partitions. Owned by the cleaner.
 
-The offsets come from the rows of the partition table, and for partitions that no Handler opened in this run from the
-files of the last run. They are kept and written by topic id (storage/offset_checkpoints.py), so that the offsets of a
-deleted topic never become those of another topic with the same name.
+The offsets come from the rows of the partition table. For partitions that no Handler has opened in this run they come
+from the files of the last run. They are stored by topic id (storage/offset_checkpoints.py), so that a topic never
+inherits the offsets of a deleted topic with the same name.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class CheckpointWriter:
         self._recovery_points = read_offset_checkpoint(fs, directory, checkpoints.RECOVERY_POINT_FILE).by_id
         log_starts = read_offset_checkpoint(fs, directory, checkpoints.LOG_START_FILE)
         self._log_starts = log_starts.by_id
-        # Log starts without a topic id, from an older kproc. Each is checked when the metadata are here, and again at
-        # every write while its partition's files cannot be read.
+        # Log starts without a topic id, from an older kproc. Each is checked at the first write after the metadata have
+        # arrived, and again at every later write as long as its partition's files cannot be read.
         self._named_starts = log_starts.by_name
 
     def write(self, image: ClusterImage) -> None:
-        """Replace the files of both checkpoints. `image` is the metadata of this moment. Raises StorageFailure.
+        """Replace the files of both checkpoints. `image` holds the current metadata. Raises StorageFailure.
 
-        Before the controller has sent the metadata, nobody knows which partitions exist: the files stay as they are.
+        Does nothing before the controller has sent the metadata, because the existing partitions are unknown until
+        then.
         """
         if not image.version:
             return
@@ -52,12 +53,12 @@ class CheckpointWriter:
         self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
 
     def write_log_starts(self, image: ClusterImage) -> None:
-        """Replace the files of the log starts only, for a DeleteRecords that waits. Raises StorageFailure."""
+        """Replace only the files of the log starts, for a DeleteRecords that waits. Raises StorageFailure."""
         self._update(image)
         self._replace(checkpoints.LOG_START_FILE, self._log_starts, image, self._named_starts)
 
     def _update(self, image: ClusterImage) -> None:
-        """Read the rows, and drop the partitions that do not exist any more."""
+        """Update the offsets from the rows, and drop those of partitions that no longer exist."""
         existing = {
             (topic.topic_id, each.index) for topic in image.topics_by_id.values() for each in topic.partitions
         }
@@ -76,7 +77,7 @@ class CheckpointWriter:
     def _adopt_named_starts(self, image: ClusterImage) -> None:
         """Add the log starts of an older kproc that the partitions' files confirm, and discard the others.
 
-        An entry stays for the next write if the files cannot be read: without its log start, a partition would show
+        An entry whose files cannot be read stays for the next write. Without its log start the partition would show
         deleted records again.
         """
         unread: dict[tuple[str, int], int] = {}
@@ -97,7 +98,7 @@ class CheckpointWriter:
                 problem = failure
         if problem is not None:
             logger.warning(
-                "log_start=unconfirmed partitions=%d: their files cannot be read: %s", len(unread), problem
+                "log_start=unconfirmed partitions=%d: cannot read their files: %s", len(unread), problem
             )
         self._named_starts = unread
 

@@ -107,7 +107,7 @@ class Cleaner(LinkedAgent):
 
     def attach(self, link: Link) -> None:
         super().attach(link)
-        if link.peer == CONTROLLER:  # A new controller has heard of no uncleanable partition.
+        if link.peer == CONTROLLER:  # A new controller has no report yet.
             self._reported = make_report({})
 
     def _due_ms(self, now_ns: int) -> int:
@@ -298,27 +298,27 @@ class Cleaner(LinkedAgent):
         try:
             paths = list_deleted(self._fs, self._directory)
         except StorageFailure as error:
-            logger.warning("directories of deleted topics cannot be found: %s", error)
+            logger.warning("cannot list the directories of deleted topics: %s", error)
             return True
         for path in paths:
-            # One that cannot be removed must not keep the others.
+            # A directory that cannot be removed must not keep the others from being removed.
             waits |= not self._remove_renamed(path, at_once=at_once)
         return waits
 
     def _remove_renamed(self, path: Path, *, at_once: bool) -> bool:
-        """Remove a directory that was renamed for its deletion, if it is time; return whether it is gone."""
+        """Remove a directory that was renamed for deletion, if its delay has passed. Return True if it is removed."""
         renamed_before_ms = self._clock.wall_ms() - self._config.log_segment_delete_delay_ms
         try:
             facts = self._fs.facts_at(path)
-            # The rename of a directory sets its ctime, on ext4 and XFS: it tells since when it is deleted.
+            # On ext4 and XFS a rename sets the directory's ctime, so that is the time of the deletion.
             if facts is not None and not at_once and facts.st_ctime_ns // _NS_PER_MS > renamed_before_ms:
                 return False
             if read_topic_id(self._fs, path) in self._image.topics_by_id:
-                # The metadata were restored from a copy that is older than the deletion, or we have not heard of it.
+                # The metadata were restored from a copy older than the deletion, or our copy does not have it yet.
                 return False
             self._fs.remove_tree(path)
         except StorageFailure as error:
-            logger.warning("%s of a deleted topic could not be removed: %s", path, error)
+            logger.warning("cannot remove %s of a deleted topic: %s", path, error)
             return False
         return True
 
@@ -331,11 +331,11 @@ class Cleaner(LinkedAgent):
 
         def remove() -> None:
             for path in self._left_of(topic):
-                logger.info("removing %s: its topic was deleted while its owner was away", path)
+                logger.info("removing %s: its topic was deleted while its owner was down", path)
                 try:
                     self._fs.remove_tree(path)
                 except StorageFailure as error:
-                    logger.warning("%s of a deleted topic could not be removed: %s", path, error)
+                    logger.warning("cannot remove %s of a deleted topic: %s", path, error)
                     self._note_deleted([topic])
 
         if at_once:  # At a stop: the Handlers have closed everything already.
@@ -351,8 +351,8 @@ class Cleaner(LinkedAgent):
         try:
             return read_topic_id(self._fs, path) == topic.topic_id
         except StorageFailure as error:
-            # Nobody knows whose it is: it stays, and is shown as a directory of no topic.
-            logger.warning("%s has the name of a deleted topic's partition and stays: %s", path, error)
+            # Its topic is unknown, so it stays and is reported as a directory of no topic.
+            logger.warning("not removing %s, which has a deleted topic's name: %s", path, error)
             return False
 
     def _when_let_go(self, then: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """CleanerOffsets: up to which offset each log is compacted, in memory and in cleaner-offset-checkpoint.
 
-Offsets are kept by topic id (storage/offset_checkpoints.py). An entry without one, from an older kproc or from Kafka,
-is ignored: that log is compacted from its beginning once more.
+Offsets are stored by topic id (storage/offset_checkpoints.py). An entry without an id, from an older kproc or from
+Kafka, is ignored: that log is compacted from its beginning once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class CleanerOffsets:
         return self._offsets.get((topic.topic_id, index))
 
     def put(self, image: ClusterImage, topic: TopicImage, index: int, offset: int) -> None:
-        """Record durably that a pass over a log ended at `offset`. `image` is the metadata of this moment.
+        """Record durably that a pass over a log ended at `offset`.
 
-        Entries of topics that it does not have are dropped: the topic may be deleted while the pass runs.
+        `image` holds the current metadata. Entries of topics that it lacks are dropped, because a topic can be deleted
+        while the pass runs.
         """
         self._offsets[topic.topic_id, index] = offset
         self._offsets = {key: at for key, at in self._offsets.items() if key[0] in image.topics_by_id}

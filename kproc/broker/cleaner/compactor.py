@@ -197,7 +197,7 @@ class Compactor:
         self._values[SLOT["compaction_uncleanable_bytes"]] = sum(each.size_bytes for each in found)
 
     def uncleanable(self) -> dict[tuple[str, int], Uncleanable]:
-        """Return the logs that are not compacted because they are damaged, by topic and index."""
+        """Return the damaged logs, which are not compacted, by topic and index."""
         found = {}
         topics = self._image().topics_by_id
         for (topic_id, index), each in self._uncleanable.items():
@@ -242,7 +242,7 @@ class Compactor:
         return best
 
     def _remove_deleted_topics(self) -> None:
-        """Remove what is stored of topics that do not exist any more."""
+        """Drop the entries of topics that no longer exist."""
         topics = self._image().topics_by_id
         for known in (self._uncleanable, self._postponed_ns):
             for key in [key for key in known if key[0] not in topics]:

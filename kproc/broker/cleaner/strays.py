@@ -1,13 +1,13 @@
-"""StrayDirectories: sets aside the directories of partitions that the metadata does not know, as Kafka does.
+"""StrayDirectories: sets aside the directories of partitions that are not in the metadata, as Kafka does.
 
-They come from another broker, or an older copy of the metadata was put back. They are renamed to
-`<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories leaves
-some behind, too: if the metadata record the deletion of their topic id, they are deleted.
+Such directories come from another broker, or they remain when an older copy of the metadata is restored. They are
+renamed to `<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its
+directories leaves some, too: if the metadata record the deletion of their topic id, they are deleted.
 
-A topic that is being created has directories, too, and the cleaner may hear of it later than the Handler that creates
-them. So a directory is set aside only if two looks found it, file.delete.delay.ms and at least a minute apart: a delta
-arrives within milliseconds, or its link ends and a snapshot comes. And it is set aside only when every Handler knows
-the metadata that do not name it: a Handler that is late may have it open.
+A Handler may create the directories of a new topic before the cleaner receives the metadata with the topic. A directory
+is therefore moved only if two scans have found it, file.delete.delay.ms and at least a minute apart: a delta arrives
+within milliseconds, or its link ends and a snapshot comes. It is moved only after every Handler has the metadata that
+lack it, because a Handler with older metadata may have it open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WAIT_MS_MIN: Final = 60_000
 
 
 class StrayDirectories:
-    """Looks for strays now and then. Owned by the cleaner."""
+    """Scans for stray directories at intervals. Owned by the cleaner."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class StrayDirectories:
         self._directory = directory
         self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
         self._interval_ns = interval_ms * _MS
-        self._suspects: dict[PartitionDirectory, int] = {}  # To the time of the first look.
+        self._suspects: dict[PartitionDirectory, int] = {}  # To the time of the first scan that found it.
         self._unreadable: set[Path] = set()
         self._next_ns = 0
 
@@ -55,8 +55,8 @@ class StrayDirectories:
         if not image.version or now_ns < self._next_ns:
             return
         self._next_ns = now_ns + self._interval_ns
-        # No partition of the name exists, so the directory's topic id does not matter: it may be that of a topic with
-        # another name, or with fewer partitions.
+        # Skip by name, whatever the topic id: a directory can also have the id of a topic with another name or with
+        # fewer partitions.
         found = list_partitions(
             self._fs, self._directory, skip=lambda name, index: image.partition(name, index) is not None
         )
@@ -70,10 +70,10 @@ class StrayDirectories:
             self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
 
     def _log_unreadable(self, found: list[PartitionDirectory]) -> None:
-        """Log each directory that cannot be read once. It stays where it is."""
+        """Log each unreadable directory once. It stays where it is."""
         unreadable = {each.path: each.problem for each in found if each.problem is not None}
         for path in unreadable.keys() - self._unreadable:
-            logger.warning("%s belongs to no topic and cannot be read: %s", path, unreadable[path])
+            logger.warning("cannot read %s, which belongs to no topic: %s", path, unreadable[path])
         self._unreadable = set(unreadable)
 
     def _move(self, suspect: PartitionDirectory, is_deleted: bool) -> None:
@@ -85,19 +85,19 @@ class StrayDirectories:
             if aside is None:
                 return
             if not self._is_at(suspect, aside):
-                # A topic of this name was just created; the controller has moved the stray and the topic's owner made
-                # its own directory.
-                logger.warning("%s is a new topic's: it is given back", suspect.path)
+                # A topic of this name was created between the check and the rename. The controller has moved the stray
+                # directory, and the topic's owner has created another one.
+                logger.warning("renaming %s back: it belongs to a new topic", suspect.path)
                 self._fs.rename(aside, suspect.path)
                 return
             if is_deleted:
-                logger.info("%s is left over from a deleted topic and will be removed", aside)
+                logger.info("will remove %s: its topic was deleted", aside)
                 return
             record_reason(
                 self._fs, aside, f"no topic has this partition; it has {describe_topic_id(suspect.topic_id)}"
             )
-        except StorageFailure as error:  # The next look will find it again.
-            logger.warning("%s belongs to no topic, and cannot be set aside: %s", suspect.path, error)
+        except StorageFailure as error:  # The next scan will find it again.
+            logger.warning("cannot set aside %s, which belongs to no topic: %s", suspect.path, error)
 
     def _is_at(self, suspect: PartitionDirectory, path: Path) -> bool:
         facts = self._fs.facts_at(path)

@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class KnownOffsets(NamedTuple):
-    """Offsets of a log that are known before it is opened. Zero: unknown."""
+    """Offsets of a log that are known before it is opened; 0 if unknown."""
 
-    recovery_point: int  # Every record below was synced.
-    log_start: int  # Every record below was deleted.
+    recovery_point: int  # Every record below it was synced.
+    log_start: int  # Every record below it was deleted.
 
 
 class Checkpoint:
@@ -33,9 +33,10 @@ class Checkpoint:
     def offsets_of(
         self, topic: TopicImage, index: int, directory: Path, row: PartitionRow | None = None
     ) -> KnownOffsets:
-        """Return the largest offsets that the checkpoints and the partition's row say of this topic id.
+        """Return the largest offsets of this topic id in the checkpoints and in the partition's row.
 
-        `directory` is the partition's. It is read only for an entry without a topic id. Raises StorageFailure.
+        `directory` is the partition's directory. It is read only for an entry without a topic id. Raises
+        StorageFailure.
         """
         partition = (topic.topic_id, index)
         recovery_point = self._recovery_points.by_id.get(partition, 0)
@@ -49,6 +50,6 @@ class Checkpoint:
                 log_start = named
             else:
                 logger.info(
-                    "log_start=ignored directory=%s offset=%d: of an unknown topic id", directory, named
+                    "log_start=ignored directory=%s offset=%d: its topic id is unknown", directory, named
                 )
         return KnownOffsets(recovery_point, log_start)

@@ -53,9 +53,10 @@ _ENTRY_BYTES: Final = 300  # A cached look-up besides its names.
 # Cached look-ups by user and client id.
 _CLIENTS_MAX: Final = 10_000
 _CLIENTS_BYTES_MAX: Final = 4 << 20
-# A client that makes up client ids has an account for each. With more, those that owe least are dropped.
+# Bound, because a client can make up client ids and gets an account for each. Above it, those that owe least are
+# dropped.
 ACCOUNTS_MAX: Final = 20_000
-# Rows of one message to another Handler; the rest goes with the next one.
+# Rows in one message to another Handler. The next message has the rest.
 TOLD_MAX: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_S: Final = 1_000_000_000
@@ -247,7 +248,7 @@ class ClientRates:
         return account
 
     def _drop_accounts(self) -> None:
-        """Drop the half of the accounts that owe least. Nothing is lost but what these clients owed."""
+        """Drop the half of the accounts that owe least. Only the debt of these clients is lost."""
         by_due = sorted(self._accounts.items(), key=lambda each: each[1].due_ns)
         self._accounts = dict(by_due[len(by_due) // 2 :])
 
@@ -286,7 +287,7 @@ class _Meter:
         self._stopped_ns = self._rates._now_ns()
 
     def resume(self) -> None:
-        """Measure again after `stop`: the time between the two does not count."""
+        """Continue measuring after `stop`. The time since then does not count."""
         self._begun_ns += self._rates._now_ns() - self._stopped_ns
         self._stopped_ns = 0
 

@@ -68,8 +68,8 @@ _PRODUCE_SERVED: Final = range(3, 14)
 # when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling,
 # which begins at half of what the last drain took: 0.11 writes a request instead of 0.16 with 64 connections.
 _BATCH_MIN: Final = 4
-# Most bytes of large frames that wait here, copied because their Processor recalled the blocks. Beyond that the blocks
-# stay lent, which the Processor bounds.
+# Limit of frames that were copied because their Processor recalled the blocks. Beyond it the blocks stay lent, and the
+# Processor bounds those.
 _COPIED_BYTES_MAX: Final = 32 << 20
 
 
@@ -84,11 +84,11 @@ class Client(LinkedPeer):
         self.requests = ClientPeer(self.outbox)
         self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
         self.paths: dict[bytes, FastPath] = {}  # By connection, as its id stands in a head.
-        # Connections that wait for a large request. Each stands in `paths`, too, instead of a fast path.
+        # Connections whose large request is in work or parked. Each is also in `paths`, in place of a fast path.
         self.held: dict[bytes, HeldConnection] = {}
 
     def clear_paths(self) -> None:
-        """Drop all fast paths."""
+        """Drop all fast paths. Held connections stay in `paths`."""
         self.paths.clear()
         self.paths.update(self.held)
 
@@ -144,14 +144,14 @@ class ClientRequests:
         self.logins = services.logins = Logins(services)
         self._divided = DividedRequests(services.containment, self._refuse, self._on_end)
         services.divided = self._divided
-        self.large = self._divided.jobs  # What is handled in steps.
+        self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         # The connection that each divided request holds.
         self._holders: dict[Job, tuple[Client, bytes]] = {}
         self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
-        # Connections whose next large request waits until there is room for it, in their order.
+        # Connections whose next large request is parked until others have been handled, first come, first served.
         self.without_room: deque[tuple[Client, bytes]] = deque()
-        self._admitted: tuple[Client, bytes] | None = None  # The first of them, while it is served.
-        self._copied_bytes = 0  # Of frames of held connections that were recalled from the arena.
+        self._admitted: tuple[Client, bytes] | None = None  # The first of them, while its request is handled.
+        self._copied_bytes = 0  # Of frames of held connections that were copied out of the arena.
         self.served = self.refused = 0  # Since `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ class ClientRequests:
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
-            # What it knows of the client is of another session, perhaps of another principal.
+            # A fast path knows the rights of the former session, which may have had another principal.
             key = view[:CONNECTION_BYTES].tobytes()
             client.paths.pop(key, None)
             if key in client.held:
@@ -400,7 +400,7 @@ class ClientRequests:
             client.requests.forget(connection_id)
             client.paths.pop(key, None)
             client.metered.discard(connection_id)
-            if flags & FLAG_MOVED:  # A login that prolongs its session goes on at the next Processor.
+            if flags & FLAG_MOVED:  # A re-authentication continues at the next Processor.
                 self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
             else:
                 self.logins.forget(connection_id)
@@ -411,15 +411,18 @@ class ClientRequests:
     # -- large requests ------------------------------------------------------------------------------------------
 
     def has_steps(self) -> bool:
-        """Return True if `work_large` has something to do at once."""
+        """Return True if `work_large` has work now."""
         return self._divided.is_ready() or bool(self.without_room and self._has_room_for_first())
 
     def work_large(self) -> int:
-        """Take one step of one large request. Then serve the connections whose large requests are answered."""
+        """Run one step of one large request. Then handle what held connections have sent meanwhile.
+
+        Called in every duty cycle as long as there are large requests. Returns the amount of work.
+        """
         work = self._divided.work()
         while self._released:
             self._release(*self._released.popleft())
-        # Whatever made room: an answer, a client that has gone, a Processor that has ended.
+        # Room comes from an answer, a client that disconnected, or a Processor that died.
         while self.without_room and self._has_room_for_first():
             self._admitted = self.without_room.popleft()
             self._release(*self._admitted)
@@ -433,20 +436,20 @@ class ClientRequests:
         return work
 
     def _hold(self, client: Client, key: bytes, request: HandlerRequest) -> None:
-        """Keep what the connection sends from now on, until its request, which was divided, is answered."""
+        """Park everything that the connection sends until its divided request is answered."""
         divided, self._divided.newest = self._divided.newest, None
-        assert divided is not None, "the caller has looked"
+        assert divided is not None, "the caller has checked"
         assert divided.request is request, "requests before the login have no rows"
         self._holders[divided] = client, key
         client.paths[key] = client.held[key] = HeldConnection(divided)
 
     def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
-        """Keep a large frame for later if its connection is held, or if too many large requests are in work."""
+        """Park a large frame and return True if its connection is held or too many large requests are in work."""
         key = record[:CONNECTION_BYTES].tobytes()
         held = client.held.get(key)
         if held is None:
             api_key = int.from_bytes(frame[:2], "big")
-            # Newcomers wait behind those that wait already, else small ones would overtake a large one for ever.
+            # A new request waits behind the parked ones, or small requests would overtake a large one for ever.
             is_next = not self.without_room or self._admitted == (client, key)
             if api_key in (_PRODUCE, _FETCH) or (is_next and self._divided.has_room(len(frame))):
                 return False
@@ -460,7 +463,7 @@ class ClientRequests:
         return self._divided.has_room(client.held[key].first_bytes)
 
     def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
-        """Copy a frame of a held connection out of the arena. Return False if it stays there: copies are bounded."""
+        """Copy a frame of a held connection out of the arena. Return False if the bound of copies is reached."""
         arena, held = client.link.arena, client.held[key]
         assert arena is not None, "a Processor's link comes with its arena"
         before = held.copied_bytes
@@ -469,12 +472,12 @@ class ClientRequests:
         return is_free
 
     def _on_end(self, job: Job) -> None:
-        """Go on with the connection of a large request that is over."""
+        """Queue the connection of a finished large request for release."""
         if job in self._holders:
             self._released.append(self._holders.pop(job))
 
     def _release(self, client: Client, key: bytes) -> None:
-        """Serve what a connection sent meanwhile, up to its next large request."""
+        """Handle the parked requests of a connection, up to its next large request."""
         held = client.held.pop(key, None)
         if held is None:
             return
@@ -496,7 +499,7 @@ class ClientRequests:
                 return
 
     def _abandon(self, client: Client, key: bytes) -> None:
-        """A connection has ended: drop its large request, and what it sent behind that."""
+        """Drop the large request of a closed connection, and everything that it sent after that request."""
         held = client.held.pop(key, None)
         if held is None:
             return
@@ -509,7 +512,7 @@ class ClientRequests:
         self._free_blocks(client, held)
 
     def _free_blocks(self, client: Client, held: HeldConnection) -> None:
-        """Answer the frames in the arena that nobody will serve: the Processor frees a block at its answer."""
+        """Answer NO_OP for parked frames in the arena that are dropped: the Processor frees a block at its answer."""
         for kind, record in held.records:
             if kind == REQUEST_BLOCK:
                 connection_id, sequence, _, _ = HEAD.unpack_from(record)

@@ -40,10 +40,10 @@ class CoordinatorEpochs:
         self.wanted: dict[PartitionKey, None] = {}
 
     def take(self, key: PartitionKey, *, at_least: int) -> int | None:
-        """The epoch for a coordinator that is opened now; None: `on_epoch` tells when it is here, if it comes.
+        """Return the epoch for a coordinator that is opened now, or None. `on_epoch` is called when it arrives.
 
-        `at_least` is the leader epoch of the log. An epoch that was asked for before the log was opened may be below
-        those of markers that another broker wrote into it, and partitions would refuse the coordinator's markers.
+        `at_least` is the leader epoch of the log. An epoch that was requested before the log was opened can be below
+        the epochs of markers that another broker wrote. Partitions would then reject the coordinator's markers.
         """
         epoch = self._known.pop(key, None)
         if epoch is None or epoch < at_least:

@@ -1,8 +1,7 @@
 """CoordinatorReplay: reads a coordinator's log and keeps the last record of each key, as compaction would.
 
-The rules of a coordinator then replay the survivors alone, so a log of many superseded records costs little more than
-reading it. A record that was written in a transaction counts from its commit marker on, and only if no later record of
-its key is in the log; until the marker comes it is pending.
+The coordinator then replays only the survivors, so superseded records cost little more than reading them. A record of a
+transaction is pending until its commit marker. From then on it counts unless the log has a later record of its key.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _unpack_header: Final = HEADER.unpack_from
 
 
 class ReplayedRecord(NamedTuple):
-    """A record that counts. `producer` is the one whose open transaction it is in."""
+    """A record that counts. `producer` is set if the record belongs to that producer's open transaction."""
 
     key: bytes | None
     value: bytes | None
@@ -53,7 +52,7 @@ class CoordinatorReplay:
         self._pending: dict[int, dict[bytes | None, _Pending]] = {}  # By producer id.
 
     def add(self, data: bytes) -> None:
-        """Read the whole batches of `data`, which begins at `next_offset`; the last may be cut short."""
+        """Read the whole batches of `data`, which begins at `next_offset`. The last batch may be incomplete."""
         view = memoryview(data)
         position = 0
         while position + HEADER_BYTES <= len(data):
@@ -87,7 +86,7 @@ class CoordinatorReplay:
             raise Corrupt(f"no batch at offset {self.next_offset}")
 
     def _add_one(self, raw: bytes, base_offset: int) -> None:
-        """Add a batch of one record, which many are."""
+        """Add a batch of one record, a frequent case."""
         end, row = read_row(raw, 0)
         if end != len(raw):
             raise Corrupt(f"bytes follow the only record of the batch at offset {base_offset}")
@@ -97,7 +96,7 @@ class CoordinatorReplay:
     def _add_pending(self, rows: dict[bytes | None, Row], base_offset: int, producer: Producer) -> None:
         pending = self._pending.setdefault(producer.producer_id, {})
         for key, row in rows.items():
-            if row[2] is None:  # A tombstone counts at once, of whatever transaction.
+            if row[2] is None:  # A tombstone counts at once, even in a transaction.
                 self._rows[key], self._bases[key] = row, base_offset
             else:
                 pending[key] = _Pending(base_offset, row, producer)
@@ -112,7 +111,7 @@ class CoordinatorReplay:
                 self._rows[key], self._bases[key] = row, base_offset
 
     def survivors(self) -> Iterator[ReplayedRecord]:
-        """Yield the records that count, then the pending ones. Each key without a value has none."""
+        """Yield the records that count, then the pending ones. Keys whose last record is a tombstone are left out."""
         for key, row in self._rows.items():
             if row[2] is not None:
                 yield ReplayedRecord(key, row[2], self._bases[key] + offset_delta_of(row), None)

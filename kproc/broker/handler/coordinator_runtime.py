@@ -109,13 +109,13 @@ class CoordinatorRuntime:
         if partition is None or partition.owner != self._handler_index:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         shard = self._shards.get(key)
-        # A log that a shortage interrupted takes no writes. It is opened again below, by another owned partition.
+        # A log that a shortage interrupted accepts no writes. Opening the partition again below completes the change.
         if shard is not None and (
             self._partitions.find(key) is not shard.owned or shard.owned.log.state.can_reopen
         ):
             self.release(key)
             if self.by_topic[key[0]].kind.is_eager:
-                self._owe(key, _TRY_AGAIN_MS)  # In case that it cannot be opened now.
+                self._owe(key, _TRY_AGAIN_MS)  # In case it cannot be opened now.
             shard = None
         if shard is None:
             shard = self._open(key, partition)
@@ -180,7 +180,7 @@ class CoordinatorRuntime:
 
     def _load_some(self, key: PartitionKey, shard: Shard[Any]) -> None:
         if not self._containment.run("loading a coordinator", None, shard.load_some, self._known_topics()):
-            shard.is_damaged = True  # The next try would end there, too.
+            shard.is_damaged = True  # Another attempt would fail at the same record.
         if shard.is_starved:
             self._loading.pop(key, None)
             del self._shards[key]
@@ -326,7 +326,7 @@ class CoordinatorRuntime:
                 if not self._containment.run("a coordinator's write", None, shard.flush):
                     self._give_up(shard.coordinator)
                 elif shard.is_interrupted:
-                    # Timers write, too: without a request, nothing else would release this coordinator.
+                    # Without a request nothing else would reopen the log, and timers of the coordinator write, too.
                     self._owe(shard.owned.key, _TRY_AGAIN_MS)
 
     def _next_deadline_ms(self, now_ns: int) -> int:

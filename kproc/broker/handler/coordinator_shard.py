@@ -1,9 +1,9 @@
 """Shard: one coordinator and its log: the log is replayed into the coordinator, which then writes to it.
 
 The replay runs in chunks, one in each duty cycle: first the log is read, then the records that count are replayed
-(coordinator_replay.py). Writes are gathered until the end of a drain: the commits of many
-consumers become one batch, one pwritev and one fdatasync. A batch is of one transaction or of none, so the writes of
-another producer begin another one. A marker is appended after all that was asked for before it, and acts at once.
+(coordinator_replay.py). Writes are queued until the end of a drain, so that the commits of many consumers become one
+batch, one pwritev and one fdatasync. A batch belongs to one transaction or to none, so a write of another producer
+begins another batch. A marker is appended after all writes before it, and takes effect at once.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Shard(Generic[C]):
         self.began_ns = clock.now_ns()
         self.is_loaded = False
         self.is_damaged = False
-        self.is_starved = False  # The host was short of something: the load begins anew, with another Shard.
-        # The log refused a write because a shortage interrupted it: opening it again helps.
+        self.is_starved = False  # A Shortage ended the load. It starts again later, with another Shard.
+        # A Shortage interrupted a change of the log, which rejects writes until it is opened again.
         self.is_interrupted = False
         self._codec = kind.codec
         self._end_transaction = kind.end_transaction
@@ -123,12 +123,12 @@ class Shard(Generic[C]):
     # -- loading -----------------------------------------------------------------------------------------------
 
     def load_some(self, topics: KnownTopics) -> None:
-        """Read a chunk of the log or replay some of its records; with the last ones the coordinator is loaded."""
+        """Run one step of the load: read a chunk of the log, or replay some of its records."""
         try:
             is_done = self._load_chunk()
         except Shortage as error:
             self.is_starved = True
-            logger.warning("the coordinator of %s-%d cannot be loaded now: %s", *self.owned.key, error)
+            logger.warning("cannot load the coordinator of %s-%d now: %s", *self.owned.key, error)
             return
         except (Corrupt, KafkaError, OSError, ValueError) as error:
             # As in Kafka, such a partition is not coordinated: to lose a part of its state would be worse.
@@ -141,7 +141,7 @@ class Shard(Generic[C]):
             self.coordinator.finish_loading(topics)
 
     def _load_chunk(self) -> bool:
-        """Return True if nothing is left."""
+        """Run one step of the load. Return True if the load is complete."""
         log, replay = self.owned.log, self._replay
         if replay.next_offset < log.end_offset:
             replay.add(log.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
@@ -186,14 +186,15 @@ class Shard(Generic[C]):
             is_hidden = self._waits_for_sync and any(write.is_awaited for write in writes)
             views = [memoryview(batch) for batch in batches]
             results = self.owned.log.append(views, COORDINATOR, hidden_from=0 if is_hidden else None)
-            # If the log refused all, another Handler or another Log may own the partition's row by now.
+            # Publish only if something was appended: if the log rejected everything, another Handler or another Log may
+            # own the partition's row by now.
             for result in results:
                 if not result.error_code:
                     self.owned.after_append()
                     break
             else:
                 self.is_interrupted = self.owned.log.state.can_reopen
-        # First all effects, then the callbacks: a callback may decide by the state, or write more.
+        # Apply all writes before the first callback, because a callback may read the state or write more.
         codes = [self._apply(write, each, results) for write, each in zip(writes, spans, strict=True)]
         appended: list[OnCode] = []
         for write, code in zip(writes, codes, strict=True):
@@ -206,7 +207,7 @@ class Shard(Generic[C]):
 
     @staticmethod
     def _apply(write: Write, spans: Sequence[_Span], results: Sequence[AppendResult]) -> Code:
-        """Apply the records of a write that are in the log; return the error of the others, or NONE."""
+        """Apply the records of a write that are in the log. Return the error of the other records, or NONE."""
         code = number = 0
         for batch, at, length in spans:
             result = results[batch]

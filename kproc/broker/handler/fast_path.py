@@ -20,8 +20,8 @@ from kproc.broker.request.request import HandlerRequest
 RECORD_START: Final = "8s4s12s4s"
 RECORD_START_BYTES: Final = Struct(RECORD_START).size
 CONNECTION_BYTES: Final = 8
-# Requests with more bytes to repeat (a long client id, for example) have no fast path: it would stay in memory for as
-# long as the connection.
+# A fast path stores the bytes that its requests repeat, for the life of the connection. Requests that repeat more bytes
+# than this, because of a long client id for example, get none.
 REPEATED_BYTES_MAX: Final = 2048
 _LISTENER_AND_FLAGS: Final = Struct("=HH")
 _IDS: Final = Struct("=QI")  # Connection id and sequence.

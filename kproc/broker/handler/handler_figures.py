@@ -1,4 +1,4 @@
-"""Gathers a Handler's figures of topics and groups for the role that answers scrapes, when metrics are scraped."""
+"""Collects a Handler's figures of topics and groups for the controller when metrics are scraped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _figures(services: Services) -> HandlerFigures:
 
 
 def _groups(services: Services) -> tuple[list[Group], Counter[str]]:
-    """Return the groups, and by state how many were left out because there are too many groups or offsets."""
+    """Return the groups, and by state the number of groups that exceed the limits of groups or offsets."""
     rows: list[Group] = []
     more: Counter[str] = Counter()
     offset_count = 0

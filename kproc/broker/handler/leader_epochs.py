@@ -1,11 +1,11 @@
-"""LeaderEpochRaises: partitions whose log knows a higher leader epoch than the metadata.
+"""LeaderEpochRaises: partitions whose log has a higher leader epoch than the metadata.
 
-Files of another broker were put there, or the metadata were restored from an older copy. Leader epochs never go down:
-a client that has seen the higher one takes answers with a lower one as stale, and asks again for ever. So the log is
-opened with an epoch above its last one, and the controller is asked to raise the partition's epoch to that. Until it
-has, for some milliseconds, clients refresh their metadata.
+The files come from another broker, or the metadata were restored from an older copy. A leader epoch must not decrease:
+a client that has seen the higher one treats answers with a lower one as stale and retries for ever. The log is
+therefore opened with an epoch above its last one, and the Handler asks the controller to raise the partition's epoch to
+that. Until then, for a few milliseconds, clients refresh their metadata.
 
-Used by one Handler. A request is sent again each second until the metadata have the epoch.
+A request is sent again each second until the metadata have the epoch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LeaderEpochRaises:
     def request(self, key: PartitionKey, topic_id: bytes, epoch: int) -> None:
         """Have the metadata raise a partition's leader epoch to at least this one."""
         logger.warning(
-            "%s-%d has records of leader epoch %d: the partition's epoch is raised to %d",
+            "%s-%d has records of leader epoch %d: raising the partition's epoch to %d",
             *key,
             epoch - 1,
             epoch,
@@ -54,7 +54,7 @@ class LeaderEpochRaises:
         self._send(key)
 
     def tick(self) -> None:
-        """Drop what the metadata have by now, and send the rest again. Called about once a second."""
+        """Drop the raises that the metadata have, and send the others again. Called about once a second."""
         for key, wanted in list(self._wanted.items()):
             topic, partition = self._image().topic_by_id(wanted.topic_id), self._image().partition(*key)
             if topic is None or partition is None or partition.leader_epoch >= wanted.epoch:
@@ -70,7 +70,7 @@ class LeaderEpochRaises:
             self._in_flight.discard(key)
             error = failure_of(reply)
             if error is not None:
-                logger.info("the leader epoch of %s-%d is not raised yet: %s", *key, error)
+                logger.info("cannot raise the leader epoch of %s-%d yet: %s", *key, error)
 
         body = LeaderEpochsWanted(wanted.topic_id, [key[1]], at_least=[wanted.epoch])
         self._ask_controller(LEADER_EPOCHS, body, on_reply)

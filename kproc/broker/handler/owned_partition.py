@@ -35,8 +35,8 @@ class OwnedPartition:
         "_owner",
         "_quiet_word",
         "_row",
-        "_shown",
         "_waiting",
+        "_woken_at",
         "generation",
         "key",
         "log",
@@ -56,17 +56,16 @@ class OwnedPartition:
         self._holder_word = holder_word(owner.handler_index)
         self._quiet_word = holder_word(owner.handler_index, has_producers=False)
         self._row = row
-        self._shown = (
-            0  # The high watermark when parked requests last looked after an append of hidden records.
-        )
-        # Where the log ended when it was opened, if nobody knows what of it was visible before; else 0.
+        # The high watermark at which parked requests were last woken while records were hidden.
+        self._woken_at = 0
+        # The end of the log at its opening, if the high watermark before a crash is unknown; else 0.
         self.recovered_end = 0
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
     def hide_from(self, offset: int, *, is_recovery: bool) -> None:
         """Hide the last records of a log that was just opened until a sync has confirmed them.
 
-        After a recovery readers wait for that sync: the high watermark would seem to go back.
+        After a crash (`is_recovery`) readers wait for that sync, or the high watermark would seem to decrease.
         """
         self.log.hide_from(offset)
         self._owner.unsynced[self] = None
@@ -75,12 +74,12 @@ class OwnedPartition:
 
     @property
     def is_recovering(self) -> bool:
-        """Return True while nobody knows the high watermark that clients saw before the log was recovered."""
+        """True as long as the high watermark that clients saw before a crash is unknown."""
         unconfirmed = self._log_state.unconfirmed
         return bool(unconfirmed) and unconfirmed[0][0] < self.recovered_end
 
     def publish(self) -> None:
-        """Write into the shared table where the log starts and ends, and what of it is visible."""
+        """Write the log's start, end and high watermark into the shared table."""
         log = self._log_state
         active = log.active
         self._row.publish(
@@ -113,11 +112,11 @@ class OwnedPartition:
         return bool(self._waiting)
 
     def after_append(self) -> None:
-        """Publish the row. Wake parked requests if there is more to read; hidden records wait for a sync first."""
+        """Publish the row and wake parked requests. Hidden records wake them only when a sync has confirmed them."""
         try:
             self.publish()
         except Exception as error:
-            raise FatalError(f"what was appended to {self.key} could not be published: {error!r}") from error
+            raise FatalError(f"cannot publish an append to {self.key}: {error!r}") from error
         if self._log_state.unconfirmed:
             self._owner.unsynced[self] = None
             self._wake_readers()
@@ -125,15 +124,15 @@ class OwnedPartition:
             self._owner.purgatory.check(self.key)
 
     def after_start_moved(self) -> None:
-        """Publish the row, and let parked fetches from below the log's start end."""
+        """Publish the row after a DeleteRecords, and wake parked fetches below the log's new start."""
         self.publish()
         self._owner.purgatory.check(self.key)
 
     def _wake_readers(self) -> None:
         """Wake parked requests if the high watermark has moved since the last call."""
         high_watermark = self._log_state.high_watermark
-        if high_watermark != self._shown:
-            self._shown = high_watermark
+        if high_watermark != self._woken_at:
+            self._woken_at = high_watermark
             self._owner.purgatory.check(self.key)
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
@@ -160,7 +159,7 @@ class OwnedPartition:
                 self._owner.unsynced.pop(self, None)
             self._wake_readers()
             return
-        # A callback may wait again: that is for the next round, or this loop would not end.
+        # A callback may wait again. It then waits for the next round, or this loop would not end.
         self._waiting = deque()
         for _, on_done in waiting:
             try:

@@ -78,7 +78,7 @@ class OwnerCalls:
         try:
             body = self._by_op[op].decode(raw)
         except Exception as error:
-            if op in _UNCONTAINED:  # A claimer must not take us for dead: there would be two owners.
+            if op in _UNCONTAINED:  # The claimer must not believe that we died: there would be two owners.
                 raise
             self._lose(op, error, on_reply)
         else:

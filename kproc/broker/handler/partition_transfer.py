@@ -419,7 +419,7 @@ class PartitionTransfer:
 
     def tick(self) -> None:
         """End waits and drop unclaimed states that are too old. Called once a second."""
-        # A sync that could not start ends its waits, and no round follows that would close these partitions.
+        # After a sync that could not start no round follows, so this is the place to close these partitions.
         self.retire()
         now_ns = self._now_ns()
         for arrival in list(self._arrivals.values()):

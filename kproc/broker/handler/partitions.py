@@ -35,7 +35,7 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# A round of syncs takes no more logs from here on. Sealed segments and new directories cost descriptors.
+# A sync round that has opened this many descriptors, for sealed segments and new directories, takes no more logs.
 _ROUND_DESCRIPTORS_MAX: Final = 400
 
 # Threads for the syncs at a stop: the file system's journal commits once for all that wait.
@@ -44,7 +44,7 @@ _SYNC_THREADS: Final = 32
 _CLOSED_TOGETHER: Final = 128
 # A transaction that was silent for its longest timeout is given this time to be ended, as by Kafka.
 _LATE_MS: Final = 300_000
-# Producers that all partitions of a Handler remember: about 100 MB.
+# Limit of producers that all partitions of a Handler remember together: about 100 MB.
 PRODUCERS_MAX: Final = 200_000
 
 
@@ -84,18 +84,19 @@ class Partitions:
         self._last_config: tuple[dict[str, str], LogConfig] = {}, LogConfig.of(config)
         self._open: dict[PartitionKey, OwnedPartition] = {}
         self._damaged: dict[PartitionKey, str] = {}
-        # Logs that could not be synced at the last try, because the host was short of something.
+        # Logs whose last sync could not start because of a Shortage, with the reason.
         self._short: dict[PartitionKey, str] = {}
         # Partitions that were not served at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
         # Transactions that were open for too long at the last tick: partition and producer id.
         self.hanging: set[tuple[PartitionKey, int]] = set()
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
-        # Each of these segments has up to three files open: a quarter of the limit, and 3,000 files at most.
+        # Each of these segments has up to three open files: a quarter of the limit of descriptors, at most 3,000 files.
         self._cold = ColdSegments(share_of_descriptors(12, most=1000))
         self.since_ns = clock.now_ns()
         self.syncs = 0
-        # For a log with a higher leader epoch than the metadata have: (partition, topic id, epoch). Set by the Handler.
+        # Called with (partition, topic id, epoch) if a log has a higher leader epoch than the metadata. Set by the
+        # Handler.
         self.raise_epoch: Callable[[PartitionKey, bytes, int], None] = lambda _key, _topic_id, _epoch: None
         # Raises PartitionMoving while another Handler may have the log open. Set by PartitionTransfer.
         self.before_open: Callable[[PartitionKey, PartitionRow | None], None] = lambda _key, _row: None
@@ -119,15 +120,15 @@ class Partitions:
         return self._open_log((topic, partition.index), partition)
 
     def _reopen(self, owned: OwnedPartition, partition: PartitionImage) -> OwnedPartition:
-        """Close a log whose files a shortage left half changed, and open it again, which completes the change."""
-        logger.warning("%s-%d is opened again: %s", *owned.key, owned.log.offline_reason)
+        """Close and open a log whose files a Shortage left half changed. Recovery completes the change."""
+        logger.warning("opening %s-%d again: %s", *owned.key, owned.log.offline_reason)
         del self._open[owned.key]
         self.unsynced.pop(owned, None)
         owned.log.close(clean=False)
         try:
             return self._open_log(owned.key, partition)
         finally:
-            # Last, because a callback may get the partition: it must find the log that was opened here.
+            # Last, because a callback may get the partition and must then find the log that was opened here.
             owned.on_synced(OSError(owned.log.offline_reason))
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
@@ -150,9 +151,9 @@ class Partitions:
         return len(self._damaged)
 
     def discard_damage(self, key: PartitionKey) -> None:
-        """Drop the reason why a partition was not opened: its topic is gone, or another Handler owns it now.
+        """Drop the reason why a partition was not opened: its topic was deleted, or another Handler owns it now.
 
-        If it comes back, or a namesake does, it is opened from its files.
+        If this Handler gets it again, or a topic of the same name is created, it is opened from its files.
         """
         self._damaged.pop(key, None)
 
@@ -177,13 +178,14 @@ class Partitions:
             try:
                 log = self._load(directory, topic, partition, row)
             except EndsBelowStart as problem:
-                # A power loss took records that no sync had confirmed, and that a DeleteRecords had deleted. Kept all
-                # the same: recovery never removes records. Synced, or a power loss would bring the old directory back.
+                # A power loss took records that no sync had confirmed and that a DeleteRecords had deleted. The
+                # directory is kept, because recovery never removes records. The rename is synced, because another power
+                # loss would bring the old directory back.
                 set_aside(self.fs, directory, str(problem))
                 sync_directory(self.fs, self._directory)
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
-                # Somebody put another broker's files here, or an older copy of the metadata.
+                # The files come from another broker, or the metadata were restored from an older copy.
                 if problem.topic_id in self._image().deleted_topics:
                     logger.warning("removing %s: its topic was deleted", directory)
                     rename_for_deletion(self.fs, directory)
@@ -192,7 +194,7 @@ class Partitions:
                 log = self._load(directory, topic, partition, row)
         except (Corrupt, OSError) as error:
             if isinstance(error, Shortage):
-                logger.warning("partition %s-%d cannot be opened now: %s", key[0], key[1], error)
+                logger.warning("cannot open partition %s-%d now: %s", key[0], key[1], error)
             else:
                 logger.error("partition %s-%d is offline: %s", key[0], key[1], error)
                 self._damaged[key] = str(error)
@@ -206,10 +208,10 @@ class Partitions:
 
     @staticmethod
     def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:
-        """Hide what no sync has confirmed and nobody has read: a power loss could still take it.
+        """Hide records that no sync has confirmed and no client can have read: a power loss could still take them.
 
-        After an owner's death its row says what was visible. After a crash of the broker, or if the owner died while
-        it wrote the row, nobody knows that.
+        After an owner's death its row has the high watermark. After a crash of the broker, or if the owner died while
+        it wrote the row, the high watermark is unknown.
         """
         log = owned.log
         visible = max(log.recovery_point, log.start_offset, row.high_watermark if row is not None else 0)
@@ -283,7 +285,7 @@ class Partitions:
             try:
                 points.append((owned.log, owned.log.sync_point()))
             except Shortage as error:
-                # An error of these requests. tick() tries again for the records, and so does the next request.
+                # Only these requests fail. tick() and the next request try to sync the records again.
                 self._fail_round(owned, error)
                 continue
             # A segment cannot be opened, so this log cannot be synced. The others can.
@@ -298,9 +300,9 @@ class Partitions:
             self._syncer.submit(points)
 
     def _fail_round(self, owned: OwnedPartition, error: Shortage) -> None:
-        """Answer those who wait for a sync that the host has no descriptors for. The log stays open."""
+        """Fail the requests that wait for a sync that could not start. The log stays open."""
         if owned.key not in self._short:
-            logger.warning("%s-%d cannot be synced now: %s", *owned.key, error)
+            logger.warning("cannot sync %s-%d now: %s", *owned.key, error)
         self._short[owned.key] = str(error)
         owned.on_synced(error)
 
@@ -320,17 +322,17 @@ class Partitions:
                 owned.publish()
                 owned.on_synced(error)
                 if error is not None:
-                    self.purgatory.check(owned.key)  # Readers that wait for the sync get the error.
+                    self.purgatory.check(owned.key)  # Parked readers that wait for the sync get the error.
         return len(outcomes)
 
     # -- transfer ----------------------------------------------------------------------------------------------
 
     def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
-        """Give an open partition up; return everything that its next owner needs, as plain values.
+        """Close an open partition and return everything that its next owner needs, as plain values.
 
-        The next owner is in the metadata already, so nothing opens the log here again. None while a request or hidden
-        records wait for the disk, or a sync round uses the log: call again when that has ended. Other records that no
-        sync has confirmed are in the page cache, which survives every role; the state's recovery point says so.
+        The next owner is in the metadata already, so nothing opens the log here again. Returns None while a request or
+        hidden records wait for a sync, or a sync round uses the log; call again when that has ended. Other unsynced
+        records are in the page cache, which outlives every role. The state's recovery point does not cover them.
         """
         owned = self._open[key]
         log = owned.log
@@ -338,14 +340,14 @@ class Partitions:
         if log in self.syncing or (is_waited_for and not log.is_offline):
             return None
         self.unsynced.pop(owned, None)
-        # First, because a callback may get the partition, which would open an interrupted log again.
+        # First, because a callback may get the partition, and that would open an interrupted log again.
         del self._open[key]
         owned.on_synced(None)
         try:
             is_ours = checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id
-            # Not ours: its topic was deleted, its owner has heard of that and we have not. A log that a shortage left
-            # half changed is opened from its files.
-            # Exporting writes a snapshot of the producers, by path.
+            # If the directory is not ours, its topic was deleted, and the next owner has the metadata that we lack. A
+            # log that a shortage left half changed must be opened from its files. Otherwise export the state, which
+            # writes a snapshot of the producers into the directory.
             state = log.export_state() if is_ours and not log.state.can_reopen else None
         except (StorageFailure, Corrupt) as error:
             logger.error("transfer of %s-%d: %s", *key, error)
@@ -423,12 +425,12 @@ class Partitions:
                 else:
                     self._delete_closed(topic, partition.index)
             except StorageFailure as failure:
-                # It stays where it is. The cleaner removes it if it can be read by then, and shows it otherwise.
-                logger.error("the directory of %s-%d, which was deleted, is not renamed: %s", *key, failure)
+                # It stays where it is. The cleaner removes it if it becomes readable, and reports it otherwise.
+                logger.error("cannot rename the directory of the deleted partition %s-%d: %s", *key, failure)
             self.purgatory.check(key)
 
     def _delete_closed(self, topic: TopicImage, index: int) -> None:
-        """Rename a deleted partition's directory that is not open. Without the topic's id in it, its records stay."""
+        """Rename the directory of a deleted partition that is not open. Set it aside if it lacks the topic's id."""
         directory = self._directory / f"{topic.name}-{index}"
         if not self.fs.exists(directory):
             return
@@ -440,7 +442,7 @@ class Partitions:
             set_aside(
                 self.fs,
                 directory,
-                f"topic {topic.name} was deleted, and the directory has {found}, not the topic's",
+                f"topic {topic.name} was deleted, but the directory has {found}, not the topic's",
             )
 
     def reconfigure(self, topic: TopicImage) -> None:
@@ -471,7 +473,7 @@ class Partitions:
         self._trim_producers()
 
     def _trim_producers(self) -> None:
-        """Drop idle producers if all partitions together remember too many, in those that remember most."""
+        """Drop idle producers if all partitions together remember too many, from those that remember most."""
         tables = [owned.log.producers for owned in self._open.values() if owned.log.producers]
         if sum(map(len, tables)) > PRODUCERS_MAX:
             share = PRODUCERS_MAX // len(tables)

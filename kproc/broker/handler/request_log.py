@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 OFF, ALL, SLOW = "off", "all", "slow"
 HIDDEN: Final = "[hidden]"
 _BYTES_SHOWN_MAX: Final = 16  # A topic id. What is longer is records, or metadata of a client's own.
-# A request is decoded for the log in one step. A larger one is logged as its size.
+# A request is decoded for the log in one step, so only the size of a larger one is logged.
 _BODY_SHOWN_MAX: Final = 16 << 10
 _ALTERS: Final = (int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS))
 _WITH_TOKENS: Final = (int(ApiKey.RENEW_DELEGATION_TOKEN), int(ApiKey.EXPIRE_DELEGATION_TOKEN))
@@ -134,7 +134,7 @@ class LoggedRequest(HandlerRequest):
 
     _log: RequestLog
     client_address: str
-    endpoint: Endpoint  # The listener can be gone when the request is answered.
+    endpoint: Endpoint  # Stored, because the listener may be removed before the request is answered.
     shown: Any
     begun_ns: int
 
@@ -165,7 +165,7 @@ class LoggedRequest(HandlerRequest):
 
 
 def loggable(api_key: int, version: int, body: memoryview) -> Any:
-    """The fields of a request, without secrets; None for a request that cannot be decoded, the size of a large one."""
+    """Return the fields of a request without secrets, the size of a large one, or None if it cannot be decoded."""
     if len(body) > _BODY_SHOWN_MAX:
         return {"sizeInBytes": len(body)}
     try:

@@ -34,7 +34,7 @@ from kproc.wire.primitives import skip_tags
 # kproc's own operations: a frame with header v1 and a JSON body. Not advertised, loopback clients only.
 PRIVATE_API_KEY: Final = 30_000
 PRIVATE_VERSION: Final = 0
-# No operation needs more. JSON is decoded in one step.
+# No operation needs a longer body, and JSON is decoded in one step.
 _PRIVATE_BYTES_MAX: Final = 64 << 10
 # With an authorizer these need DESCRIBE on the cluster, all others ALTER.
 _PRIVATE_READING: Final = (ShowStatus, ShowClients)
@@ -82,10 +82,13 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
 
 
 def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) -> bool:
-    """Decode as much as one step may. Return False if the request has more rows than can be handled at once."""
+    """Decode the first rows of a large request. Return False if it has more rows than one step may handle.
+
+    Such a request is handled in later duty cycles (divided_requests.py).
+    """
     size = len(body)
     if size > REQUEST_BYTES_MAX:
-        raise ProtocolError(f"request of {size} bytes, {api.key.name} reads at most {REQUEST_BYTES_MAX}")
+        raise ProtocolError(f"request of {size} bytes; {api.key.name} accepts at most {REQUEST_BYTES_MAX}")
     decoded = DecodedBySteps(request.api_key, request.api_version, body)
     decoded.step()
     if decoded.fields is not None:
@@ -119,7 +122,7 @@ def _serve_private(request: HandlerRequest, body: memoryview) -> None:
 
     try:
         if len(body) > _PRIVATE_BYTES_MAX:
-            raise InvalidOperation(f"{len(body)} bytes, at most {_PRIVATE_BYTES_MAX} are read")
+            raise InvalidOperation(f"body of {len(body)} bytes exceeds the limit of {_PRIVATE_BYTES_MAX}")
         operation = decode_operation(body)
     except InvalidOperation as error:
         request.count_error(ErrorCode.INVALID_REQUEST)

@@ -1,14 +1,14 @@
 """Handle large requests in steps of a few milliseconds, with a duty cycle of the role between two of them.
 
-A request above its API's `direct_bytes_max` is decoded by `DecodedBySteps`. If the first step brings all of it, and it
-has few rows, it is handled at once, as a small request is. Anything larger becomes a `DividedRequest`: its remaining
-rows are decoded by steps, then it is divided (request/division.py), and each slice is handled when the one before is
+A request above its API's `direct_bytes_max` is decoded by `DecodedBySteps`. If the first step decodes all of it, and it
+has few rows, it is handled at once, like a small request. Anything larger becomes a `DividedRequest`: its remaining
+rows are decoded in steps, then it is divided (request/division.py), and each slice is handled after the one before is
 answered. To the API's handler function, the coordinators, other owners and the controller each slice is a small request
-of its own. Thus every slice is authorised, routed, parked, throttled and failed like any request, and what changes
-between two slices (rights, owners, topics) holds from the next slice on.
+of its own. Every slice is authorised, routed, parked, throttled and failed like any request. A change between two
+slices (of rights, owners or topics) takes effect from the next slice on.
 
-`DividedRequests` is one role's table of them: it bounds how many are in work, and runs one step in a duty cycle.
-Steps are counted in rows, not by the clock, so that a simulation repeats them.
+`DividedRequests` is one role's table of them. It bounds how many are in work and runs one step in each duty cycle.
+Steps are counted in rows and not by the clock, so that the simulation repeats them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from kproc.wire.schema import RowBudget
 
 logger = logging.getLogger(__name__)
 
-# Documented in SECURITY.md. Produce, whose batches are not decoded, has a bound of its own.
+# Documented in SECURITY.md. Produce has its own bound, because its batches are not decoded.
 REQUEST_BYTES_MAX: Final = 16 << 20
 ROWS_MAX: Final = 100_000
 ANSWER_BYTES_MAX: Final = 16 << 20
-# Requests in work: as many, and of as many bytes together. A single one may be larger. The others wait, encoded.
+# Limits of requests in work: their number and their bytes together. A single one may be larger. Others wait encoded.
 IN_WORK_MAX: Final = 4
 IN_WORK_BYTES_MAX: Final = 4 << 20
-# Requests up to here may have come in a ring.
+# Requests up to this size may have come through a ring instead of the arena.
 SMALL_BYTES: Final = 16 << 10
 # Rows that are decoded in one step.
 STEP_ROWS: Final = 200
@@ -60,11 +60,11 @@ class DecodedBySteps:
         self._steps: Generator[None, None, Fields] = codec.decode_request_by_steps(
             api_key, version, body, budget
         )
-        # None until the last step is done, or given by a handler function that knows them better.
+        # None until the last step, unless a handler function has supplied them (ManyRows).
         self.fields = fields
 
     def step(self) -> None:
-        """Decode as many rows as one step may have. Raises ProtocolError for bytes that are not such a request."""
+        """Decode the rows of one step. Raises ProtocolError for malformed bytes."""
         try:
             next(self._steps)
         except StopIteration as done:
@@ -92,7 +92,7 @@ class SliceRequest(RequestContext):
         self.decoded = part.fields
         self.is_continued = part.is_continued
         self.throttle_ms = 0
-        self.meter = None  # The whole request has one.
+        self.meter = None  # The whole request has the meter.
         self._is_answered = False
 
     @property
@@ -160,18 +160,18 @@ class DividedRequest:
     def __init__(self, request: HandlerRequest, api: Api, decoded: DecodedBySteps, size_bytes: int) -> None:
         self.request = request
         self.size_bytes = size_bytes
-        self.on_gone: Callable[[], None] | None = None  # Of the slice that waits.
+        self.on_gone: Callable[[], None] | None = None  # Of the slice that is parked.
         self.is_over = False
         self._api = api
         self._decoded = decoded
         self._slices: Iterator[Slice] | None = None
         self._joined: JoinedAnswer | None = None
-        self._failure: KafkaError | None = None  # With which the remaining rows are answered.
+        self._failure: KafkaError | None = None  # The error for the remaining rows.
         self._is_waiting = False
         self._errors_per_step = 1
-        # The encoded answers of slices that are looked up once, and the slice in work.
+        # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
         self._known: dict[bytes, tuple[int, bytes]] | None = None
-        self._key = b""
+        self._key = b""  # Of the slice in work.
 
     @property
     def is_ready(self) -> bool:
@@ -189,7 +189,7 @@ class DividedRequest:
         if self._failure is None:
             self._handle_slice(self._slices)
             return
-        # Errors are cheap, also where a slice is small because its rows are dear.
+        # Error rows are cheap, even for an API whose slices are small because its rows are expensive.
         for _ in range(self._errors_per_step):
             self._handle_slice(self._slices)
             if self.is_over:
@@ -212,7 +212,7 @@ class DividedRequest:
         context.services.containment.run(what, context, handle, context, self._api, self._failure)
 
     def _start(self, fields: Fields) -> None:
-        """Divide the request, whose rows are all decoded. One without rows is handled as a whole."""
+        """Divide the decoded request. A request without divisible rows is handled as a whole."""
         request = self.request
         where = self._api.rows_in(fields)
         if where is None:
@@ -225,16 +225,16 @@ class DividedRequest:
             try:
                 where.validate(fields)
             except KafkaError as error:
-                # Without its traceback: the frames hold all rows, and this object.
+                # A new error without the traceback, whose frames refer to all rows and to this object.
                 self._failure = KafkaError(error.code, error.message)
         self._joined = JoinedAnswer(request.api_key, request.api_version, where.response)
         self._known = {} if where.are_looked_up_once else None
         self._errors_per_step = max(1, SLICE_ROWS // where.size)
-        # A request that fails as a whole may have far more rows than are looked at for duplicates in one step.
+        # A request that fails as a whole may have far more rows than one step could search for duplicates.
         self._slices = divide(fields, where if self._failure is None else replace(where, unique=()))
 
     def on_answer(self, part: SliceRequest, fields: Fields) -> None:
-        """Add the answer to the slice in work. The next slice is handled in a later duty cycle."""
+        """Add the answer of the slice in work. The next slice is handled in a later duty cycle."""
         if self.is_over:
             return
         assert self._joined is not None
@@ -256,7 +256,7 @@ class DividedRequest:
         if self._failure is None and self._joined.size_bytes() > ANSWER_BYTES_MAX:
             self._failure = KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The answer is larger than {ANSWER_BYTES_MAX >> 20} MiB. Ask for fewer at once.",
+                f"The answer is larger than {ANSWER_BYTES_MAX >> 20} MiB. Request fewer rows at once.",
             )
 
     def fail_slice(self, part: SliceRequest) -> None:
@@ -274,7 +274,7 @@ class DividedRequest:
             self.request.close()
 
     def abandon(self) -> None:
-        """The client has disconnected: handle no further slice. The request is finished, so that its block is freed."""
+        """Stop after the client has disconnected. The request is finished without an answer, which frees its block."""
         if self.is_over:
             return
         self.is_over = True
@@ -285,18 +285,18 @@ class DividedRequest:
     def _answer(self) -> None:
         assert self._joined is not None
         self.is_over = True
-        self.request.done_ns = 0  # A timed request was in work until now.
+        self.request.done_ns = 0  # The work of a timed request ends now, not at its first step.
         self.request.reply(self._joined.fields())
 
 
 class DividedAnswer:
-    """A large answer, which is encoded by steps: an API that lists what the broker has cannot bound it."""
+    """A large answer that is encoded in steps: an API that lists what the broker has cannot bound its answer."""
 
     __slots__ = ("_joined", "_name", "_slices", "is_over", "request", "size_bytes")
 
     def __init__(self, request: HandlerRequest, fields: Fields, path: tuple[str, ...]) -> None:
         self.request = request
-        self.size_bytes = 0  # Of the request, which is gone.
+        self.size_bytes = 0  # Of the request, which is not stored any more.
         self.is_over = False
         self._name = path[0]
         self._slices = divide(fields, Rows(path, path))
@@ -305,11 +305,11 @@ class DividedAnswer:
 
     @property
     def is_ready(self) -> bool:
-        """True until it is encoded."""
+        """True until the answer is encoded."""
         return not self.is_over
 
     def step(self) -> None:
-        """Encode some rows; after the last ones answer."""
+        """Encode some rows. Send the answer after the last ones."""
         part = next(self._slices, None)
         if part is None:
             self.is_over = True
@@ -321,20 +321,20 @@ class DividedAnswer:
         self._joined.add(part.fields, is_continued=part.is_continued)
 
     def abandon(self) -> None:
-        """The client has disconnected."""
+        """Stop after the client has disconnected."""
         if not self.is_over:
             self.is_over = True
             self.request.no_op()
 
     def _stop(self) -> None:
-        self.is_over = True  # The request is finished by the caller.
+        self.is_over = True  # The caller finishes the request.
 
 
 Job = DividedRequest | DividedAnswer
 
 
 def row_error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
-    """The error codes in the rows of an answer. The one of the whole answer counts once, when it is sent."""
+    """Yield the error codes in the rows of an answer. The code of the whole answer is counted when it is sent."""
     for value in fields.values():
         if isinstance(value, list):
             for row in value:
@@ -343,7 +343,7 @@ def row_error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
 
 
 def handle(context: RequestContext, api: Api, failure: KafkaError | None = None) -> None:
-    """Call the API's handler function for a decoded request or slice. With `failure` answer that instead."""
+    """Call the API's handler function for a decoded request or slice. With `failure`, answer that error instead."""
     if failure is not None:
         fields = _error_fields(context, api, failure)
     else:
@@ -358,7 +358,7 @@ def handle(context: RequestContext, api: Api, failure: KafkaError | None = None)
 
 
 def _error_fields(context: RequestContext, api: Api, error: KafkaError) -> Fields | None:
-    """The API's own error response. If it has none, close the connection."""
+    """Return the API's error response. If it has none, close the connection and return None."""
     if api.error_response is not None:
         return api.error_response(context.decoded, int(error.code), error.message)
     services = context.services
@@ -373,7 +373,7 @@ def check_whole(request: HandlerRequest, api: Api) -> None:
     rows = _count_all_rows(request.decoded)
     if rows > api.rows_max:
         raise ProtocolError(
-            f"the arrays of the request have {rows} rows, {api.key.name} reads at most {api.rows_max}"
+            f"the arrays of the request have {rows} rows; {api.key.name} accepts at most {api.rows_max}"
         )
 
 
@@ -389,7 +389,7 @@ def _count_all_rows(fields: Mapping[str, Any]) -> int:
 
 
 class DividedRequests:
-    """The large requests and answers of one role, in their order. `on_end` hears of each that is over."""
+    """The large requests and answers of one role, in order of arrival. `on_end` is called for each one that ends."""
 
     __slots__ = ("_containment", "_in_work", "_on_end", "_refuse", "_waiting", "jobs", "newest")
 
@@ -404,7 +404,7 @@ class DividedRequests:
         self._on_end = on_end
         self._in_work: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
-        self.jobs: dict[Job, None] = {}  # All of them. The duty cycle looks whether there are any.
+        self.jobs: dict[Job, None] = {}  # All of them. The duty cycle checks whether it is empty.
         self.newest: DividedRequest | None = None  # The last request that was added.
 
     def __len__(self) -> int:
@@ -424,22 +424,22 @@ class DividedRequests:
         self._waiting.append(job)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return True if a large request of that size could be in work now. One alone may have any size.
+        """Return True if a large request of that size may start now. A single one may have any size.
 
-        Requests that came in a ring are bounded by the number of connections and do not count: many of them must not
-        keep the large ones out.
+        Requests that came through a ring do not count, because many of them must not keep the large ones out. The
+        number of connections bounds them.
         """
         in_memory = sum(each.size_bytes for each in self.jobs if each.size_bytes > SMALL_BYTES)
         return not in_memory or in_memory + size_bytes <= IN_WORK_BYTES_MAX
 
     def is_ready(self) -> bool:
-        """Return True if `work` has something to do at once."""
+        """Return True if `work` has work now."""
         return any(each.is_ready for each in self._in_work) or bool(
             self._waiting and len(self._in_work) < IN_WORK_MAX
         )
 
     def work(self) -> int:
-        """Take one step of one job. They take turns."""
+        """Run one step of one job. Jobs take turns. Return the number of steps."""
         while self._waiting and len(self._in_work) < IN_WORK_MAX:
             self._in_work.append(self._waiting.popleft())
         work = 0
@@ -474,12 +474,12 @@ class DividedRequests:
             request.meter.stop()
 
     def clear(self) -> None:
-        """The Processor of all clients has died."""
+        """Abandon all jobs: the Processor of all clients has died."""
         for job in list(self.jobs):
             self.abandon(job)
 
     def abandon(self, job: Job) -> None:
-        """The client has disconnected."""
+        """Stop and remove a job whose client has disconnected."""
         job.abandon()
         self.jobs.pop(job, None)
         for queue in (self._in_work, self._waiting):

@@ -43,9 +43,9 @@ from kproc.wire.header import ApiKey
 
 UNKNOWN_HOST: Final = "/unknown"
 _UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
-# Rows of an answer that are encoded in one step.
+# Limit of rows of an answer that is encoded in one step.
 ANSWER_ROWS_MAX: Final = 2 * SLICE_ROWS
-# APIs whose answers grow with what the broker has. All other answers have as many rows as the request, or few.
+# APIs whose answers grow with the broker's contents. All other answers have as many rows as the request, or few.
 _LISTING: Final = frozenset(
     int(key)
     for key in (
@@ -101,7 +101,7 @@ class ClientPeer:
 
     def introduce(self, connection_id: int, identity: memoryview) -> None:
         """Store who the client of a connection is whose requests will follow."""
-        # First, because the new identity may be unreadable: the connection must not keep the former one.
+        # First, because decoding the new identity may fail, and the connection must not keep the former one.
         self.identities.pop(connection_id, None)
         self.sessions.pop(connection_id, None)
         host = host_text(bytes(identity[:ADDRESS_BYTES]))
@@ -124,7 +124,7 @@ class ClientPeer:
 
 
 def large_rows(api_key: int, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The path of the rows in an answer that are too many to be encoded in one step."""
+    """Return the path of an answer's rows if they are too many to be encoded in one step, else None."""
     api = APIS[api_key]
     for name, value in fields.items():
         if type(value) is list and value and isinstance(value[0], dict):
@@ -135,9 +135,10 @@ def large_rows(api_key: int, fields: Mapping[str, Any]) -> tuple[str, ...] | Non
 
 
 class HandlerRequest(RequestContext):
-    """Answers exactly once, with the sequence by which the Processor orders the answers of a connection.
+    """One request of a client. It is answered exactly once.
 
-    `identity` is who sent the request. It is known when the request comes in and never changes.
+    The Processor orders the answers of a connection by their sequence. `identity` is the client's at the time when the
+    request arrived, and never changes.
     """
 
     identity: Identity
@@ -169,8 +170,8 @@ class HandlerRequest(RequestContext):
     ) -> None:
         self.services = services
         self.peer = peer
-        # Read once, when the request comes in. While its connection migrates, and after its client has left, `peer`
-        # no longer knows the connection, and the request must not be handled as a request of ANONYMOUS.
+        # Read once, when the request arrives. While its connection migrates, and after its client has disconnected,
+        # `peer` does not have the connection, and the request must not be handled as a request of ANONYMOUS.
         self.identity = peer.identities.get(connection_id, _UNKNOWN)
         self.connection_id = connection_id
         self.sequence = sequence

@@ -16,7 +16,7 @@ from kproc.broker.cluster.image import SLOT_COUNT, ClusterImage, PartitionImage
 from kproc.broker.ipc.words import RowWriter, read_row
 
 _VALUES: Final = 8
-# Sequence word and values, up to the next cache line: rows of several Handlers share none.
+# Sequence word and values, padded to whole cache lines, so that rows of different Handlers share none.
 ROW_WORDS: Final = 16
 TABLE_BYTES: Final = 8 * ROW_WORDS * SLOT_COUNT  # 16 MiB, sparse.
 NOBODY: Final = -1

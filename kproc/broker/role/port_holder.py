@@ -39,7 +39,7 @@ def holds_any(pid: int, ports: Container[int], *, proc: Path = Path("/proc")) ->
 def listens_at(pid: int, host: str, port: int, *, proc: Path = Path("/proc")) -> bool:
     """Return True if the process has a socket that accepts connections to this numeric address and TCP port.
 
-    A socket bound to another address of this host does not count, even with the same port: it may be another user's.
+    A socket on the same port of another local address does not count: another user may have bound this address.
     """
     address = ipaddress.ip_address(host.partition("%")[0])
     wanted = {address, _WILDCARD_4, _WILDCARD_6} if address.version == 4 else {address, _WILDCARD_6}
@@ -55,7 +55,7 @@ def _listening_at(ports: Container[int], proc: Path) -> set[str]:
 
 
 def _rows(ports: Container[int], proc: Path) -> Iterator[tuple[_Address, str]]:
-    """Local address and name of each socket that listens at one of these ports."""
+    """Yield (local address, name) of each socket that listens at one of these ports."""
     for name in ("tcp", "tcp6"):
         try:
             lines = (proc / "net" / name).read_text().splitlines()[1:]

@@ -120,7 +120,7 @@ def test_log_that_ends_below_its_start_is_set_aside(start: Start, caplog: pytest
     assert second.endswith("-stray")
     (kept,) = (rig.directory / second).glob("*.log")
     assert kept.read_bytes()[61:].count(b"a"), "the records are there"
-    assert f"{second} is set aside: the log ends at offset 2" in caplog.text
+    assert f"set aside {second}: the log ends at offset 2" in caplog.text
     restart_broker(rig)
     assert fetch(rig, "t", 9) == (0, [b"c"])
 
@@ -148,7 +148,7 @@ def test_log_that_ends_below_its_recovery_point_is_offline(
         assert lost.exists() is False
     assert "records up to offset 2 were stored" in caplog.text
     rig.advance_ms(1_100)
-    assert "files are missing or cut" in rig.partitions().offline["t", 0]
+    assert "files are missing or truncated" in rig.partitions().offline["t", 0]
     kept.rename(lost)
     restart_broker(rig)
     assert fetch(rig, "t") == (0, [b"a", b"b"])

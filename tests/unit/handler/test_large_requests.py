@@ -400,7 +400,7 @@ def test_request_of_too_many_bytes_ends_its_connection(
         rig.processors[0].send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(2_000))
         (closed,) = rig.processors[0].answers()
     assert closed.kind == CLOSE
-    assert "DESCRIBE_GROUPS reads at most 5000" in caplog.text
+    assert "DESCRIBE_GROUPS accepts at most 5000" in caplog.text
 
 
 @pytest.mark.parametrize(
