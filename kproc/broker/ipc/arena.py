@@ -51,7 +51,7 @@ class Arena:
         self._free_lengths = [self.capacity]
         self._lent: dict[int, int] = {}
         self.lent_bytes = 0
-        self.free_count = 0  # Calls of `free`. A caller that found no room compares it before it tries again.
+        self.free_count = 0  # Calls of `free`. While it does not change, a failed allocation would fail again.
 
     @classmethod
     def create(cls, capacity: int, generation: int, *, warm_bytes: int = WARM_BYTES) -> Self:
@@ -87,10 +87,10 @@ class Arena:
         return offset
 
     def grow(self, offset: int, length: int, filled: int) -> int | None:
-        """Make a block at least `length` bytes long and return its offset, or None if there is no room for that.
+        """Make a block at least `length` bytes long. Return its offset, or None if there is no room for that.
 
-        It stays where it is if the pages behind it are free. Otherwise its first `filled` bytes are copied. No view of
-        the block may be held.
+        The block stays in its place if the pages behind it are free. Otherwise its first `filled` bytes are copied to a
+        new place. The caller must have released every view of the block.
         """
         old = self._lent[offset]
         more = ((length + PAGE_BYTES - 1) & -PAGE_BYTES) - old

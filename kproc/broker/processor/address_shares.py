@@ -1,8 +1,8 @@
 """AddressShares: how much of a bounded resource the connections of each client address hold.
 
-A Processor bounds memory that clients can fill. Where it is short, the address that holds most has to give way, so that
-one host cannot exclude the others. Hosts with IPv6 have a whole /64 network to choose addresses from, so such a network
-counts as one address.
+A Processor bounds the memory that clients can fill. When a bound is reached, the address that holds most loses
+connections, so that one host cannot exclude the others. A host with IPv6 can choose addresses from a whole /64 network,
+so such a network counts as one address.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _NETWORK_BYTES: Final = 8  # Of an IPv6 address.
 
 
 def share_key(address: bytes) -> bytes:
-    """Return the part of a packed address (handoff.py) that names one host, or one IPv6 network."""
+    """Return the part of a packed address (handoff.py) that identifies one IPv4 host or one IPv6 network."""
     return address if is_v4_mapped(address) else address[:_NETWORK_BYTES]
 
 
 class AddressShares:
-    """Amounts by connection, with their sum for each address."""
+    """Amounts of a resource by connection, and their sum for each address."""
 
     __slots__ = ("_members", "_sums")
 
@@ -30,14 +30,14 @@ class AddressShares:
         self._sums: dict[bytes, int] = {}
 
     def put(self, connection: Connection, amount: int) -> None:
-        """Set what a connection holds. Later connections of an address come behind earlier ones."""
+        """Set the amount of a connection. The connections of an address stay in the order of their first amount."""
         key = share_key(connection.origin.address)
         members = self._members.setdefault(key, {})
         self._sums[key] = self._sums.get(key, 0) + amount - members.get(connection, 0)
         members[connection] = amount
 
     def remove(self, connection: Connection) -> None:
-        """Remove a connection. Does nothing if it holds nothing."""
+        """Remove a connection, if it is present."""
         key = share_key(connection.origin.address)
         members = self._members.get(key, {})
         amount = members.pop(connection, None)
@@ -49,23 +49,23 @@ class AddressShares:
             del self._members[key], self._sums[key]
 
     def amount_of(self, connection: Connection) -> int:
-        """Return what a connection holds."""
+        """Return the amount of a connection."""
         return self._members.get(share_key(connection.origin.address), {}).get(connection, 0)
 
     def share_of(self, connection: Connection) -> int:
-        """Return what all connections of this connection's address hold."""
+        """Return the sum for this connection's address."""
         return self._sums.get(share_key(connection.origin.address), 0)
 
     def share_of_key(self, key: bytes) -> int:
-        """Return what all connections of an address hold, by its share_key."""
+        """Return the sum for an address by its share_key."""
         return self._sums.get(key, 0)
 
     def largest_share(self) -> int:
-        """Return what the address holds that holds most."""
+        """Return the largest sum of an address."""
         return max(self._sums.values(), default=0)
 
     def largest_holders(self) -> dict[Connection, int]:
-        """Return the connections of the address that holds most, with their amounts, the oldest first."""
+        """Return the connections of the address with the largest sum, with their amounts, the oldest first."""
         if not self._sums:
             return {}
         return self._members[max(self._sums, key=self._sums.__getitem__)]

@@ -38,25 +38,26 @@ INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, i
 
 
 class BlockMemory(Protocol):
-    """Where a Block lies: frame_memory.py."""
+    """The memory of a Block; see frame_memory.py."""
 
     def grow(self, connection: Connection, block: Block) -> bool:
-        """Make room for more of a frame; False if there is none."""
+        """Make room for more of a frame. Return False if there is none."""
 
     def release(self, connection: Connection, block: Block) -> None:
         """Free the block of a frame that will not be received."""
 
     def hand_out(self, connection: Connection, block: Block) -> None:
-        """Take a block from its connection without freeing it."""
+        """Detach a block from its connection without freeing it."""
 
     def discard(self, block: Block) -> None:
-        """Free a block that no connection has."""
+        """Free a block that was not assigned to a connection."""
 
 
 class Block:
-    """A large frame that is being received: `filled` of `length` bytes have come, and `view` has room for some more.
+    """A large frame that is being received. `filled` of its `length` bytes have arrived; `view` has room for more.
 
-    The view grows while the bytes come (frame_memory.py), because a client can announce a length and send nothing.
+    The view grows with the bytes that arrive (frame_memory.py), because a client can announce a length and send
+    nothing.
     """
 
     __slots__ = ("filled", "length", "memory", "offset", "view")
@@ -74,7 +75,7 @@ class Block:
 
     @property
     def must_grow(self) -> bool:
-        """Return True if the frame is not whole and the view has no room for more of it."""
+        """True if the frame is incomplete and the view is full."""
         return self.filled == len(self.view) < self.length
 
     @property
@@ -245,7 +246,7 @@ class Connection:
             False  # Its bytes made no sense: nothing is read any more, what was read before is answered.
         )
         self.is_stalled = False
-        self.awaits_block = False  # The frame that has begun needs memory that is not free now.
+        self.awaits_block = False  # Its unfinished frame waits for memory.
         self.awaits_turn = False  # Its TLS handshake goes on when it has its turn.
         self.is_short_of_memory = False
         self.throttled_until_ns = 0

@@ -77,7 +77,7 @@ class ConnectionTable:
         self.by_id: dict[int, Connection] = {}
         self.stalled: dict[Connection, None] = {}
         self.short_of_memory: dict[Connection, None] = {}
-        # By address (share_key): those whose frames need memory that is not free.
+        # By address (share_key): the connections whose unfinished frames wait for memory.
         self.awaiting_block: dict[bytes, dict[Connection, None]] = {}
         self.gated: dict[Connection, None] = {}  # Their clients have to log in.
         self._sessions: Deadlines[Connection] = Deadlines()  # Their ends, in ns.
@@ -188,7 +188,7 @@ class ConnectionTable:
             self.close(connection, "the client is gone")
 
     def free_block(self, connection: Connection) -> None:
-        """Free the memory of a frame that has not arrived whole."""
+        """Free the memory of an unfinished frame."""
         if connection.block is not None:
             connection.block.memory.release(connection, connection.block)
 
@@ -250,7 +250,7 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def wait_for_block(self, connection: Connection) -> None:
-        """Stop reading a connection until there is memory for more of the frame that it has begun."""
+        """Stop reading a connection until there is memory for more of its unfinished frame."""
         connection.awaits_block = True
         self._await_block(connection)
         self._state.counts[SLOT["reads_stalled"]] += 1
@@ -269,7 +269,7 @@ class ConnectionTable:
                 del self.awaiting_block[key]
 
     def resume_with_block(self, connection: Connection) -> None:
-        """Read a connection again whose frame has got memory."""
+        """Resume reading a connection whose frame has received memory."""
         self._await_no_block(connection)
         connection.awaits_block = False
         self.update_interest(connection)

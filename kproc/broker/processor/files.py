@@ -13,8 +13,8 @@ from typing import Final
 from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.wire.file_range import FileRange
 
-# Descriptors kept open, unless the limit of the process is low. A Fetch over more partitions opens files again, which
-# costs time and nothing else.
+# Descriptors that stay open; fewer if the process's limit is low. A Fetch over more partitions opens files again, which
+# costs only time.
 _FILES_MAX: Final = 512
 
 
@@ -46,11 +46,11 @@ class OpenFile:
 
 
 class FileCache:
-    """Path -> open file; the one that was used least recently is evicted first. One per Processor."""
+    """Open files by path, with eviction of the least recently used. One per Processor."""
 
     def __init__(self, limit: int | None = None) -> None:
         self._limit = share_of_descriptors(8, most=_FILES_MAX) if limit is None else limit
-        self._files: dict[bytes, OpenFile] = {}  # The one that was used least recently comes first.
+        self._files: dict[bytes, OpenFile] = {}  # The least recently used comes first.
 
     def get(self, wanted: FileRange) -> OpenFile:
         """The open file of the range `wanted`. Raises StaleFile or OSError."""

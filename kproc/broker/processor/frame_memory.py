@@ -1,16 +1,17 @@
-"""FrameMemory: memory for large frames while they are received. It grows with the bytes that arrived, not with the
-length that a client announced.
+"""FrameMemory: memory for large frames while they are received.
+
+A block grows with the bytes that have arrived, not with the length that the client announced.
 
 A Processor has two of them. Frames of clients that may send requests are received into its arena, where Handlers read
-them. Frames of clients that still have to log in are received into `LoginBlocks`, private memory with a small bound, so
-a client without a login cannot occupy the arena.
+them. Frames of clients that have not logged in are received into `LoginBlocks`, private memory with a small bound, so
+that a client without a login cannot occupy the arena.
 
-    in use            what a frame gets
-    up to an eighth   its length, at most USUAL_BYTES: a producer's batch is received without being moved
-    up to a half      FIRST_BYTES, then four times as much whenever that is full
-    more              its whole rest at once, or it waits (ConnectionTable.wait_for_block)
+    memory in use     size of a frame's block
+    up to an eighth   its length, at most USUAL_BYTES: a producer's batch is then received without a copy
+    up to a half      FIRST_BYTES, then four times as much whenever the block is full
+    more              its whole length at once, or it waits (ConnectionTable.wait_for_block)
 
-Without the last rule many frames could each hold a part of the memory and wait for the rest of it for ever.
+Without the last rule many frames could each hold a part of the memory and wait for ever for the rest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _GROWTH: Final = 4
 
 
 class FrameMemory:
-    """Blocks for the unfinished frames of one Processor. `shares` says which client address has how many bytes."""
+    """Blocks for the unfinished frames of one Processor. `shares` has the bytes of each client address."""
 
     __slots__ = ("_owner", "shares")
 
@@ -37,12 +38,14 @@ class FrameMemory:
 
     @property
     def free_count(self) -> int:
-        """The number of times that memory became free. While it does not change, another attempt would fail, too."""
+        """The number of blocks freed so far. While it does not change, a failed attempt would fail again."""
         return self._owner.free_count
 
     def needed_bytes(self, length: int, filled: int, present: int = 0) -> int:
-        """Return how large the next block of a frame must be that has `filled` of `length` bytes in a block of
-        `present` bytes.
+        """Return the size of the next block of a frame.
+
+        `filled` of the frame's `length` bytes have arrived. `present` is the size of its present block, 0 if it has
+        none.
         """
         used, capacity = self._owner.lent_bytes - present, self._owner.capacity
         size = min(length, max(FIRST_BYTES, _GROWTH * filled))
@@ -52,7 +55,7 @@ class FrameMemory:
         return size if used + size <= capacity // 2 else length
 
     def start(self, connection: Connection, length: int, data: bytes | memoryview) -> bool:
-        """Give a connection the block of a frame that begins with `data`; False if there is no room for that."""
+        """Allocate the block of a frame that begins with `data`. Return False if there is no room for it."""
         block = self.reserve(length, len(data))
         if block is None:
             return False
@@ -61,18 +64,18 @@ class FrameMemory:
         return True
 
     def reserve(self, length: int, filled: int) -> Block | None:
-        """Return an empty block for a frame of which `filled` bytes are elsewhere, or None without room."""
+        """Return an empty block for a frame of which `filled` bytes are elsewhere, or None if there is no room."""
         size = self.needed_bytes(length, filled)
         offset = self._owner.allocate(size)
         return None if offset is None else Block(self, offset, length, self._owner.view(offset, size))
 
     def assign(self, connection: Connection, block: Block) -> None:
-        """Give a reserved block to a connection."""
+        """Assign a reserved block to a connection."""
         connection.block = block
         self.shares.put(connection, len(block.view))
 
     def grow(self, connection: Connection, block: Block) -> bool:
-        """Make room for more of a frame; False if there is none."""
+        """Make room for more of a frame. Return False if there is none."""
         present = len(block.view)
         size = self.needed_bytes(block.length, block.filled, present)
         block.view.release()
@@ -95,14 +98,14 @@ class FrameMemory:
         self._owner.free(block.offset)
 
     def hand_out(self, connection: Connection, block: Block) -> None:
-        """Remove a block from its connection without freeing it: a Handler uses it now."""
+        """Detach a block from its connection without freeing it: a Handler uses it now."""
         block.view.release()
         connection.block = None
         self.shares.remove(connection)
 
 
 class LoginBlocks:
-    """Private memory for the frames of clients that still have to log in. A BlockOwner, as the arena is."""
+    """Private memory for the frames of clients that have not logged in. A BlockOwner, like the arena."""
 
     __slots__ = ("_blocks", "_next_offset", "capacity", "free_count", "lent_bytes")
 
@@ -114,7 +117,7 @@ class LoginBlocks:
         self._next_offset = 0
 
     def allocate(self, length: int) -> int | None:
-        """Return the name of a new block, or None if the bound is reached."""
+        """Return the number of a new block, or None if the bound is reached."""
         if self.lent_bytes + length > self.capacity:
             return None
         self._next_offset += 1
@@ -123,7 +126,7 @@ class LoginBlocks:
         return self._next_offset
 
     def grow(self, offset: int, length: int, filled: int) -> int | None:
-        """Replace a block by a longer one with the same first bytes; None if the bound is reached."""
+        """Replace a block by a longer one with the same first bytes. Return None if the bound is reached."""
         old = self._blocks[offset]
         if self.lent_bytes - len(old) + length > self.capacity:
             return None

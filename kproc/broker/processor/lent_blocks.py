@@ -1,8 +1,9 @@
 """LentBlocks: the arena blocks that a Processor lent to Handlers.
 
-Each comes back with the answer to its request. A request can wait in its Handler for as long as its client says (a
-Fetch, a JoinGroup), and would occupy the arena meanwhile. So a block that a Handler has for more than a second is
-recalled. Its request stays in `by_request` until it is answered, because the Handler keeps what it has decoded of it.
+Each block comes back with the answer to its request. A Fetch or a JoinGroup can wait in its Handler for as long as its
+client requests, and would occupy the arena meanwhile. The Processor therefore recalls a block that a Handler has had
+for more than a second. The request stays in `by_request` until it is answered, because the Handler keeps its decoded
+fields.
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ class LentBlocks:
 
     def __init__(self, arena: BlockOwner) -> None:
         self._arena = arena
-        self._seen: dict[tuple[int, int], bool] = {}  # At the last look: whether they are recalled.
-        # By connection and sequence: the block's offset, or _RECALLED; the Handler that has it; how many bytes that
-        # Handler may keep when the block is recalled.
+        # The blocks that were lent at the last call of `recall`, and whether a recall was sent.
+        self._seen: dict[tuple[int, int], bool] = {}
+        # By connection and sequence: the block's offset, or _RECALLED; the Handler that has it; the number of bytes
+        # that the Handler may keep after the block is recalled.
         self.by_request: dict[tuple[int, int], tuple[int, HandlerPeer, int]] = {}
 
     def lend(self, connection: Connection, block: Block, handler: HandlerPeer) -> None:
         """Lend a block of the arena, which holds the connection's next request, to a Handler."""
-        # A Produce that waits has been appended, mostly for a sync: the Handler keeps nothing of its records. If it
-        # counted, a disk that stalls for seconds would close honest producers.
+        # A parked Produce has been appended and mostly waits for a sync: the Handler keeps none of its records. If it
+        # counted, a disk that stalls for seconds would cause honest producers to be closed.
         kept_bytes = 0 if block.view[: len(_PRODUCE)] == _PRODUCE else block.length
         block.memory.hand_out(connection, block)
         self.by_request[connection.id, connection.next_sequence] = (block.offset, handler, kept_bytes)
@@ -46,7 +48,7 @@ class LentBlocks:
             self._arena.free(lent[0])
 
     def recall(self) -> None:
-        """Recall the blocks that were lent at the last call already. Called once a second."""
+        """Recall the blocks that were already lent at the last call. Called once a second."""
         before = self._seen
         self._seen = dict.fromkeys(self.by_request, False)
         for key in self._seen:
@@ -58,14 +60,14 @@ class LentBlocks:
                 self._seen[key] = True
 
     def free_recalled(self, connection_id: int, sequence: int) -> None:
-        """Free a block that a Handler does not need any more, although its request is not answered."""
+        """Free a recalled block. Its request is not answered yet."""
         offset, handler, length = self.by_request.get((connection_id, sequence), (_RECALLED, None, 0))
         if handler is not None and offset != _RECALLED:
             self._arena.free(offset)
             self.by_request[connection_id, sequence] = (_RECALLED, handler, length)
 
     def recalled_bytes(self) -> dict[int, int]:
-        """Return what Handlers may keep, by connection, of requests that wait there without their blocks."""
+        """Return, by connection, how many bytes Handlers may keep of requests whose blocks were recalled."""
         sizes: dict[int, int] = {}
         for (connection_id, _), (offset, _, length) in self.by_request.items():
             if offset == _RECALLED:

@@ -76,7 +76,7 @@ class Given:
         self.sock: socket.socket | None = None
         self.files: list[OpenFile] = []
         self.block_fd = -1
-        self.block: Block | None = None  # Reserved by the Processor that takes it.
+        self.block: Block | None = None  # Reserved by the Processor that adopts the connection.
         self.is_whole = True  # False when a descriptor was lost on the way.
 
     def has_room(self, memory: FrameMemory) -> bool:

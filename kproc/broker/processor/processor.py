@@ -64,7 +64,7 @@ _NO_EVENTS: Final[list[tuple[int, int]]] = []
 # The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
 # before it polls. After a lone request that would be in vain: its Handler has only just been woken.
 _LONE_WORK: Final = 2
-# Memory for large frames of clients that have not logged in: at least so much, and so many of the longest frames.
+# Memory for large frames of clients that have not logged in: at least this size, and room for this many longest frames.
 _LOGIN_BYTES_MIN: Final = 16 << 20
 _LOGINS_MIN: Final = 4
 _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
@@ -100,9 +100,10 @@ class Processor:
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
         tls_listeners: TlsListeners | None = None,
     ) -> None:
-        """The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit.
+        """Create a Processor.
 
-        A request must arrive within `receive_ms_max`; 0 means no limit.
+        The limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit. A request
+        must arrive within `receive_ms_max`; 0 means no limit.
         """
         self.id = agent_id
         self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd

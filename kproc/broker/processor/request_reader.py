@@ -2,7 +2,7 @@
 
     socket --recv_into--> request ring (whole frames)            small frames, no copy
     socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
-    socket --recv_into--> private memory --> request ring        the same, of a client that has not logged in
+    socket --recv_into--> private memory --> request ring        large frames of a client that has not logged in
 
 It does not look into a frame: the router decides which Handler gets it. What nearly every read brings, one whole frame
 for the only Handler, run_reader.py puts into the ring; this is the way of everything else.
@@ -41,8 +41,8 @@ _unpack_length: Final = _LENGTH.unpack_from
 RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
 _BEHIND_HEAD: Final = slice(HEAD_BYTES, None)
 _CLOSED: Final = "the client closed it"
-_RETRY_NS: Final = 100_000_000  # A frame that waits for memory is tried again at least this often.
-_RETRIES: Final = 64  # At most this many addresses, and frames of each, are tried in a pass.
+_RETRY_NS: Final = 100_000_000  # Interval at which waiting frames are retried even if no memory became free.
+_RETRIES: Final = 64  # Limit of addresses in one retry, and of frames of each address.
 _BYTES_IN: Final = SLOT["bytes_in"]
 _REQUESTS: Final = SLOT["requests"]
 
@@ -264,7 +264,7 @@ class RequestReader:
         (length,) = _LENGTH.unpack_from(start)
         longest = self._table.logins.bytes_max
         link = connection.home.link
-        if link is not None:  # It goes into one record of the ring.
+        if link is not None:  # The frame must fit into one record of the ring.
             longest = min(longest, link.sender.record_bytes_max - HEAD_BYTES - _LENGTH.size)
         if length <= longest:
             return False
@@ -323,7 +323,7 @@ class RequestReader:
         self._table.stall(connection)
 
     def _hold(self, connection: Connection, rest: bytes | memoryview) -> None:
-        """Keep the first part of a frame; a large one gets a block now."""
+        """Store the first part of a frame, in a block if the frame is large."""
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
             if length > LARGE_FRAME_BYTES or connection.gate is not None:
@@ -331,8 +331,8 @@ class RequestReader:
                     return
                 if self._memory_of(connection).start(connection, length, rest[4:]):
                     return
-                # Waiting must not close another connection here: `rest` may lie in a ring, into which that would
-                # push a record.
+                # Do not close other connections for memory here: `rest` may lie in a ring, and a close pushes a record
+                # into it.
                 connection.held = bytes(rest)
                 self._budget.held_bytes += len(rest)
                 self._table.wait_for_block(connection)
@@ -341,7 +341,7 @@ class RequestReader:
         self._budget.held_bytes += len(rest)
 
     def _read_block(self, connection: Connection, block: Block) -> None:
-        """Read into the connection's block while the socket fills it; pass the frame on when it is whole."""
+        """Read into the connection's block as long as the socket fills it. Forward the frame when it is complete."""
         while not block.is_whole:
             count = self._receive(connection, block.room, "the client closed it in the middle of a frame")
             block.advance(count)
@@ -388,7 +388,7 @@ class RequestReader:
         self._passed(connection, target, 1)
 
     def _publish_login_block(self, connection: Connection, block: Block) -> None:
-        """Copy a large frame of a client that logs in into the ring of its home."""
+        """Copy a large frame of a client that has not logged in into the ring of its home Handler."""
         home = connection.home
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, connection.flags)
         if (
@@ -439,9 +439,10 @@ class RequestReader:
                 self._table.update_interest(connection)
 
     def retry_block_waits(self) -> None:
-        """Give blocks to frames that wait for memory: to addresses with a small share first, then to short frames.
+        """Give memory to frames that wait for it. Addresses with the smallest share and short frames come first.
 
-        Does nothing if no memory became free. Every _RETRY_NS it may close frames of an address that holds more.
+        Does nothing if no memory became free, except every _RETRY_NS: then frames of an address that holds more memory
+        may be closed.
         """
         free_counts = self._memory.free_count, self._login_memory.free_count
         now_ns = self._state.now_ns
@@ -452,15 +453,15 @@ class RequestReader:
             self._next_retry_ns = now_ns + _RETRY_NS
         waiting = self._table.awaiting_block
         for key in nsmallest(_RETRIES, waiting, key=self._share_of):
-            # A few of them, because an address may let many connections wait. Room for one may close some of another
-            # address, which may wait as well.
+            # At most _RETRIES, because an address may have many waiting connections. A copy, because making room for
+            # one frame may close connections of another address, which may be waiting, too.
             for connection in sorted(islice(waiting.get(key, ()), _RETRIES), key=self._needed):
                 if connection.migration is None and not self._retry(connection, may_close=may_close):
                     break
         self._free_counts = self._memory.free_count, self._login_memory.free_count
 
     def _memory_of(self, connection: Connection) -> FrameMemory:
-        """Return the memory of the frame that a connection has begun, or would begin now."""
+        """Return the memory of a connection's unfinished frame, or of its next one."""
         block = connection.block
         is_login = connection.gate is not None if block is None else block.memory is self._login_memory
         return self._login_memory if is_login else self._memory
@@ -469,7 +470,7 @@ class RequestReader:
         return self._memory.shares.share_of_key(key) + self._login_memory.shares.share_of_key(key)
 
     def _retry(self, connection: Connection, *, may_close: bool) -> bool:
-        """Try to get memory for a frame, if need be by closing others; False if there is none."""
+        """Try to get memory for a frame, if allowed by closing others. Return False if there is none."""
         memory = self._memory_of(connection)
         if self._retry_block(connection, memory):
             return True
@@ -480,7 +481,7 @@ class RequestReader:
         )
 
     def _needed(self, connection: Connection) -> int:
-        """Return how many bytes of memory a connection waits for."""
+        """Return the number of bytes that a connection waits for."""
         block, memory = connection.block, self._memory_of(connection)
         if block is None:
             return memory.needed_bytes(wanted_bytes(connection), len(connection.held))
@@ -488,7 +489,7 @@ class RequestReader:
         return memory.needed_bytes(block.length, block.filled, present) - present
 
     def _retry_block(self, connection: Connection, memory: FrameMemory) -> bool:
-        """Try again to get memory for a frame; read its connection again if there is some."""
+        """Allocate memory for a frame, or return False. If it succeeds, resume reading the connection."""
         block = connection.block
         if block is not None:
             if not memory.grow(connection, block):

@@ -120,7 +120,7 @@ class ResponseWriter:
                         self._take_word(kind, view)
                     elif self._handlers.router is not None:
                         self._handlers.router.learn(view)
-                except Exception as error:  # noqa: BLE001 - contained: the connection that it is about ends
+                except Exception as error:  # noqa: BLE001 - contained: only the record's connection is closed
                     self._close_misread(view, error)
             if answers:
                 self._pass_back(answers, touched)
@@ -135,7 +135,7 @@ class ResponseWriter:
         return work
 
     def _close_misread(self, view: memoryview, error: Exception) -> None:
-        """Close the connection of a Handler's record that could not be read."""
+        """Close the connection that an unreadable record of a Handler names."""
         connection = self._table.by_id.get(_unpack_head(view)[0]) if len(view) >= HEAD_BYTES else None
         if connection is not None:
             self._table.close_failed(connection, error)

@@ -1,15 +1,16 @@
 """SlowFrames: closes connections whose unfinished requests hold memory for too long.
 
-A frame that has begun holds memory until it is whole: in `Connection.held`, in the arena, or in LoginBlocks. Three
-rules bound what a client gets by sending slowly. The first two count the time in which the Processor reads the
-connection, because a client is not slow while the Processor makes it wait.
+An unfinished frame holds memory: in `Connection.held`, in the arena, or in LoginBlocks. Three rules limit what a client
+gains by sending slowly. The first two count only the time in which the Processor reads the connection, because a client
+is not slow while the Processor makes it wait.
 
-    always                          a frame must be whole within kproc.request.receive.timeout.ms
-    while a connection waits        all frames that arrived below RATE_MIN over the last WATCHED_NS are closed at once
-    while a connection cannot get   the address that holds most gives way, one frame after the other, until the
-    its share                       connection has its block; frames younger than _GRACE_NS are left alone
+    always                        a frame must be complete within kproc.request.receive.timeout.ms
+    a connection waits for        every frame that arrived below RATE_MIN in the last WATCHED_NS is closed
+    memory
+    its address holds less than   frames of the address that holds most are closed, the largest first, until the
+    another one                   connection has its block; frames younger than _GRACE_NS are exempt
 
-Unfinished frames are looked at once a second. Requests that arrive whole never pay for this.
+Unfinished frames are checked once a second. Requests that arrive in one read cost nothing.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ LARGE_FRAME_BYTES: Final = 16 * 1024
 # slow.
 WATCHED_NS: Final = 5_000_000_000
 RATE_MIN: Final = 64 * 1024  # Bytes per second.
-# An honest frame that is younger may just be crossing a busy network.
+# A younger frame of an honest client may still be crossing a busy network.
 _GRACE_NS: Final = 1_000_000_000
-_VICTIMS_MAX: Final = 64  # Closed at once for one that waits, so that a pass does not take long.
+_VICTIMS_MAX: Final = 64  # Closed at once for one waiting connection, so that the pass stays short.
 _SECOND_NS: Final = 1_000_000_000
 _LENGTH: Final = Struct(">i")
 
 
 def wanted_bytes(connection: Connection) -> int:
-    """Return the length of the frame for which a connection that has no block waits."""
+    """Return the length of the unfinished frame of a connection that waits for its first block."""
     return int(_LENGTH.unpack_from(connection.held)[0])
 
 
@@ -55,15 +56,15 @@ class Progress:
     __slots__ = ("is_slow", "number", "read_ns", "since_ns", "window_bytes", "window_ns")
 
     def __init__(self, number: int, received: int, now_ns: int) -> None:
-        self.number = number  # The frame's, in its connection.
+        self.number = number  # The frame's sequence in its connection.
         self.since_ns = now_ns
         self.read_ns = 0
         self.window_ns = 0
-        self.window_bytes = received  # Had come when the window began.
-        self.is_slow = False  # By the last window.
+        self.window_bytes = received  # Bytes that had arrived when the window began.
+        self.is_slow = False  # In the last window.
 
     def advance(self, received: int, elapsed_ns: int, rate_min: float) -> None:
-        """Add the time since the last update, in which the connection was read."""
+        """Count the time since the last update, during which the connection was read."""
         self.read_ns += elapsed_ns
         self.window_ns += elapsed_ns
         if self.window_ns >= WATCHED_NS:
@@ -95,7 +96,7 @@ class SlowFrames:
         self._progress = progress
 
     def _rate_min(self, connection: Connection) -> float:
-        """Return the bytes per second below which a frame is slow. A long one must arrive faster to be in time."""
+        """Return the bytes per second below which a frame is slow. A long frame needs a higher rate to be in time."""
         block = connection.block
         if block is None or not self._receive_ns_max:
             return RATE_MIN
@@ -111,12 +112,12 @@ class SlowFrames:
         return seen is not None and seen.is_slow
 
     def is_late(self, connection: Connection) -> bool:
-        """Return True if the frame takes longer than kproc.request.receive.timeout.ms."""
+        """Return True if the frame has taken longer than kproc.request.receive.timeout.ms."""
         seen = self._find(connection)
         return seen is not None and 0 < self._receive_ns_max <= seen.read_ns
 
     def is_older(self, connection: Connection, age_ns: int, now_ns: int) -> bool:
-        """Return True if the frame began so long ago."""
+        """Return True if the frame began at least `age_ns` ago."""
         seen = self._find(connection)
         return seen is not None and now_ns - seen.since_ns >= age_ns
 
@@ -146,17 +147,17 @@ class SlowFrameReaper:
         )
         for connection in begun:
             if connection.interest != ACTIVE:
-                continue  # Waits for us: a whole frame without room in a ring, or one that waits for a block.
+                continue  # The client waits for us: its frame has no room in a ring, or waits for a block.
             if frames.is_late(connection):
                 self._close(connection, "its request did not arrive within kproc.request.receive.timeout.ms")
             elif others_wait and frames.is_slow(connection):
-                self._close(connection, "its request is arriving too slowly while others wait for memory")
+                self._close(connection, "its request is arriving too slowly while other clients wait for memory")
 
     def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
-        """Close frames of the address that holds most memory, if the address of `waiting` holds less.
+        """Close unfinished frames of the address that holds most memory, if the address of `waiting` holds less.
 
-        Stops when as much memory is free as `waiting` needs, or after _VICTIMS_MAX. Returns False if it closed none,
-        because the other address would then hold less than the address that gets the memory.
+        Stops when `needed` bytes are free, or after _VICTIMS_MAX frames. Returns False if no frame was closed: the
+        other address would then hold less than the address of `waiting`.
         """
         shares = memory.shares
         share, largest = shares.share_of(waiting), shares.largest_share()

@@ -1,9 +1,9 @@
 """UnsentAnswers: bounds the memory of answers that clients do not read.
 
-A connection with unsent answers is not read, but up to INFLIGHT_MAX of its requests are in work and their answers still
-come. Ranges of files cost no memory until they are sent; all other answers are copied. Where they take more than
-UNSENT_BYTES_MAX, the address that holds most loses the connection that holds most, until they fit. The same holds for
-large requests that wait in a Handler after their blocks were recalled (lent_blocks.py): WAITING_BYTES_MAX.
+A connection with unsent answers is not read, but the answers of up to INFLIGHT_MAX requests in work still arrive.
+Ranges of files cost no memory until they are sent; all other answers are copied. If the copies exceed UNSENT_BYTES_MAX,
+the address that holds most loses the connection that holds most, until they fit. Large requests that wait in a Handler
+after their blocks were recalled (lent_blocks.py) have the same rule, with WAITING_BYTES_MAX.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kproc.broker.processor.processor_state import ProcessorState
 logger = logging.getLogger(__name__)
 
 UNSENT_BYTES_MAX: Final = 128 << 20
-WAITING_BYTES_MAX: Final = 64 << 20  # As bytes of the requests; decoded, they take several times as much.
+WAITING_BYTES_MAX: Final = 64 << 20  # Of encoded requests; decoded they take several times as much.
 
 
 def unsent_bytes(connection: Connection) -> int:
-    """Return how much memory the answers take that a connection's client has not taken."""
+    """Return the memory of a connection's unsent answers."""
     out = sum(len(item) for item in connection.out or () if not isinstance(item, FileSend))
     return out + sum(len(record) for _, record in connection.stash.values())
 
 
 class UnsentAnswers:
-    """One per Processor."""
+    """Closes connections that exceed the two bounds. One per Processor."""
 
     __slots__ = ("_blocks", "_state", "_table")
 
@@ -42,7 +42,7 @@ class UnsentAnswers:
         self._state = state
 
     def work(self) -> None:
-        """Close connections until both kinds fit. Called once a second."""
+        """Close connections until both sums are within their bounds. Called once a second."""
         unsent = {each: unsent_bytes(each) for each in self._table.by_fd.values() if each.out or each.stash}
         self._bound(unsent, UNSENT_BYTES_MAX, "it does not read its answers")
         by_id = self._table.by_id
@@ -50,7 +50,7 @@ class UnsentAnswers:
         self._bound(waiting, WAITING_BYTES_MAX, "its large requests wait in a Handler")
 
     def _bound(self, sizes: dict[Connection, int], size_max: int, reason: str) -> None:
-        """Close connections of the addresses that hold most, until the rest is not more than `size_max`."""
+        """Close connections of the addresses that hold most, until the others hold at most `size_max`."""
         total = sum(sizes.values())
         if total <= size_max:
             return

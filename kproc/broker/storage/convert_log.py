@@ -46,7 +46,7 @@ class Converted(NamedTuple):
 
 
 def convert_partition(fs: Fs, directory: Path) -> Converted:
-    """Convert a partition's directory. Raises StorageFailure, and Corrupt for damage; a damaged segment stays as it is."""
+    """Convert a partition's directory. Raises Corrupt for damage, which stays as it is, and StorageFailure."""
     segments = records = 0
     bases = segment_bases(fs, directory)
     for base in bases:

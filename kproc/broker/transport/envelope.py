@@ -42,9 +42,9 @@ Processor reads nothing more of that connection until the time is over (its own 
 several, of which the longest counts.
 METERED says that the client has a request_percentage (sequence 1), or none any more (0), with its client id. Then the
 time that the Processor spends on its socket comes as SOCKET_TIME, with that client id: see processor/metered.py.
-RECALL_BLOCK asks for the block of a request that is not answered yet. The Handler has handled the request when it
-reads this, and no view of a block outlives that, so it answers BLOCK_FREE. A request that waits for minutes then holds
-no part of the arena.
+RECALL_BLOCK requests the block of a request that is not answered yet. The Handler has dispatched the request before it
+reads this, and no view of a block outlives the dispatch, so it answers BLOCK_FREE. A request that waits for minutes
+then holds no part of the arena.
 NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
 
 FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,
