@@ -3,9 +3,9 @@
 Precedence, highest first: this node's dynamic value, the cluster-wide dynamic value, what the broker was
 started with, the default.
 
-Kafka's dynamic settings that mean nothing here are taken and stored, and shown as without effect: clients set them
-(config/dynamic_unhonoured.py). A setting that has an effect at the start, and would have none on the running broker,
-is refused: most of these say who may come in, and an operator who sees one accepted would believe it.
+Kafka's dynamic settings that have no effect here are accepted, stored and shown as ineffective, because clients set
+them (config/dynamic_unhonoured.py). A setting that takes effect only at the start is rejected on the running broker:
+most of these control access, and an operator would believe an accepted change.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def is_live(name: str) -> bool:
 
 
 def find_setting(name: str) -> Setting | None:
-    """The row of a broker setting, or of a listener's, that a client may name; None if Kafka has no such setting."""
+    """Return the row of a setting of the broker or of one listener, or None if Kafka has no such setting."""
     plain = split_listener_key(name)[1]
     return SETTINGS.get(plain) or DYNAMIC_UNHONOURED.get(plain)
 

@@ -308,7 +308,7 @@ def _not_a_list(name: str, operation: int) -> KafkaError:
 
 
 def _check_list(name: str, operation: int, value: str) -> None:
-    """Reject a list with an empty element, or with one twice; to append or remove one twice means once."""
+    """Reject a list with an empty element, or with a repeated one unless it is appended or removed."""
     if problem := list_problem(name, value, may_repeat=operation in OP_NAMES):
         raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 

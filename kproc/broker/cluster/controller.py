@@ -30,7 +30,7 @@ from kproc.common.errors import ErrorCode, FatalError, KafkaError
 
 # Kafka's block size: small enough that a crash wastes few of the 2^63 ids, large enough that a Handler seldom asks.
 PRODUCER_ID_BLOCK_COUNT: Final = 1000
-# Ids from here on cannot be those of another broker whose files are put here.
+# Brokers allocate from 0 upwards. Ids above this cannot occur in files that come from another broker.
 PRODUCER_ID_MIN: Final = 2**40
 # Kafka's Uuid.RESERVED: the zero id, the metadata topic's (one) and that of a lost directory live below 100.
 _RESERVED_IDS_BELOW: Final = 100
@@ -64,7 +64,7 @@ def lost_with_controller() -> KafkaError:
 
 
 def random_producer_id() -> int:
-    """Return where the producer ids of a cluster begin: at random above PRODUCER_ID_MIN."""
+    """Return the first producer id of a cluster, a random number above PRODUCER_ID_MIN."""
     return PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
 
 
@@ -168,11 +168,11 @@ class ControllerState:
         return self._topic_changes.delete(body)
 
     def _allocate_producer_ids(self, _body: dict[str, Any]) -> Handled:
-        """A block of unused ids. It is recorded before it is used, so a crash only wastes ids.
+        """Allocate a block of unused ids. It is recorded before it is used, so a crash only wastes ids.
 
-        A cluster's first block begins at random. Kafka begins at 0, and partitions remember the producers that wrote
-        into them: in files that come from another broker, a producer with an id of one of those would be taken for it,
-        and its first batches for repetitions, which are answered and not stored.
+        A cluster's first block begins at a random number. Kafka begins at 0, and partitions remember the producers that
+        wrote into them. If a new producer got an id that files from another broker contain, its first batches would be
+        taken for duplicates, answered as such and not stored.
         """
         first = self._image.next_producer_id
         if first < PRODUCER_ID_MIN:

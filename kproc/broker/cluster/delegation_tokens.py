@@ -24,7 +24,8 @@ from kproc.common.errors import ErrorCode
 
 REMOVE_EXPIRED: Final = "remove_expired_tokens"
 _REMOVED_AT_ONCE: Final = 1000  # Records of one batch; what is left goes next time.
-# Every user who has logged in may create tokens, and every role stores them until they expire. Kafka has no limit.
+# Limits, because every user who has logged in may create tokens, and every role stores them until they expire. Kafka
+# has none.
 TOKENS_MAX: Final = 10_000
 RENEWER_BYTES_MAX: Final = 16 << 10
 

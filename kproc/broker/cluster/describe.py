@@ -82,7 +82,7 @@ def describe_broker(
 def _stored_broker_rows(
     image: ClusterImage, config: Config, wanted: Container[str] | None
 ) -> list[dict[str, Any]]:
-    """Stored settings that are not in the table: those of single listeners, and Kafka's that have no effect here."""
+    """Return rows for stored settings outside the table: those of single listeners, and ineffective ones of Kafka."""
     nodes = (str(config.node_id), CLUSTER_DEFAULT_NODE)
     keys = dict.fromkeys(key for node in nodes for key in image.broker_configs.get(node, {}))
     rows: list[dict[str, Any]] = []

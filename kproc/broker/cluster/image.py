@@ -28,9 +28,9 @@ from kproc.common.errors import FatalError
 # Rows of the shared partition table. Kafka recommends at most 4,000 partitions a broker; this is far above (8 MiB of
 # sparse rows of 64 bytes), so that no single host needs more.
 SLOT_COUNT: Final = 131_072
-# Leader epochs are 32-bit numbers. Files of another broker can bring any of them.
+# Leader epochs are signed 32-bit numbers. Files of another broker can contain any of them.
 LEADER_EPOCH_MAX: Final = 2**31 - 1
-# Deleted topics that an image remembers. What belonged to an older one is kept as if its deletion were not recorded.
+# Limit of deleted topics that an image remembers. Directories of older ones are set aside instead of deleted.
 DELETED_TOPICS_MAX: Final = 10_000
 
 
@@ -125,8 +125,8 @@ class ClusterImage:
         self.next_producer_id = 0
         self.topics_by_name: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
-        # Id to name of the topics that were deleted last, the oldest first: directories and committed offsets of these,
-        # and of no others, are left over from a deletion.
+        # Id to name of the topics that were deleted last, the oldest first. Only their directories and committed
+        # offsets may be deleted.
         self.deleted_topics: dict[bytes, str] = {}
         # By collision key (topic_names.py): a new topic's name must not collide with one of these.
         self.names_by_collision_key: dict[str, str] = {}

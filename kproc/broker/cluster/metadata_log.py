@@ -82,8 +82,8 @@ class MetadataLog:
         except Corrupt as error:
             log.close()
             raise Corrupt(
-                f"{error}; put back a copy of {DIRECTORY_NAME}, or move it away and start with {START_WITHOUT}=true: "
-                "every topic is then unknown, and its files are set aside"
+                f"{error}; restore a copy of {DIRECTORY_NAME}, or move it away and start with {START_WITHOUT}=true: "
+                "then every topic is unknown and its files are set aside"
             ) from error
 
     @property
@@ -111,7 +111,7 @@ class MetadataLog:
         except OSError as error:
             self._undo_write(error)
         try:
-            self._fs.note_synced(self._descriptor, self._size)  # What earlier syncs have brought to the disk.
+            self._fs.note_synced(self._descriptor, self._size)  # Earlier syncs have confirmed this size.
             self._fs.sync(self._descriptor)
         except OSError as error:
             # The kernel counts the pages as clean now: a second sync would succeed without writing them. The next
@@ -141,7 +141,7 @@ class MetadataLog:
         if self._descriptor >= 0:
             try:
                 self._fs.note_synced(self._descriptor, self._size)
-            except StorageFailure as failure:  # Without the mark, less damage is told from a torn write.
+            except StorageFailure as failure:  # Without the mark some damage looks like a torn write at the next start.
                 logger.warning("metadata_log=not_marked reason=%s", failure)
             self._fs.close(self._descriptor)
             self._descriptor = -1
@@ -164,10 +164,8 @@ class MetadataLog:
             last_batch = self._replay(path, image, snapshot_version, is_last=path is logs[-1])
         self.version = image.version
         if snapshots and not logs:
-            # A new log is on the disk before the one before the snapshot is removed.
-            raise Corrupt(
-                f"{self._directory / snapshots[-1]} is there, and the log that follows it is missing"
-            )
+            # A crash cannot cause this: the new log is durable before the log before the snapshot is removed.
+            raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
         if logs:
             self._continue_log(logs[-1], last_batch)
         else:
@@ -209,14 +207,14 @@ class MetadataLog:
         return position, data[position:end]
 
     def _check_synced(self, path: Path, end: int) -> None:
-        """Refuse a file whose whole batches end below what a sync had confirmed: it is damaged, and no torn write."""
+        """Raise Corrupt if a file's valid batches end below its last confirmed sync: no torn write can cause that."""
         descriptor = self._fs.open(path)
         try:
             synced = self._fs.noted_synced(descriptor)
         finally:
             self._fs.close(descriptor)
         if end < synced:
-            raise Corrupt(f"{path}: damaged or cut at byte {end}, and {synced} bytes had been synced")
+            raise Corrupt(f"{path}: damaged or truncated at byte {end}, but {synced} bytes had been synced")
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
         """Cut off what a crash left of an unfinished write; refuse a file that is damaged in any other way."""
@@ -312,7 +310,7 @@ class MetadataLog:
 
 
 def is_missing(fs: Fs, data_directory: Path) -> bool:
-    """Return True if a directory has neither a snapshot nor a log with a byte in it. Raises StorageFailure."""
+    """Return True if a data directory has neither a snapshot nor a nonempty log of metadata. Raises StorageFailure."""
     directory = data_directory / DIRECTORY_NAME
     if not fs.exists(directory):
         return True
@@ -329,9 +327,10 @@ def is_missing(fs: Fs, data_directory: Path) -> bool:
 
 
 def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
-    """The cluster id that the metadata record, or None if it cannot be read. Changes nothing.
+    """Return the cluster id in the metadata, or None if there is no readable record of it. Changes no file.
 
-    Raises StorageFailure, and Corrupt for a record that this version cannot read."""
+    Raises StorageFailure, and Corrupt for a record that this version cannot read.
+    """
     directory = data_directory / DIRECTORY_NAME
     if not fs.exists(directory):
         return None

@@ -21,7 +21,7 @@ CLIENT: Final = "client"
 """The field of an operation's body that says who wants it: [user, client id, whether it may be refused]. Without it,
 the broker itself does."""
 _SWEEP_LEAST: Final = 1024
-# A client that makes up client ids has a bucket for each. With more, the fullest ones are dropped.
+# Limit, because a client can make up client ids and gets a bucket for each. Above it, the fullest ones are dropped.
 BUCKETS_MAX: Final = 20_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
 

@@ -117,7 +117,7 @@ class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class TopicsDeletedBefore(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """Only in snapshots: the topics that were deleted last, the oldest first, with the names that they had."""
+    """Ids and former names of the topics that were deleted last, the oldest first. Occurs only in snapshots."""
 
     topic_ids: tuple[bytes, ...]
     names: tuple[str, ...]

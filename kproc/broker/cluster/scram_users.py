@@ -80,7 +80,7 @@ class ScramUsers:
         return Found(stand_in, None) if found is None else Found(found, Outcome(name))
 
     def _shape(self, mechanism: int) -> CredentialShape:
-        """The shape that most users' credentials have; without any user 4096 iterations and what is usual."""
+        """Return the most frequent shape of the users' credentials, or USUAL_SHAPE if there is no user."""
         if mechanism not in self._shapes:
             counts = Counter(map(CredentialShape.of, self._by_kind[mechanism].values()))
             self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=USUAL_SHAPE)

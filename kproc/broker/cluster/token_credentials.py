@@ -3,9 +3,9 @@
 The password is the token's secret in base64. The credential follows from it by PBKDF2, 4096 rounds as in Kafka, which
 take a few milliseconds: at the first login with a token here, and then it is kept.
 
-A salt is shown before the login, to anybody and for any name. Salts therefore come from a secret of this Handler's own,
-never from delegation.token.secret.key, which could be guessed by them offline. The salt of a token is the one that its
-id had before the token existed, so that it does not show which tokens exist.
+Anybody can request the salt of any name before a login. Salts are therefore derived from a secret of this Handler and
+never from delegation.token.secret.key, which could otherwise be guessed offline. A token id has the same salt before
+and after the token is created, so that salts do not reveal which tokens exist.
 
 Differs from Kafka: a token that has expired, but is not removed yet, is refused; there its session ends at once.
 """

@@ -55,7 +55,7 @@ class TopicConfig:
         return told(self.check(value)) if self.check is not None else None
 
     def normalize(self, text: str) -> str:
-        """`text` as it is stored and shown: checked, without blanks."""
+        """Validate `text` and return it as it is stored and shown: without blanks."""
         if self.kind is Kind.LIST and (problem := list_problem(self.name, text)):
             raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
         return wire_text(self.parse(text)) or ""

@@ -1,4 +1,4 @@
-"""The process's limit of descriptors (RLIMIT_NOFILE), as a budget for files that are kept open to save time."""
+"""Budgets for files that stay open to save time, by the process's limit of descriptors (RLIMIT_NOFILE)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kafka's dynamic broker settings that have no effect here: taken, stored and shown, because clients set them.
+"""Kafka's dynamic broker settings without effect here. They are accepted, stored and shown, because clients set them.
 
-librdkafka's tests alter `sasl.kerberos.*`, and `kafka-reassign-partitions --throttle` sets the rates of replication. A
-broker that refuses them ends such clients, so each is validated as in Kafka 4.3 and kept. DescribeConfigs and `kproc
-config get` say that it has no effect, and why. Settings that kproc has at all are in settings.py.
+librdkafka's tests alter `sasl.kerberos.*`, and `kafka-reassign-partitions --throttle` sets the rates of replication.
+Such clients fail if the broker rejects a setting, so each is validated as in Kafka 4.3 and stored. DescribeConfigs and
+`kproc config get` show that it has no effect, and why. settings.py has the settings with an effect.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from kproc.broker.config.values import (
 _NO_KERBEROS: Final = "GSSAPI is not offered"
 _NO_LOGIN: Final = "this broker logs in to no other"
 _NO_TIERS: Final = "there is no tiered storage"
-_NO_POOL: Final = "processes do this work, there is no pool of threads"
+_NO_POOL: Final = "processes do this work, there is no thread pool"
 _NO_JAVA: Final = "it names a Java class"
 _OPENSSL: Final = "OpenSSL decides this"
-_OTHER_GROUPS: Final = "it is for groups whose assignment the broker makes, which are not offered"
+_OTHER_GROUPS: Final = "group protocols with assignment by the broker are not supported"
 
 
 def _row(
@@ -50,7 +50,7 @@ def _row(
         name=name,
         kind=kind,
         default=default,
-        doc="Kept for clients.",
+        doc="Stored for clients that set it.",
         check=check,
         dynamic=dynamic,
         unhonoured=why,

@@ -86,8 +86,9 @@ class OwnSettings:
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,
         False,
-        "Start although log.dirs has partitions and no metadata (__cluster_metadata-0 is lost). Every topic is unknown "
-        "then: the partitions' directories are set aside as <topic>-<partition>.<hex>-stray. Off: refuse to start.",
+        "Start although log.dirs has partitions but no metadata (__cluster_metadata-0 is lost). Every topic is then "
+        "unknown, and its partitions' directories are set aside as <topic>-<partition>.<hex>-stray. Off: refuse to "
+        "start.",
     )
     kproc_handler_batch_max: int = setting(
         INT, 256, "Most requests that a Handler takes in one go.", at_least(4)
@@ -121,10 +122,10 @@ class OwnSettings:
     kproc_validate_records: str = setting(
         STRING,
         "lengths",
-        "How deep the records of produced batches are checked. lengths: the lengths of the first 64 records, also in "
-        "compressed batches up to 4 kB. full: every field of every record, as Kafka does; costs the Handler about "
-        "0.3 us a record, and decompression. Topics that are compacted, have another compression.type than producer, "
-        "or a lower bound of timestamps are always checked in full.",
+        "Depth of the check of produced records. lengths: the lengths of the first 64 records of a batch; compressed "
+        "batches above 4 kB are not decompressed. full: every field of every record, as in Kafka; costs the Handler "
+        "about 0.3 us a record, and decompression. Topics that are compacted, that have another compression.type than "
+        "producer, or that have a lower bound of timestamps are always checked in full.",
         one_of("lengths", "full"),
     )
     kproc_request_log: str = setting(

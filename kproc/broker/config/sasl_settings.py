@@ -69,7 +69,7 @@ class SaslSettings:
     sasl_server_max_receive_size: int = setting(
         INT,
         524_288,
-        "Largest request of a client that has not logged in, in bytes; at most a quarter of kproc.ring.bytes.",
+        "Limit of a request before the login, in bytes. A quarter of kproc.ring.bytes is a limit, too.",
         at_least(1),
     )
     connection_failed_authentication_delay_ms: int = setting(

@@ -7,17 +7,17 @@ from typing import Final
 
 from kproc.broker.config.values import LONG, PASSWORD, Secret, at_least, setting
 
-# Whoever holds one token can try keys offline, at millions a second and core.
+# A client with one token can try millions of keys a second and core offline.
 KEY_CHARACTERS_MIN: Final = 16
 
 
 def _check_key(key: Secret | None) -> str | None:
-    """Reject a key that can be guessed. An empty one means that there are no tokens."""
+    """Return an error for a key that can be guessed. An empty key is valid: there are no tokens."""
     if key is None or not key.reveal() or len(key.reveal()) >= KEY_CHARACTERS_MIN:
         return None
     return (
-        f"must have at least {KEY_CHARACTERS_MIN} characters, this one has {len(key.reveal())}: whoever holds a token "
-        "could guess it; make one by `openssl rand -hex 32` (tokens of the old key end, as with any new key)"
+        f"must have at least {KEY_CHARACTERS_MIN} characters, this one has {len(key.reveal())}: a client with a token "
+        "could guess it; make one with `openssl rand -hex 32` (a new key invalidates existing tokens)"
     )
 
 
@@ -28,8 +28,8 @@ class TokenSettings:
     delegation_token_secret_key: Secret | None = setting(
         PASSWORD,
         None,
-        f"Secret that the secrets of delegation tokens are made with, at least {KEY_CHARACTERS_MIN} characters. "
-        "Without it there are no delegation tokens.",
+        f"Key from which the secrets of delegation tokens are derived, at least {KEY_CHARACTERS_MIN} characters. "
+        "Default: no delegation tokens.",
         _check_key,
     )
     delegation_token_max_lifetime_ms: int = setting(

@@ -198,10 +198,10 @@ def _parse_list(raw: object, name: str) -> tuple[str, ...]:
 
 
 def list_problem(name: str, text: str, *, may_repeat: bool = False) -> str | None:
-    """Return Kafka's error for a list with an empty element, or with one twice; None if it is fine.
+    """Return Kafka's error for a list with an empty or a repeated element, or None.
 
-    An empty text is an empty list. Files and stored values are read more leniently, so that none keeps a broker from
-    starting.
+    An empty text is an empty list. Configuration files and stored values are read more leniently, because such a list
+    must not keep a broker from starting.
     """
     if not text.strip():
         return None
@@ -249,7 +249,7 @@ def wire_text(value: object) -> str | None:
     return str(value)
 
 
-# Bounded: a client may send 32 kB of "://" as a value, and a search to the end from each would take seconds.
+# The length is bounded, because a client can send 32 kB of "://", and a search from each to the end would take seconds.
 _URL_USER: Final = re.compile(r"(://)[^\s,@]{1,500}@")
 _URL_QUERY: Final = re.compile(r"(://[^\s?]{1,500}\?)\S+")
 
@@ -260,12 +260,12 @@ def without_url_secrets(text: str) -> str:
 
 
 def without_url_user(text: str) -> str:
-    """Hide user and password of every URL in a text, and leave its query."""
+    """Hide user and password of every URL in a text, but not its query."""
     return _URL_USER.sub(rf"\1{HIDDEN}@", text)
 
 
 def show(raw: object) -> str:
-    """A raw value in a message: short, on one line, and without the password of a URL."""
+    """Format a raw value for a message: short, on one line, and without the secrets of a URL."""
     text = without_url_secrets(raw if isinstance(raw, str) else repr(raw))
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= 80 else text[:77] + "..."

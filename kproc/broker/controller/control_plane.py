@@ -101,7 +101,7 @@ class ControlPlane:
         self._services.authorizer = make_authorizer(
             plan.config, lambda: controller.image.acls, kafka_name, plan.clock.now_ns
         )
-        # While one is in work no other request is read: this keeps the order on each connection.
+        # While one is in work, no other request is read. This keeps the order on each connection.
         self._divided = self._services.divided = DividedRequests(controller.containment, self._refuse)
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None

@@ -337,7 +337,7 @@ class Controller(LinkedAgent):
         try:
             self._orphaned.clear(self.image, records)
         except StorageFailure as failure:
-            logger.error("an old directory with the name of a new partition cannot be moved: %s", failure)
+            logger.error("cannot move an old directory with the name of a new partition: %s", failure)
             on_reply(failure_reply(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
             return
         try:

@@ -1,15 +1,15 @@
-"""OrphanedDirectories: clears old directories out of the way before a topic's name is used again.
+"""OrphanedDirectories: moves old directories away before a topic's name is used again.
 
-A partition's directory has its topic's name, and the file partition.metadata in it says by id which topic it belongs
-to. Neither the rename of a deletion nor that file is synced by itself. A power loss may therefore bring the directory
-of a deleted topic back, and a new topic of the same name would take it for its own. So before a topic is created, the
-rename of its last namesake's directories is synced, and any directory with the name of one of its partitions is moved.
-From then on a directory of that name belongs to the new topic, whatever partition.metadata says.
+A partition's directory is named after its topic, and partition.metadata in it has the topic's id. Neither the rename of
+a deletion nor that file is synced by itself. A power loss can therefore bring the directory of a deleted topic back,
+and a new topic of the same name would use it. Before a topic is created, the rename of its namesake's directories is
+therefore synced, and every directory with the name of one of its partitions is moved away. From then on a directory of
+that name belongs to the new topic, whatever partition.metadata says.
 
-A directory goes only if the metadata record the deletion of its topic id. Any other one is set aside and kept: it
-may hold another broker's records, or this broker's while the metadata were restored from an older copy.
+A directory is deleted only if the metadata record the deletion of its topic id. Any other directory is set aside and
+kept: it can hold records of another broker, or records of this one if the metadata were restored from an older copy.
 
-No Handler has such a directory open: a name is free only when every Handler has closed it (freed_names.py).
+No Handler has such a directory open: a name is free only after every Handler has closed it (freed_names.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class OrphanedDirectories:
         except StorageFailure as failure:
             return set_aside(self._fs, path, f"a topic of its name was created, and {failure}") is not None
         if topic_id in image.deleted_topics:
-            logger.info("removing %s: its topic was deleted, and a crash came before its rename", path)
+            logger.info("removing %s: its topic was deleted, but a crash prevented the rename", path)
             return rename_for_deletion(self._fs, path) is not None
         reason = (
             f"a topic of its name was created, and it has {describe_topic_id(topic_id)}, "

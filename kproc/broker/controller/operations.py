@@ -1,9 +1,9 @@
 """kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
 
-Their bodies are those of calls/own_operations.py. Each may answer later: what concerns processes is forwarded to the
-supervisor, which alone starts and ends them. Counts chosen here are stored as dynamic configs first, so that they
-survive a restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the
-bounds below do.
+calls/own_operations.py has their bodies. Each may answer later: operations on processes are forwarded to the supervisor,
+which alone starts and stops them. Counts chosen here are first stored as dynamic configs, so that they survive a
+restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the bounds below
+do.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Operations:
     # -- scale -------------------------------------------------------------------------------------------------
 
     def _scale(self, body: Scale, on_reply: OnReply) -> None:
-        """Change the counts of processors, handlers or both; or ask about a change by its ticket.
+        """Change the counts of processors, handlers or both; or return the state of a change by its ticket.
 
         Answered when the change is done, or else at the next tick with {"is_done": False, "ticket"}: a request that
         waited for the end would keep the Handler that holds it from leaving.

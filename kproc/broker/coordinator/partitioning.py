@@ -27,6 +27,6 @@ def _java_abs_hash(text: str) -> int:
     return 0 if signed == _INT32_MIN else abs(signed)
 
 
-# A group is asked for many times: each heartbeat hashes its id. Names can be 32 kB long, so few long ones are kept.
+# Each heartbeat hashes the id of its group. Names can be 32 kB long, so only a few long ones are cached.
 _hash_of_name = lru_cache(maxsize=4096)(_java_abs_hash)
 _hash_of_long_name = lru_cache(maxsize=64)(_java_abs_hash)

@@ -1,9 +1,9 @@
 """Coordinator: the interface between a coordinator's rules, for one partition of an internal topic, and its runtime.
 
 The runtime (handler/coordinator_runtime.py) replays the partition's log into the rules, then lets requests ask them.
-What must outlast them goes out through a `CoordinatorLog`. Their state follows the log: it changes when a record is
-appended, never before, so a failed write has nothing to undo. Whoever caused or reads the change is answered when it
-is as durable as acks=all promises.
+The rules write durable state through a `CoordinatorLog`. Their state follows the log: it changes when a record is
+appended, never before, so a failed write has nothing to undo. A request that caused or reads a change is answered when
+the change is as durable as acks=all promises.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ OnCode = Callable[[Code], None]
 KeyAndValue = tuple[bytes, bytes | None]
 
 
-# Changes the state as one record says: (number of the record in its write, its offset in the log).
+# Applies one record to the state. Arguments: the number of the record in its write, its offset in the log.
 ApplyRecord = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class KnownTopics:
-    """The topics of the metadata, for a coordinator's state that names topics."""
+    """The topics of the metadata, for coordinators whose state refers to topics."""
 
     id_of: Callable[[str], bytes | None]  # The id of the topic that has a name now, or None.
     deleted: Mapping[bytes, str]  # Id to name of the topics whose deletion is recorded.
@@ -34,7 +34,7 @@ class KnownTopics:
 
     @cached_property
     def deleted_names(self) -> frozenset[str]:
-        """The names whose deletion is recorded. Some may be used again."""
+        """The names of the topics whose deletion is recorded. Some names may be in use again."""
         return frozenset(self.deleted.values())
 
 
@@ -46,13 +46,13 @@ class Producer(NamedTuple):
 
 
 class Write(msgspec.Struct):
-    """Records to append, and their effect on the coordinator's state. Without records it waits for earlier writes.
+    """Records to append, and their effect on the coordinator's state. Without records it only waits for earlier writes.
 
-    Those of a producer are appended in its transaction: they count when its marker says commit.
+    Records of a producer are appended in its transaction and count from its commit marker on.
 
-    `apply` is the only place where a write changes the state. It is called for each record that is in the log, in the
-    log's order, before any `on_done`. A write that is too large for one batch can be appended in part: `apply` is
-    called for that part, and `on_done` gets the error of the rest.
+    Only `apply` changes the state for a write. It is called for each record that is in the log, in the log's order,
+    before any `on_done`. A write that is too large for one batch can be appended in part: `apply` is called for that
+    part, and `on_done` gets the error of the rest.
     """
 
     records: list[KeyAndValue]

@@ -189,7 +189,7 @@ class ClassicGroup:
             answer(ErrorCode.NONE)
 
     def discard_pending(self, member_id: str, now_ms: int) -> None:
-        """Discard a member id that was given out and not used: too many others were given out since."""
+        """Discard a member id that was returned to a client and never used, because there are too many of them."""
         if self.roster.pending.pop(member_id, None) is not None:
             self._rebalance.maybe_complete_join(now_ms)
 

@@ -27,8 +27,8 @@ from kproc.common.bounded import NAME_MAX
 from kproc.common.errors import ErrorCode
 from kproc.wire.primitives import shortened
 
-# All names and metadata that a member may send with its join. A group's record has no room for more: by default a batch
-# of `__consumer_offsets` has at most 1 MiB.
+# Limit of all protocol names and metadata in a member's join. A batch of `__consumer_offsets` has at most 1 MiB by
+# default, and the group's record must fit into one.
 PROTOCOL_BYTES_MAX: Final = 1 << 20
 
 
@@ -36,7 +36,7 @@ def join_refusal(
     group_id: str, request: JoinRequest, config: GroupConfig, *, group_exists: bool
 ) -> ErrorCode:
     """Why a join is refused before there is a group to ask (INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
-    INVALID_REQUEST, UNKNOWN_MEMBER_ID), or NONE. The coordinator asks first, so that a refused join makes no group."""
+    INVALID_REQUEST, UNKNOWN_MEMBER_ID), or NONE. Checked first, so that a rejected join creates no group."""
     if not group_id:
         return ErrorCode.INVALID_GROUP_ID
     shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms

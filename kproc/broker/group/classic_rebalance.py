@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _CAN_REBALANCE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 _ASSIGNED = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
-# Until an empty group that could not be written is written again.
+# Delay before the record of an empty group is written again after a failed write.
 _REWRITE_MS: Final = 1_000
 
 
@@ -179,10 +179,10 @@ class ClassicRebalance:
                 state.roster.answer_join(member, state.join_result(member, state.roster.leader))
 
     def _write_empty(self, now_ms: int) -> None:
-        """Write the empty group, then answer the leave requests that made it empty.
+        """Write the record of an empty group, then answer the leave requests that made it empty.
 
-        If it cannot be written, the group is empty all the same, and the record is written again later. Until then a
-        restart would bring back the generation before, whose members' sessions end.
+        If the write fails, the group is empty all the same and the record is written again later. A restart before that
+        would restore the previous generation until its members' sessions expire.
         """
         state = self._state
         waiting, self._until_empty_is_written = self._until_empty_is_written, []

@@ -46,7 +46,7 @@ class GroupEnvironment(msgspec.Struct):
     random_id: Callable[[], str]  # a new UUID's text, for member ids
     wall_ms: Callable[[], int]  # dates what is persisted; timers use the `now_ms` of the calls (monotonic)
     persist: Persist
-    # A member id was given out, to join with: (group id, member id).
+    # Called with (group id, member id) when a member id was returned to a client that has to join with it.
     on_pending: Callable[[str, str], None] = lambda _group_id, _member_id: None
 
 
@@ -93,9 +93,9 @@ class ClassicState:
         self.wake_by(member.deadline_ms)
 
     def write(self, snapshot: GroupSnapshot, then: AfterWrite) -> bool:
-        """Persist a snapshot; `then` gets NONE when it is durable, else the error. Return True if it is in the log.
+        """Persist a snapshot. `then` gets NONE when it is durable, or the error. Return True if it is in the log.
 
-        If it is not, `then` was called already, and the caller takes back what it changed for this snapshot.
+        If it is not, `then` has been called already, and the caller must undo its changes for this snapshot.
         """
         self._write_count += 1
         self._writes[self._write_count] = then

@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-# In one coordinator. A client that finds its member id gone joins anew.
+# Limits of one coordinator. A client whose member id was discarded joins again.
 UNWRITTEN_GROUPS_MAX: Final = 5_000
 PENDING_MEMBERS_MAX: Final = 5_000
 # Groups looked at in one go when offsets expire: some ms, whatever the groups hold.
@@ -108,8 +108,8 @@ class GroupCoordinator:
             group_config(config), timing.random_id, timing.wall_ms, self._persist, self._add_pending
         )
         self._groups: dict[str, ClassicGroup] = {}
-        # Groups of which nothing is in the log, and member ids that were given out; the oldest first. Both cost a
-        # client nothing but a request, so the oldest leaves when there are too many.
+        # Groups without a record in the log, and member ids that no client has used yet; the oldest first. A client can
+        # create either with one request, so the oldest is discarded when there are too many.
         self._unwritten: dict[str, None] = {}
         self._pending: dict[tuple[str, str], None] = {}
         self.offsets = GroupOffsets()
@@ -155,8 +155,8 @@ class GroupCoordinator:
         self.topics_deleted(topics)
         if count := self.offsets.count_by_name(topics):
             logger.warning(
-                "%d committed offsets have ids of topics that were never known here, such as files of another broker "
-                "have: they count for the topics of the same names",
+                "%d committed offsets have unknown topic ids, as in files of another broker: they count for the topics "
+                "of the same names",
                 count,
             )
 
@@ -183,7 +183,7 @@ class GroupCoordinator:
         self._delete_unused(group_id)
 
     def _add_unwritten(self, group_id: str) -> ClassicGroup:
-        """Add a group of which nothing is in the log. The oldest one that nobody uses leaves if there are too many."""
+        """Add a group without a record in the log. If there are too many, delete the oldest one without members."""
         group = self._groups[group_id] = ClassicGroup(group_id, self._environment)
         self._unwritten[group_id] = None
         while len(self._unwritten) > UNWRITTEN_GROUPS_MAX:
@@ -204,7 +204,7 @@ class GroupCoordinator:
                 group.discard_pending(oldest_id, self._timing.now_ms())
 
     def _delete_unused(self, group_id: str) -> None:
-        """End a group of which nothing is in the log and that nobody is about to join."""
+        """Delete a group without a record in the log that no client is about to join."""
         group = self._groups.get(group_id)
         if group is not None and group.has_no_history:
             self._delete_without_offsets(group_id)
@@ -260,8 +260,8 @@ class GroupCoordinator:
 
         records: list[KeyAndValue] = [(encode_group_key(snapshot.group_id), encode_group_value(snapshot))]
         self._log.write(Write(records, on_done, apply))
-        # At once, so that the group knows now whether its snapshot is in the log. A second snapshot is never made from
-        # a state that the log does not get.
+        # Flush at once, so that the group learns whether its snapshot is in the log. Otherwise it could make a second
+        # snapshot from a state that the log never gets.
         self._log.flush()
         return is_appended
 
@@ -328,7 +328,7 @@ class GroupCoordinator:
         self._remove(doomed, lambda error: on_done(write_error(error), subscribed))
 
     def topics_deleted(self, topics: KnownTopics) -> None:
-        """Some topics are no more: their offsets go, too."""
+        """Remove the offsets of deleted topics."""
         self._log.flush()
         doomed = self.offsets.keys_of_deleted(topics)
         if doomed:

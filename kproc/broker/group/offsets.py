@@ -102,9 +102,9 @@ class GroupOffsets:
         return keys + [key for key in self.pending.keys_of(group_id) if key not in known]
 
     def keys_of_deleted(self, topics: KnownTopics) -> list[OffsetKey]:
-        """Every offset of a topic whose deletion is recorded, also if its name is used again.
+        """Return the keys of all offsets of topics whose deletion is recorded, even if the name is in use again.
 
-        A record without a topic id counts by name: it goes if the name was deleted and is not used.
+        An offset without a topic id is identified by name. It is returned if the name was deleted and is not in use.
         """
         keys: dict[OffsetKey, None] = {}
         for group_id, by_topic in self._by_group.items():
@@ -120,11 +120,11 @@ class GroupOffsets:
         return list(keys)
 
     def count_by_name(self, topics: KnownTopics) -> int:
-        """Drop the topic id of every offset whose topic is unknown by id; return how many there are.
+        """Drop the topic id of every offset whose topic id is unknown. Return how many there are.
 
-        They are of another broker whose files were put here, or of this one, whose metadata were restored. A leader
-        epoch above the partition's goes, too: a consumer that got it would wait for metadata that have it, and would
-        not touch the partition, whose opening raises its epoch.
+        Such offsets come from files of another broker, or the metadata were restored. A leader epoch above the
+        partition's is dropped, too: a consumer that got it would wait for metadata with that epoch and never touch the
+        partition, and only its opening raises the epoch.
         """
         count = 0
         for key, value in self._items():
@@ -136,7 +136,7 @@ class GroupOffsets:
         return count
 
     def _items(self) -> Iterator[tuple[OffsetKey, CommittedOffset]]:
-        """All offsets, also those that are pending."""
+        """Yield all offsets, including pending ones."""
         for group_id, topics in self._by_group.items():
             for topic, partitions in topics.items():
                 for partition, value in partitions.items():

@@ -61,7 +61,7 @@ _OFFSET_AND_EPOCH: Final = Struct(">hqi")
 # Type 1, one tagged field, tag 0, 16 bytes.
 _TOPIC_ID_HEAD: Final = bytes((1, _TOPIC_ID_TAG, len(ZERO_UUID)))
 _NO_TAGS: Final = b"\0"
-# A value of version 4 with a topic id and without metadata, which nearly all are.
+# Layout of a value of version 4 with a topic id and without metadata, the most frequent one.
 _USUAL_OFFSET_VALUE: Final = Struct(">hqiBq3s16s")
 
 ReadString = Callable[[bytes, int], tuple[str | None, int]]
@@ -188,10 +188,10 @@ def _read_offset_key(key: bytes) -> OffsetKey:
     return OffsetKey(group_id, topic, INT32.unpack_from(key, len(key) - INT32.size)[0])
 
 
-# The keys of a group's partitions follow one another. Few are kept, because a name can be 32 kB long.
+# The keys of a group's partitions follow one another. Only a few are cached, because a name can be 32 kB long.
 @lru_cache(maxsize=16)
 def _read_names(names: bytes) -> tuple[str, str]:
-    """Return group and topic of an offset's key without its partition."""
+    """Return (group, topic) of an offset's key whose partition was cut off."""
     group_id, position = _string(read_string, names, INT16.size)
     topic, position = _string(read_string, names, position)
     if position != len(names):

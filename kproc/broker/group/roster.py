@@ -63,7 +63,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
 
     def rename(self, member: Member, member_id: str) -> None:
-        """Change the member id of a static member that came back. Its place in the order stays."""
+        """Change the member id of a static member that came back. It keeps its place in the order."""
         assert member.group_instance_id is not None, member.member_id
         if self.leader == member.member_id:
             self.leader = member_id
@@ -80,7 +80,7 @@ class Roster:
         self._known_by.update(names_of(member.protocols))
 
     def _remove_protocols(self, member: Member) -> None:
-        """Count the protocols of a member no more. A name that nobody knows any more leaves."""
+        """Remove the protocols of a member from the counts. A name that no other member has is deleted."""
         for name in names_of(member.protocols):
             if self._known_by[name] == 1:
                 del self._known_by[name]

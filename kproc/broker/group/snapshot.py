@@ -34,6 +34,6 @@ class GroupSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 # (code, now_ms): NONE once the record is as durable as acks=all promises, else the append's error.
 OnWritten = Callable[[int, int], None]
-# Append a snapshot. Return True if it is in the log; else the error was reported already. Writes of one group report in
-# the order of the calls.
+# Appends a snapshot. Returns True if it is in the log; otherwise the error was reported already. Writes of one group
+# report in the order of the calls.
 Persist = Callable[[GroupSnapshot, OnWritten], bool]

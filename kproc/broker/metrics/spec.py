@@ -150,7 +150,7 @@ METRICS: Final = (
         "slow_frames_closed",
         Kind.COUNTER,
         "connections",
-        "Closed because their request arrived too slowly, or held memory that others waited for.",
+        "Closed because their request arrived too slowly or held memory that other clients waited for.",
     ),
     Metric(
         "writes_without_room", Kind.COUNTER, "writes", "Writes that the disk had no room for: it is full."
@@ -227,9 +227,14 @@ METRICS: Final = (
         "compaction_uncleanable_partitions",
         Kind.GAUGE,
         "partitions",
-        "Partitions that are not compacted until the next start: a batch cannot be read.",
+        "Partitions that are not compacted until the next start, because a batch cannot be read.",
     ),
-    Metric("compaction_uncleanable_bytes", Kind.GAUGE, "bytes", "Bytes of their logs when that was found."),
+    Metric(
+        "compaction_uncleanable_bytes",
+        Kind.GAUGE,
+        "bytes",
+        "Log sizes of the partitions that are not compacted, when that was found.",
+    ),
     Metric(
         "certificates_expired",
         Kind.COUNTER,

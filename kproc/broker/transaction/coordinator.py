@@ -106,7 +106,7 @@ class TransactionCoordinator:
 
     def finish_loading(self, topics: KnownTopics) -> None:
         """All was replayed: markers that may not have been sent are, timeouts run."""
-        del topics  # A partition that is gone is noticed when its marker is sent.
+        del topics  # Sending a marker shows whether its partition was deleted.
         decided: list[Entry] = []
         for entry in self._entries.values():
             assert entry.appended is not None
@@ -170,7 +170,7 @@ class TransactionCoordinator:
             asked.on_code(decision)
 
     def _confirm_added(self, name: str, asked: Waiting, code: int) -> None:
-        """Answer an add of partitions that another add was writing. If that write failed, add them again."""
+        """Answer an AddPartitionsToTxn whose partitions an earlier one was writing. If that write failed, add them."""
         entry = self._entries.get(name)
         current = entry.appended if entry is not None else None
         if code or rules.add(current, asked.request, self._timing.wall_ms()) == ErrorCode.NONE:
@@ -284,7 +284,7 @@ class TransactionCoordinator:
         def on_written(code: int) -> None:
             if not self._is_over and entry.appended is target:
                 if code:
-                    # The decision is in the log, so no other can follow. Its markers wait for a sync that succeeds.
+                    # The decision is in the log, so it is final. Its markers wait for a sync that succeeds.
                     entry.awaits_sync = True
                     self._owe(entry, RETRY_MS)
                 else:
@@ -314,7 +314,7 @@ class TransactionCoordinator:
         self._owe(entry, 0)
 
     def _await_sync(self, entries: Sequence[Entry]) -> None:
-        """Send the markers of decisions that are in the log once they are durable; sync again until they are."""
+        """Sync decisions that are in the log, and retry until they are durable. Then send their markers."""
 
         def on_synced(code: int) -> None:
             for entry in entries if not self._is_over else ():
@@ -365,7 +365,7 @@ class TransactionCoordinator:
             # As in Kafka. The entry waits on for its answer, so that this coordinator leaves it alone: a newer one, or
             # an administrator, has ended the transaction there. If not, whoever loads this log next sends it again.
             logger.error(
-                "%s-%d takes no marker of the transactional id %s: %s",
+                "%s-%d rejects the marker of the transactional id %s: %s",
                 *key,
                 short_name(entry.name),
                 ErrorCode(code).name,
@@ -406,7 +406,7 @@ class TransactionCoordinator:
             # One that is on its way to another state is looked at the next time, as in Kafka.
             current = entry.settled
             if current is not None and wall_ms > current.ends_at_ms:
-                logger.info("the transaction of %s is aborted: its timeout is over", short_name(name))
+                logger.info("aborting the transaction of %s: its timeout has expired", short_name(name))
                 self._fence(entry, partial(_log_error, "abort of a transaction after its timeout"))
         if self._ongoing:
             interval_ms = self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms

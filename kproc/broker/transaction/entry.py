@@ -53,11 +53,11 @@ class Entry:
     def __init__(self, name: str) -> None:
         self.name = name
         self.appended: Transaction | None = None  # As the log has it; None until the first record.
-        # Targets of the writes that are not in the log yet, in the log's order.
+        # Targets of the writes that are not in the log yet, in the order of the writes.
         self._unappended: list[Transaction] = []
         self._pending: State | None = None  # Of the last write, until all of them have ended.
         self._writes = 0
-        # The decision is in the log, but its sync failed: no marker may be sent before a sync succeeds.
+        # The decision is in the log, but its sync failed. No marker may be sent before a sync succeeds.
         self.awaits_sync = False
         self._unmarked: set[PartitionKey] = set()  # Of Prepare*: who has no marker yet,
         self._asked: set[PartitionKey] = set()  # and of these whose answer has not come.
@@ -66,7 +66,7 @@ class Entry:
 
     @property
     def latest(self) -> Transaction | None:
-        """The state that holds if every write on its way succeeds; None if there is none yet."""
+        """The state after all pending writes if they succeed; None before the first record."""
         return self._unappended[-1] if self._unappended else self.appended
 
     def begin_write(self, target: Transaction) -> None:
@@ -80,7 +80,7 @@ class Entry:
         self._writes += 1
 
     def discard_unappended(self, target: Transaction) -> None:
-        """Remove a target whose record is in the log now, or was not written."""
+        """Remove a target whose record is in the log now, or whose write failed."""
         self._unappended.remove(target)
 
     def begin_forgetting(self) -> None:
@@ -89,7 +89,7 @@ class Entry:
         self._writes += 1
 
     def end_write(self) -> bool:
-        """Count a write that has ended. Return True if none is left."""
+        """Count a write that has ended. Return True if no other write is pending."""
         self._writes -= 1
         if self._writes:
             return False
