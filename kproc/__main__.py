@@ -1,4 +1,4 @@
-"""`python -m kproc`, or this file by its path: the same command line as the `kproc` script."""
+"""`python -m kproc`, or this file started by its path: the command line of the `kproc` script."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 def _import_own_package() -> None:
     """Import kproc from the directory of this file, whatever `sys.path` holds.
 
-    `embedded.kproc_command` starts this file by its path and with -P: the child then runs the same kproc as its
-    parent, and finds no module of the working directory.
+    `embedded.kproc_command` starts this file by its path and with -P. The child then runs the same kproc as its parent
+    and imports no module from the working directory.
     """
     directory = Path(__file__).resolve().parent
     spec = importlib.util.spec_from_file_location(

@@ -404,10 +404,10 @@ class Broker:
 
 
 def kproc_command(*arguments: str) -> list[str]:
-    """A command that runs this kproc with this interpreter, whatever lies in the working directory.
+    """Return a command that runs this kproc with this interpreter, whatever the working directory contains.
 
-    `-m` would put the working directory in front of the standard library: a project's own module `secrets` would be
-    imported instead of the library's, and so would a file that another user has put there. -P leaves it out.
+    `-m` would put the working directory in front of the standard library. Python would then import a project's own
+    module `secrets`, or a file that another user has put there, instead of the library's. -P leaves it out.
     """
     return [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), *arguments]
 

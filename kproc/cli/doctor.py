@@ -30,7 +30,7 @@ from kproc.cli.lines import print_line, print_note
 from kproc.common.printable import printable, printable_json
 
 if TYPE_CHECKING:
-    from kproc.broker.supervisor.broker_process import BrokerProcess
+    from kproc.broker.supervisor.broker_process import VerifiedBroker
 
 _LOG_BYTES_MAX: Final = 512 << 10
 _LOG_LINES_MAX: Final = 2000
@@ -115,7 +115,7 @@ class _Report:
         self._bootstrap = bootstrap
         self._log = log
         self._status: dict[str, Any] | None = None
-        self._process: BrokerProcess | None = None
+        self._process: VerifiedBroker | None = None
         self._doubt = "there is no status"
         self.problems: list[str] = []
 
@@ -169,7 +169,7 @@ class _Report:
             self.problems.append(f"{name}: {one_line(str(error))}")
             return None
 
-    def _broker(self) -> BrokerProcess:
+    def _broker(self) -> VerifiedBroker:
         if self._process is None:
             raise Failure(self._doubt)
         return self._process

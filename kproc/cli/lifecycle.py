@@ -18,7 +18,7 @@ from kproc.cli.failure import Failure
 from kproc.cli.lines import print_line
 
 if TYPE_CHECKING:
-    from kproc.broker.supervisor.broker_process import BrokerProcess
+    from kproc.broker.supervisor.broker_process import VerifiedBroker
 
 # A ready file names each process in about 50 bytes.
 _READY_BYTES_MAX: Final = 1 << 20
@@ -66,11 +66,11 @@ def stop(
 
     It is found by its ready file, its pid, or by asking it at --bootstrap, which may be its control listener.
     """
-    from kproc.broker.supervisor.broker_process import BrokerProcess, NotABroker
+    from kproc.broker.supervisor.broker_process import VerifiedBroker, NotABroker
 
     try:
         if pid is not None:
-            process = BrokerProcess(pid)
+            process = VerifiedBroker(pid)
         elif ready_file is not None:
             process = _process_in(ready_file)
         else:
@@ -86,11 +86,11 @@ def stop(
     print_line(f"stopped: pid {process.pid}")
 
 
-def _process_in(ready_file: Path) -> BrokerProcess:
+def _process_in(ready_file: Path) -> VerifiedBroker:
     """The broker that wrote a ready file. The file counts only if root, this user, or the broker's user owns it."""
     import orjson
 
-    from kproc.broker.supervisor.broker_process import BrokerProcess, Claim, NotABroker
+    from kproc.broker.supervisor.broker_process import VerifiedBroker, Claim, NotABroker
 
     try:
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -110,7 +110,7 @@ def _process_in(ready_file: Path) -> BrokerProcess:
     except (orjson.JSONDecodeError, NotABroker):
         raise Failure(f"{ready_file} is no ready file of a broker") from None
     with ExitStack() as stack:
-        process = stack.enter_context(BrokerProcess(claim.pid))
+        process = stack.enter_context(VerifiedBroker(claim.pid))
         if facts.st_uid not in (0, os.geteuid(), process.uid):
             raise Failure(f"{ready_file} belongs to another user than process {process.pid}, which it names")
         process.require(claim)
@@ -118,7 +118,7 @@ def _process_in(ready_file: Path) -> BrokerProcess:
     return process
 
 
-def _process_at(bootstrap: str) -> BrokerProcess:
+def _process_at(bootstrap: str) -> VerifiedBroker:
     """The supervisor of the broker that answers there; the one process where roles are threads."""
     from kproc.cli.status_source import StatusSource
 

@@ -17,7 +17,7 @@ from kproc.cli.common import connect
 from kproc.cli.failure import DEFAULT_PORT
 
 if TYPE_CHECKING:
-    from kproc.broker.supervisor.broker_process import BrokerProcess
+    from kproc.broker.supervisor.broker_process import VerifiedBroker
     from kproc.client import Client
 
 _PATIENCE_MS: Final = 1500
@@ -57,17 +57,17 @@ class StatusSource:
         self.notice = None
         return answer
 
-    def open_process(self, status: dict[str, Any]) -> BrokerProcess:
+    def open_process(self, status: dict[str, Any]) -> VerifiedBroker:
         """Open the broker's process that the last answer names; NotABroker unless the kernel confirms the answer.
 
         Anybody can answer at a port. The process must have locked the data directory that the answer names, and
         listen at the address that gave the answer. A supervisor's answer comes from root or our own user already.
         """
-        from kproc.broker.supervisor.broker_process import BrokerProcess, claim_in
+        from kproc.broker.supervisor.broker_process import VerifiedBroker, claim_in
 
         claim = claim_in(status)
         with ExitStack() as stack:
-            process = stack.enter_context(BrokerProcess(claim.pid))
+            process = stack.enter_context(VerifiedBroker(claim.pid))
             process.require(claim)
             if self._client is not None:
                 process.require_listens_at(*self._client.peer)

@@ -101,14 +101,14 @@ def code_name(code: int) -> str:
 
 
 class _AnswerFields(dict[str, Any]):
-    """A JSON object of one of kproc's own operations. A field that is not there is a ClientError, and no KeyError.
+    """A JSON object in the answer to an own operation of kproc. A missing field raises ClientError instead of KeyError.
 
-    Whoever listens at the port may answer anything, and a broker of another version has other fields.
+    Any process can listen at the port and answer anything, and a broker of another version has other fields.
     """
 
     def __missing__(self, key: str) -> NoReturn:
         raise ClientError(
-            f"the broker's answer has no field {key!r}: it runs another version of kproc, or is none"
+            f"the broker's answer has no field {key!r}: it runs another version of kproc or is no kproc broker"
         )
 
 
@@ -245,7 +245,7 @@ class Client:
 
     @property
     def peer(self) -> tuple[str, int]:
-        """The numeric host and port at the other end; ConnectionLost if the connection has ended."""
+        """The numeric host and port of the other end. Raises ConnectionLost if the connection has ended."""
         try:
             host, port = self._socket.getpeername()[:2]
         except OSError as error:
@@ -287,7 +287,7 @@ class Client:
         length = int.from_bytes(self._received[:4], "big", signed=True)
         if self.answer_bytes_max < length <= FRAME_BYTES_MAX:
             raise ConnectionLost(
-                f"{self.address} announces an answer of {length} bytes; at most {self.answer_bytes_max} are read"
+                f"{self.address} announces an answer of {length} bytes; the limit is {self.answer_bytes_max}"
             )
         if not 4 <= length <= FRAME_BYTES_MAX:
             start = bytes(self._received[:4])

@@ -12,13 +12,13 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-# As long as a topic's name may be. Longer names are used whole where they are stored, and short everywhere else.
+# The longest name of a topic. Longer names are complete where they are stored, and shortened everywhere else.
 NAME_MAX: Final = 249
 _DIGEST_CHARACTERS: Final = 16
 
 
 def short_name(name: str) -> str:
-    """Return `name`, or for a long one its beginning and a digest, at most NAME_MAX characters."""
+    """Return `name`. If it is longer than NAME_MAX characters, return its beginning and a digest instead."""
     if len(name) <= NAME_MAX:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARACTERS]
@@ -26,7 +26,7 @@ def short_name(name: str) -> str:
 
 
 class BoundedCache(Generic[K, V]):
-    """Results that can be computed again. It is emptied when it would exceed one of its limits."""
+    """A cache of results that can be computed again. It is cleared when it would exceed one of its limits."""
 
     __slots__ = ("_bytes", "_bytes_max", "_entries", "_entries_max")
 
@@ -41,14 +41,14 @@ class BoundedCache(Generic[K, V]):
 
     @property
     def size_bytes(self) -> int:
-        """The sum of the sizes that `put` was given."""
+        """The sum of the sizes given to `put`."""
         return self._bytes
 
     def __getitem__(self, key: K) -> V:
         return self._entries[key]
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Add an entry of about that many bytes. One that fills more than a tenth of the cache is not stored."""
+        """Add an entry of about `size_bytes`. An entry above a tenth of the limit is not stored."""
         if size_bytes * 10 > self._bytes_max:
             return
         if len(self._entries) >= self._entries_max or self._bytes + size_bytes > self._bytes_max:

@@ -1,9 +1,9 @@
-r"""Text that others chose, made safe for a terminal and for a file of lines.
+r"""Escapes untrusted text for terminals and line-based files.
 
-Clients, files and other hosts choose names, record values and error texts. A newline in one forges a line of a log, and
-a control sequence changes the terminal of whoever reads it: C0 and C1 control characters, DEL, and the bidirectional
-controls of Unicode, which show a text in another order than it has. Every line that a person reads goes through this
-module: log lines (supervisor/logs.py, security/audit.py) and what commands print (cli/lines.py).
+Clients, files and other hosts choose names, record values and error texts. A newline in such a text forges a line of a
+log. Control characters (C0, C1, DEL) change the reader's terminal, and the bidirectional controls of Unicode show a
+text in another order than it has. Every line that a person reads goes through this module: log lines (supervisor/logs.py,
+security/audit.py) and the output of commands (cli/lines.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SUSPECT: Final = re.compile(r"[^ -~\n\t]")
 
 
 def printable(text: str) -> str:
-    r"""Return the text in one line, with what is not printable as an escape: \n, \x1b, \u202e."""
+    r"""Return the text as one line, with characters that are not printable as escapes: \n, \x1b, \u202e."""
     if text.isprintable():
         return text
     return "".join(
@@ -24,14 +24,14 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return the text with its newlines and tabs, and everything else as `printable` shows it."""
+    """Return the text with everything but newlines and tabs escaped as by `printable`."""
     return _SUSPECT.sub(lambda found: printable(found.group()), text)
 
 
 def printable_json(document: bytes) -> bytes:
-    r"""Return a JSON document that a terminal can show, with the same meaning: \u009b for such a character.
+    r"""Escape a JSON document for terminals without changing its meaning: \u009b for that character.
 
-    JSON escapes C0 itself. The other characters occur in strings only, where their escape means the same.
+    JSON itself escapes C0. The other characters occur only in strings, where an escape has the same meaning.
     """
     if document.isascii() and b"\x7f" not in document:
         return document

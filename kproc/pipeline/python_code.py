@@ -77,7 +77,7 @@ def _by_name(name: str, directory: Path) -> ModuleType:
 
 
 def _behind_standard_library() -> int:
-    """The place in `sys.path` where a project's own module `queue` does not hide the standard library's."""
+    """Return the place in `sys.path` where a project's own module `queue` does not hide the standard library's."""
     library = os.path.dirname(os.__file__)
     parts = (library, os.path.join(library, "lib-dynload"))
     return max((index for index, path in enumerate(sys.path) if path in parts), default=-1) + 1

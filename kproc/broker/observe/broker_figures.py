@@ -1,9 +1,9 @@
 """BrokerFigures: the figures of topics, logs and consumer groups, gathered from the Handlers for each scrape.
 
-Handlers count in their own memory. The controller asks all of them; for one that does not answer in time the last
-figures are shown. Starts and ends of logs are in the shared table. The size of a log that no Handler has opened is read
-from the disk, once. The number of series is bounded: the first topics, partitions and groups get series of their own
-and keep them until they are deleted, the others share one, and `left_out` says how many they are.
+Handlers count in their own memory, and the controller requests the counts of all of them. If a Handler does not answer
+in time, its last figures are shown. Starts and ends of logs are in the shared table. The size of a log that no Handler
+has opened is read from the disk, once. The number of series is bounded: the first topics, partitions and groups get
+series of their own and keep them until they are deleted, and the others share one. `left_out` counts the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARTITIONS_MAX: Final = 1000
 GROUPS_MAX: Final = 1000
 GROUP_TOPICS_MAX: Final = 1000
 GROUP_PARTITIONS_MAX: Final = 1000
-# In the reply of one Handler.
+# Limits of one Handler's reply.
 REPORTED_GROUPS_MAX: Final = 10_000
 REPORTED_OFFSETS_MAX: Final = 100_000
 _PATIENCE_NS: Final = 2 * NS_PER_S
@@ -63,7 +63,7 @@ class ShownKeys(Generic[Key]):
 class Group(NamedTuple):
     """One consumer group: its committed offsets by topic and partition."""
 
-    id: str  # Shortened, if it is long.
+    id: str  # Shortened if it is long.
     state: str
     members: int
     offsets: Mapping[str, Mapping[int, int]]
@@ -77,7 +77,7 @@ class HandlerFigures(Reply):
     sizes: dict[str, list[int]]  # By topic: index, bytes, segments of a log, of the next log ...
     offline: int
     groups: list[Group]
-    more_groups: dict[str, int]  # By state, how many were left out of `groups`.
+    more_groups: dict[str, int]  # Number of groups that are not in `groups`, by state.
 
 
 FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, HandlerFigures)
@@ -262,11 +262,11 @@ class BrokerFigures:
         return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
 
     def groups(self) -> list[Group]:
-        """The consumer groups that Handlers report, all of them unless there are very many."""
+        """Return the consumer groups that Handlers report: all of them, up to the limits of a reply."""
         return [group for reply in self._replies.values() for group in reply.groups]
 
     def more_groups(self) -> Counter[str]:
-        """By state, how many groups Handlers left out."""
+        """Return the number of groups that Handlers did not report, by state."""
         counts: Counter[str] = Counter()
         for reply in self._replies.values():
             counts.update(reply.more_groups)

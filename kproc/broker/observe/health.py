@@ -2,8 +2,8 @@
 
 `/health/live` fails only if a restart may help: the broker serves nobody, because every Acceptor, every Processor or
 every Handler hangs or is down. `/health/ready` fails before the ports are open, during a stop, and while any role but
-the cleaner is not running, because some partitions or connections wait then. A cleaner that hangs is shown but fails
-neither, because no client waits for it; nor does a full disk, because reads are served.
+the cleaner is not running, because some partitions or connections wait then. Two problems are shown but fail neither: a
+cleaner that hangs, because no client waits for it, and a full disk, because reads work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KnownEnds: for the metrics, starts and ends of logs that no Handler has opened, from the checkpoint files."""
+"""KnownEnds: starts and ends of logs that no Handler has opened, from the checkpoint files, for the metrics."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class KnownEnds:
                 self._log_starts, self._recovery_points = starts.by_id, points.by_id
                 self._files = files
         except StorageFailure as problem:
-            logger.warning("the ends of logs that are not open are unknown: %s", problem)
+            logger.warning("cannot read the checkpoints for the metrics: %s", problem)
 
     def _identity(self, name: str) -> tuple[int, int]:
         facts = self._fs.facts_at(by_id_path(self._directory / name))
         return (0, 0) if facts is None else (facts.st_ino, facts.st_mtime_ns)
 
     def get(self, topic_id: bytes, partition: int) -> tuple[int, int]:
-        """Return log start and recovery point; zeros if there are none."""
+        """Return (log start, recovery point) of a partition; 0 for an unknown one."""
         key = (topic_id, partition)
         return self._log_starts.get(key, 0), self._recovery_points.get(key, 0)

@@ -27,7 +27,7 @@ def log_dir_usage(directory: Path, asked: LogDirAsked) -> LogDirUsage:
 
 
 def log_bytes(directory: Path) -> int:
-    """The bytes of a partition's .log files; 0 for a partition without a directory, or with an unreadable one."""
+    """Return the size of a partition's .log files; 0 if its directory is missing or unreadable."""
     total = 0
     try:
         with os.scandir(directory) as entries:
@@ -36,6 +36,6 @@ def log_bytes(directory: Path) -> int:
                     with suppress(OSError):  # Retention deleted it meanwhile, or it cannot be read.
                         total += entry.stat().st_size
     except OSError:
-        # One partition must not hide the sizes of the others. Its owner reports what is wrong with it.
+        # One partition must not hide the sizes of the others. Its owner reports the problem.
         return 0
     return total

@@ -1,15 +1,15 @@
 """MetricsResponder: serves GET /metrics and /health over HTTP/1.1, in the loop of the agent that owns it.
 
-It uses no thread, never blocks, and is bounded: so many connections, one small request on each, a deadline, and one
-rendered answer for all requests within a second. A scraper that reads slowly delays only itself. Its epoll is
+It uses no thread, never blocks, and is bounded: CONNECTIONS_MAX connections, one small request on each, a deadline, and
+one rendered answer for all requests within a second. A scraper that reads slowly delays only itself. Its epoll is
 registered in the agent's epoll, so that the agent wakes up for it.
 
 Idle connections must not make a health probe fail, because a service manager then restarts the broker. A request that
-has come with its connection is handled at once. Where all places are taken, the client address that has most of them
-loses one: a connection without a whole request before one that does not read its answer, the oldest first.
+arrives with its connection is therefore handled at once. Above CONNECTIONS_MAX the client address with most connections
+loses one: a connection without a complete request before one that does not read its answer, the oldest first.
 
-A web page that a browser shows can make its own name point to the loopback and then read what is answered there. So a
-listener on the loopback answers only requests that name it as `localhost`, by its address or by the host's name.
+A web page in a browser can make its own name resolve to the loopback and then read the answers there (DNS rebinding). A
+listener on the loopback therefore answers only requests whose Host is `localhost`, an address or the host's name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_MAX: Final = 64
 REQUEST_BYTES_MAX: Final = 8 * 1024
 DEADLINE_NS: Final = 10 * NS_PER_S
-# Connections that are accepted in a cycle. A flood of them leaves the role time for its other work.
+# Limit of connections accepted in one duty cycle, so that a flood leaves the role time for its other work.
 ACCEPTS_MAX: Final = 16
 _FRESH_NS: Final = NS_PER_S
 _SEND_BYTES: Final = 64 * 1024
@@ -145,21 +145,20 @@ class MetricsResponder:
                 sock, peer = self._listening.accept()
             except BlockingIOError:
                 return
-            except (
-                OSError
-            ) as error:  # The client has left, or no descriptor is free and it waits in the backlog.
-                logger.debug("no connection of the metrics listener: %s", error)
+            except OSError as error:
+                # The client has disconnected, or it waits in the backlog because no descriptor is free.
+                logger.debug("cannot accept a connection of the metrics listener: %s", error)
                 return
             sock.setblocking(False)
             scraper = _Scraper(sock, share_key(pack_address(peer[0])), self._clock.now_ns())
             self._scrapers[scraper.fd] = scraper
             self._epoll.register(scraper.fd, select.EPOLLIN)
-            self._advance(scraper)  # Most clients have sent their request by now, and need no place.
+            self._advance(scraper)  # Most clients have sent their request by now, and their connection ends here.
             if len(self._scrapers) > CONNECTIONS_MAX:
-                self._evict(self._surplus(), "all places are taken, and its address has most of them")
+                self._evict(self._surplus(), "too many connections, and its address has most of them")
 
     def _surplus(self) -> _Scraper:
-        """Return the connection that has to give way to a new one."""
+        """Return the connection to close for a new one."""
         counts = Counter(scraper.address for scraper in self._scrapers.values())
         return max(
             self._scrapers.values(),
@@ -181,9 +180,9 @@ class MetricsResponder:
         scraper.sock.close()
 
     def _advance(self, scraper: _Scraper) -> None:
-        """Receive and send what is possible now."""
+        """Receive and send without blocking."""
         try:
-            if scraper.is_waiting:  # It has sent its request, so the only event left is that it closes.
+            if scraper.is_waiting:  # It has sent its request, so this event is its close.
                 self._close(scraper)
                 return
             if scraper.unsent is None:
@@ -260,7 +259,7 @@ class MetricsResponder:
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _response(400, "text/plain", b"that is no HTTP request\n")
         if self._is_loopback and not all(map(_is_own_host, _hosts_in(headers))):
-            text = b"this listener answers for localhost, the host's own name and addresses: check the Host header\n"
+            text = b"Host must be localhost, the host's own name or an address\n"
             return _response(421, "text/plain", text)
         method, path = line[0], line[1].partition(b"?")[0]
         health = self._health(path.decode("latin-1"))
@@ -291,7 +290,7 @@ def _hosts_in(headers: list[bytes]) -> list[str]:
 
 
 def _is_own_host(host: str) -> bool:
-    """Return True for localhost, the host's name and addresses. A web page's own name is none of these."""
+    """Return True for localhost, the host's name and any address. The name of a web page is none of these."""
     if host.rstrip(".") in ("localhost", socket.gethostname().lower()):
         return True
     try:

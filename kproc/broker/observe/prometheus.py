@@ -1,5 +1,6 @@
-"""Exposition: the metrics in Prometheus' text format, from prometheus-client's families, which only a
-broker with a metrics listener imports.
+"""Exposition: the metrics in Prometheus' text format, by prometheus-client's metric families.
+
+Only a broker with a metrics listener imports that package.
 
 Metrics that Kafka has, too, get the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
 kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 is
@@ -66,7 +67,7 @@ class Exposition:
 
 
 def load_prometheus() -> None:
-    """Import now what the first scrape would import. An import fails when no descriptor is free."""
+    """Import the modules of the first scrape now, because an import fails when no descriptor is free."""
     import prometheus_client.exposition
     import prometheus_client.metrics_core
     import prometheus_client.utils  # noqa: F401
@@ -252,9 +253,10 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
          status["shared_memory_unmapped_bytes"]),
         ("kproc_disk_free_bytes", "Free bytes of the data directory's disk.", status["disk"]["free_bytes"]),
         ("kproc_disk_used_bytes", "Used bytes of the data directory's disk.", status["disk"]["used_bytes"]),
-        ("kafka_log_logcleanermanager_uncleanable_partitions_count", "Partitions that are not compacted: a batch "
-         "cannot be read.", status["uncleanable"]["count"]),
-        ("kafka_log_logcleanermanager_uncleanable_bytes", "Bytes of their logs.", status["uncleanable"]["bytes"]),
+        ("kafka_log_logcleanermanager_uncleanable_partitions_count", "Partitions that are not compacted, because a "
+         "batch cannot be read.", status["uncleanable"]["count"]),
+        ("kafka_log_logcleanermanager_uncleanable_bytes", "Log sizes of the partitions that are not compacted.",
+         status["uncleanable"]["bytes"]),
         ("kproc_disk_full", "1 while there is no room for what clients write.", int(status["disk"]["is_full"])),
     )  # fmt: skip
 

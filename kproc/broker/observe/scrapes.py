@@ -1,7 +1,7 @@
-"""Scrapes: the metrics listener of a role, with what it gathers from the Handlers.
+"""Scrapes: the metrics listener of a role, and the figures that it collects from the Handlers.
 
-The controller has it. It must not be the role that compacts, nor one that serves clients: /health would fail with the
-load that it is to report, and a service manager would restart the broker.
+The controller runs it. Neither the cleaner, which compacts, nor a role that serves clients may run it: under load
+/health would fail, and a service manager would restart the broker.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class Scrapes:
         self._figures = figures
 
     def fileno(self) -> int:
-        """Readable when `work` has something to do."""
+        """Return a descriptor that is readable when `work` has work."""
         return self._responder.fileno()
 
     def work(self) -> int:
-        """Serve what is ready; return how much that was."""
+        """Handle the events that are ready. Return the amount of work."""
         return self._responder.work() + self._figures.work()
 
     def due_ms(self, now_ns: int) -> int:
-        """Milliseconds until `work` must be called again if no Handler answers."""
+        """Return the milliseconds until `work` must be called again if no Handler answers."""
         return self._figures.due_ms(now_ns)
 
     def close(self) -> None:

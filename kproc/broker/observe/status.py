@@ -1,5 +1,4 @@
-"""Status: the running processes, their load and cost, for `kproc status` and the metrics. It runs in
-the controller.
+"""Status: the running processes, their load and cost, for `kproc status` and the metrics. Runs in the controller.
 
 Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
 process has mapped: PSS alone hides pre-allocated, untouched regions.
@@ -196,16 +195,16 @@ def cpu_seconds(pid: int) -> float:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Start time of a process in clock ticks after the boot; None if it has ended.
+    """Return the start time of a process in clock ticks after the boot, or None if it has ended.
 
-    A pid together with its start time names one process, even after the kernel has used the number again.
+    A pid together with its start time identifies one process, even after the kernel has reused the pid.
     """
     fields = _stat_fields(pid)
     return int(fields[19]) if fields else None
 
 
 def parent_pid(pid: int) -> int | None:
-    """The parent of a process; None if it has ended."""
+    """Return the pid of a process's parent, or None if the process has ended."""
     fields = _stat_fields(pid)
     return int(fields[1]) if fields else None
 
@@ -217,7 +216,7 @@ def real_uid(pid: int) -> int:
 
 
 def _stat_fields(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat behind the command's name, from the state on; none if the process has ended."""
+    """Return the fields of /proc/PID/stat after the command's name; an empty list if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()

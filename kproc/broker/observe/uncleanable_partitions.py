@@ -1,7 +1,7 @@
 """Partitions that are not compacted because their log has a batch that cannot be read.
 
-The cleaner stores them until the broker's next start, as Kafka does, and reports them to the controller, which shows
-them in `kproc status`, `kproc doctor` and the metrics. At most SHOWN_MAX are named; counts are exact.
+The cleaner remembers them until the broker's next start, as Kafka does, and reports them to the controller. `kproc
+status`, `kproc doctor` and the metrics show them. At most SHOWN_MAX are named; counts are exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REASON_MAX: Final = 300
 
 
 class Uncleanable(NamedTuple):
-    """Why a partition is not compacted, and how many bytes its log has."""
+    """The reason why a partition is not compacted, and the size of its log."""
 
     reason: str
     size_bytes: int
@@ -56,7 +56,7 @@ class UncleanablePartitions:
         self._report = report
 
     def describe(self) -> dict[str, Any]:
-        """Return how many there are, their bytes, and the first of them by name."""
+        """Return the count, the bytes and the first partitions by name, for the status."""
         return {
             "count": self._report.count,
             "bytes": self._report.size_bytes,
@@ -68,7 +68,7 @@ class UncleanablePartitions:
 
     @property
     def problem(self) -> str | None:
-        """One line for the status; None if every log can be compacted."""
+        """A line for the status, or None if every log can be compacted."""
         count = self._report.count
         if not count:
             return None

@@ -1,8 +1,8 @@
-"""UnservedDirectories: the directories of partitions that lie in the data directory and that no topic serves.
+"""UnservedDirectories: partitions' directories in the data directory that no topic serves.
 
-They were set aside (storage/set_aside.py), or belong to no topic and will be set aside by the cleaner, or cannot be
-read, or were left by Kafka while it moved a partition between disks. `kproc status` and `kproc doctor` show them, by
-name and with the reason. The controller lists them for the status.
+They were set aside (storage/set_aside.py), or belong to no topic and the cleaner will set them aside, or cannot be
+read, or Kafka left them while it moved a partition between disks. The controller lists them; `kproc status` and `kproc
+doctor` show them with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN_MAX: Final = 20
 
 
 class UnservedDirectories:
-    """Lists the directories anew when a name in the data directory or the metadata has changed."""
+    """Lists the directories again when a name in the data directory or the metadata have changed."""
 
     def __init__(self, fs: Fs, directory: Path, image: Callable[[], ClusterImage | None]) -> None:
         self._fs = fs
@@ -57,14 +57,14 @@ class UnservedDirectories:
         for name in self._fs.list_directory(self._directory):
             if parse_set_aside_directory_name(name, FUTURE_DIRECTORY_SUFFIX) is not None:
                 reasons[name] = (
-                    "Apache Kafka was moving this partition to another disk; kproc does not use it"
+                    "Apache Kafka was moving this partition to another disk; kproc does not use such copies"
                 )
         for path in list_deleted(self._fs, self._directory) if image is not None else ():
             if image is not None and read_topic_id(self._fs, path) in image.topics_by_id:
                 reasons[path.name] = (
                     "it was renamed for a deletion that the metadata, restored from an older copy, do not record"
                 )
-        # Without metadata, in the first moments of a role, nobody knows which partitions exist.
+        # Right after a role's start there are no metadata, and the existing partitions are unknown.
         if image is not None and image.version:
             for each in list_partitions(
                 self._fs,

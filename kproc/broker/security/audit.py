@@ -1,8 +1,8 @@
 """The audit log: one line for each decision about a client, in Kafka's format and under its logger's name.
 
 Denials are logged at INFO, what was allowed at DEBUG, and questions (a list leaves out what its reader may not see) at
-TRACE. A line is made only if its level is on, and at most LINES_PER_SECOND of a level and Handler: a client chooses how
-many denials it brings about. One line tells how many there were more.
+TRACE. A line is formatted only if its level is on. Each Handler logs at most LINES_PER_SECOND of a level, because a
+client can cause any number of denials, and one line with the number of the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ audit_logger = logging.getLogger(LOGGER_NAME)
 
 
 class AuditRates:
-    """The rates of one Handler's audit lines: one for each level, so that permissions do not displace denials."""
+    """Rate limits of one Handler's audit lines, one for each level, so that permissions do not displace denials."""
 
     __slots__ = ("_by_level",)
 
@@ -36,7 +36,7 @@ class AuditRates:
         self._by_level: dict[int, LogRate] = {}
 
     def has_room(self, level: int, now_ns: int) -> bool:
-        """Return True if one more line of that level may be logged now. Otherwise it is counted."""
+        """Return True if one more line of that level may be logged now. Otherwise count it."""
         rate = self._by_level.get(level)
         if rate is None:
             more = f"and %d more decisions at level {logging.getLevelName(level)}"

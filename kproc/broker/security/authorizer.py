@@ -219,7 +219,7 @@ class StandardAuthorizer:
         return found
 
     def tell_of_floods(self, now_ns: int) -> None:
-        """By the role's tick: how many decisions had no line of their own."""
+        """Log the number of decisions without a line of their own. Called by the role's tick."""
         self._rates.tell(now_ns)
 
     def _log(

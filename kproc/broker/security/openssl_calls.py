@@ -52,7 +52,7 @@ def set_ticket_keys(context: ssl.SSLContext, keys: bytes) -> bool:
 
 
 def keep_no_sessions(context: ssl.SSLContext) -> bool:
-    """Resume no session of TLS 1.2 by its id. False if that cannot be done."""
+    """Disable the resumption of TLS 1.2 sessions by id. Return False if the OpenSSL library was not found."""
     openssl = library()
     if openssl is None:
         return False

@@ -122,8 +122,9 @@ def make_context(
         keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
         openssl_calls.set_ticket_keys(context, keys)
     else:
-        # OpenSSL does not verify the certificate of a resumed session again: neither its end, nor the end of its
-        # authorities, nor whether they are still trusted. Each resumption gives a new session, for ever.
+        # Disable resumption. OpenSSL does not verify the client's certificate again when a session is resumed: neither
+        # its expiry, nor that of its authorities, nor whether they are still trusted. And each resumption creates a new
+        # session, so a client could go on for ever.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         openssl_calls.keep_no_sessions(context)
@@ -197,7 +198,7 @@ def _why_not_loaded(store: KeyStore, error: ssl.SSLError) -> str:
 
 
 def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) -> None:
-    """Have the context ask for clients' certificates, if it is to."""
+    """Configure how the context requests and verifies clients' certificates."""
     wanted = value("ssl.client.auth")
     location, inline = value("ssl.truststore.location") or "", value("ssl.truststore.certificates")
     if not location and inline is None:

@@ -1,4 +1,4 @@
-"""BrokerProcess: a process of this host that is known to be a certain kproc broker.
+"""VerifiedBroker: a process of this host that the kernel has confirmed to be a certain kproc broker.
 
 A pid in a ready file or in an answer is a claim: the broker may have ended and its number may be another process's, or
 another user may have written it. `kproc stop` and `kproc doctor` verify the claim by what the kernel reports before
@@ -28,12 +28,12 @@ _PROC: Final = Path("/proc")
 
 
 class NotABroker(Exception):
-    """The process is not the broker that it is said to be; the message says which check failed."""
+    """The process is not the claimed broker. The message names the check that failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The pid of a broker as somebody states it, and what else they state of the process. None: not stated."""
+    """A claim about a broker's process, from a ready file or an answer. None: not claimed."""
 
     pid: int
     start_ticks: int | None = None
@@ -41,26 +41,26 @@ class Claim:
 
     @classmethod
     def from_json(cls, stated: Any) -> Self:
-        """Read the claim in a ready file, or in a row of a status; NotABroker if its fields have other types."""
+        """Parse the claim in a ready file or in a row of a status. Raise NotABroker if its fields have other types."""
         pid, ticks, data = (
             (stated.get(key) for key in ("pid", "start_ticks", "data"))
             if isinstance(stated, dict)
             else (None,) * 3
         )
         if not (isinstance(pid, int) and isinstance(ticks, int | None) and isinstance(data, str | None)):
-            raise NotABroker("it names no process of a broker")
+            raise NotABroker("no process of a broker is named")
         return cls(pid, ticks, data)
 
 
-class BrokerProcess:
-    """The supervisor of a running broker, or its only process. A context manager: it holds two descriptors.
+class VerifiedBroker:
+    """The supervisor of a running broker, or its only process. A context manager that holds two descriptors.
 
-    A pidfd keeps its meaning when the kernel uses the pid again, and the data directory's descriptor keeps its
-    meaning when somebody renames the directory.
+    The pidfd still refers to the process after the kernel has reused the pid. The descriptor of the data directory
+    still refers to the directory after it was renamed.
     """
 
     def __init__(self, pid: int) -> None:
-        """Open the process and find the data directory that it has locked; NotABroker if there is none."""
+        """Open the process and find the data directory that it has locked. Raise NotABroker if there is none."""
         self.pid = pid
         try:
             self._pidfd = os.pidfd_open(pid)
@@ -110,7 +110,7 @@ class BrokerProcess:
         return False
 
     def _as_seen_by_process(self, path: Path) -> Path:
-        """The path from here: relative to the process's working directory, and in a container to its root."""
+        """Return a path of the process as seen from here: through its working directory, or through its root."""
         proc = _PROC / str(self.pid)
         return proc / "root" / path.relative_to("/") if path.is_absolute() else proc / "cwd" / path
 
@@ -148,9 +148,9 @@ class BrokerProcess:
             os.close(path)
 
     def require(self, claim: Claim) -> None:
-        """Raise NotABroker if the process started at another time, or has locked another directory, than claimed."""
+        """Raise NotABroker if the process started at another time or has locked another directory than claimed."""
         if claim.start_ticks is not None and claim.start_ticks != start_ticks(self.pid):
-            raise NotABroker(f"the broker has ended, and process {self.pid} is another one by now")
+            raise NotABroker(f"the broker has ended, and its pid {self.pid} belongs to another process now")
         if claim.data is None:
             return
         try:
@@ -170,11 +170,11 @@ class BrokerProcess:
             )
 
     def is_parent_of(self, pid: int) -> bool:
-        """Return True for the broker's own process and for its children, as the kernel reports them."""
+        """Return True for the broker's own pid and those of its children, as the kernel reports them."""
         return pid == self.pid or parent_pid(pid) == self.pid
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process, never to a later one with its pid."""
+        """Send a signal to this process, never to a later process with the same pid."""
         try:
             signal.pidfd_send_signal(self._pidfd, number)
         except PermissionError:
@@ -185,7 +185,7 @@ class BrokerProcess:
             raise NotABroker(f"there is no process {self.pid}: the broker has ended already") from None
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the process has ended; False if it runs on after this time."""
+        """Wait until the process has ended. Return False if it is still running after `seconds`."""
         return bool(select.select([self._pidfd], [], [], seconds)[0])
 
     def close(self) -> None:
@@ -204,9 +204,9 @@ class BrokerProcess:
 
 
 def claim_in(status: dict[str, Any]) -> Claim:
-    """The claim about the supervisor in a status, or about the one process where roles are threads."""
+    """Return the claim about the supervisor in a status, or about the only process if roles are threads."""
     rows = status.get("processes")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise NotABroker("it names no process of a broker")
+        raise NotABroker("no process of a broker is named")
     row = next((row for row in rows if row.get("role") == "supervisor"), rows[0])
     return Claim.from_json({**row, "data": status.get("data")})

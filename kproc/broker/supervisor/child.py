@@ -2,7 +2,7 @@
 
 supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
-                                                     failed    it cannot be built: the reason
+                                                     failed    the role cannot be built: the reason
 start        build the role                          settings  the dynamic settings (controller only)
 peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
 handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
@@ -192,7 +192,7 @@ class ChildRole:
         try:
             self._agent = self._build(message)
         except (FatalError, Corrupt, StorageFailure) as error:
-            # The host's failure, or damage on its disk: the reason says more than a stack.
+            # The host failed, or its disk has damage: the reason says more than a stack.
             self._say({"do": "failed", "reason": str(error)})
             self._flush()
             self._is_running = False

@@ -57,7 +57,7 @@ class DataDirectory:
         fs, node_id = self._fs, config.node_id
         if fs.exists(self.path / metadata_log.DIRECTORY_NAME / _QUORUM_STATE):
             raise Corrupt(
-                "its metadata are Apache Kafka's; kproc can take over its partitions, not all of it: see MOVING.md"
+                "its metadata are Apache Kafka's; kproc can import its partitions but not its metadata: see MOVING.md"
             )
         has_metadata = not metadata_log.is_missing(fs, self.path)
         if not has_metadata:
@@ -81,27 +81,29 @@ class DataDirectory:
         return meta.cluster_id
 
     def _lines_of_identity(self, node_id: int) -> str:
-        """Words for how to put meta.properties back."""
+        """Format the instructions to restore meta.properties."""
         try:
             cluster_id = metadata_log.read_cluster_id(self._fs, self.path)
-        except Corrupt:  # The identity comes first. The next start says what is wrong with the metadata.
+        except Corrupt:  # The next start, with meta.properties, reports the damage of the metadata.
             cluster_id = None
         return (
-            "put a copy back, or write one of four lines: version=1, "
+            "restore a copy, or write one of four lines: version=1, "
             f"cluster.id={cluster_id or 'ID'}, node.id={node_id}, directory.id={_random_id()}"
         )
 
     def _check_partitions_without_metadata(self, config: Config) -> None:
-        """Refuse to start over partitions of which nothing is known: clients would find no topic, and none of their
-        offsets. With the switch, they are set aside."""
+        """Raise Corrupt if there are partitions but no metadata: clients would find no topics and no offsets.
+
+        With kproc.start.without.metadata the broker starts, and the partitions are set aside.
+        """
         partitions = list_partitions(self._fs, self.path)
         if not partitions:
             return
-        what = f"it has {len(partitions)} partitions, such as {partitions[0].path.name}, and no metadata"
+        what = f"it has {len(partitions)} partitions, such as {partitions[0].path.name}, but no metadata"
         if not config.kproc_start_without_metadata:
             raise Corrupt(
-                f"{what}: {metadata_log.DIRECTORY_NAME} is missing or empty; put back a copy, or start with "
-                f"{metadata_log.START_WITHOUT}=true: every topic is then unknown, and its files are set aside"
+                f"{what}: {metadata_log.DIRECTORY_NAME} is missing or empty; restore a copy, or start with "
+                f"{metadata_log.START_WITHOUT}=true: then every topic is unknown and its files are set aside"
             )
         logger.warning("%s: %s; its partitions will be set aside", self.path, what)
 

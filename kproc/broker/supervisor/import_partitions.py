@@ -1,9 +1,9 @@
-"""Puts the files of another broker's partitions under topics of a data directory whose broker is stopped.
+"""Imports the files of another broker's partitions into existing topics of a stopped broker's data directory.
 
-The topics exist already, with the settings that they are to have; internal topics are created like their files. A
-partition's copy lies beside the partitions under a name of its own until all of it is on the disk, and is renamed into
-place then. The source is only read. Messages of formats 0 and 1 are converted in the copy. Index files are left out:
-the next start builds them, and checks every batch, because the marker of a clean stop is removed first.
+The topics must exist, with the intended settings. Internal topics are created with as many partitions as there are
+files. Each partition is copied to a temporary name beside the partitions, synced, and then renamed into place. The
+source is only read. Messages of formats 0 and 1 are converted in the copy. Index files are not copied: the next start
+builds them and checks every batch, because the marker of a clean stop is removed first.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from kproc.common.clock import SystemClock
 from kproc.common.errors import FatalError
 
 _COPIED: Final = (LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
-# Behind a segment's file name while Kafka compacts; a clean stop leaves none.
+# Suffixes of files while Kafka compacts. After a clean stop there are none.
 _UNFINISHED: Final = (".swap", ".cleaned")
 _COUNT_SETTINGS: Final = {
     GROUP_METADATA_TOPIC: "offsets.topic.num.partitions",
@@ -56,7 +56,7 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class ImportedPartition(NamedTuple):
-    """One partition whose files were imported."""
+    """An imported partition, with counts."""
 
     source: Path
     topic: str
@@ -72,7 +72,7 @@ class _Source(NamedTuple):
 
 
 def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = None) -> list[ImportedPartition]:
-    """Import directories of partitions, or all partitions of a data directory, into the directory of `config`.
+    """Import directories of partitions, or all partitions of a data directory, into the data directory of `config`.
 
     Everything is checked before the first file is copied. Raises FatalError, Corrupt and StorageFailure.
     """
@@ -98,7 +98,7 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
 
 
 def _copy_all(fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_Source]) -> list[ImportedPartition]:
-    """Copy all partitions beside their places; leave nothing behind if that fails, for lack of room for example."""
+    """Copy all partitions to temporary names. Remove all copies if one fails, for lack of space for example."""
     try:
         return [_copy_partition(fs, data, image, source) for source in sources]
     except BaseException:
@@ -112,7 +112,7 @@ def _copy_of(data: Path, source: _Source) -> Path:
 
 
 def _sources(fs: Fs, path: Path) -> list[_Source]:
-    """The partition directories that a path is or holds."""
+    """Return the partition directory at a path, or all partition directories in it."""
     if not path.is_dir():
         raise FatalError(f"{path}: no such directory")
     parsed = parse_partition_directory_name(path.name) or parse_set_aside_directory_name(
@@ -128,17 +128,17 @@ def _sources(fs: Fs, path: Path) -> list[_Source]:
             found.append(_Source(path / name, *parsed))
     if not found:
         raise FatalError(
-            f"{path}: neither a partition's directory, such as orders-0, nor one that holds some"
+            f"{path}: expected a partition's directory, such as orders-0, or a directory that contains some"
         )
     return found
 
 
 @contextmanager
 def _unused(data: Path) -> Iterator[None]:
-    """Hold the locks by which Kafka and kproc mark a data directory as used; FatalError if a broker has them."""
+    """Hold the locks with which Kafka and kproc lock a data directory. Raise FatalError if a broker has them."""
     try:
         lock = os.open(data / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # Copies of files.
+    except FileNotFoundError:  # The files were copied out of a data directory.
         yield
         return
     try:
@@ -154,7 +154,7 @@ def _unused(data: Path) -> Iterator[None]:
 def _create_internal_topics(
     config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_Source]
 ) -> None:
-    """Create topics of coordinators that are imported, with as many partitions: keys are hashed by their number."""
+    """Create imported topics of coordinators with the same number of partitions, because keys are hashed by it."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         if image.topic(name) is not None:
             continue
@@ -167,7 +167,7 @@ def _create_internal_topics(
         reply = do_at_once(state, log, image, "auto_create_topics", {"names": [name]})
         (row,) = reply["topics"]
         if row["error_code"]:
-            raise FatalError(f"{name} cannot be created: {row['error_message']}")
+            raise FatalError(f"cannot create {name}: {row['error_message']}")
 
 
 def _check_named_once(sources: Sequence[_Source]) -> None:
@@ -176,19 +176,19 @@ def _check_named_once(sources: Sequence[_Source]) -> None:
         other = paths.setdefault((source.topic, source.partition), source.path)
         if other is not source.path:
             raise FatalError(
-                f"{other} and {source.path} are both of {source.topic}-{source.partition}: import one of them"
+                f"{other} and {source.path} both belong to {source.topic}-{source.partition}: import one of them"
             )
 
 
 def _check_partition_counts(image: ClusterImage, sources: Sequence[_Source]) -> None:
-    """Refuse a coordinator's topic whose files have another number of partitions than the topic."""
+    """Raise FatalError if the files of a coordinator's topic have another number of partitions than the topic."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         found = {source.partition for source in sources if source.topic == name}
         count = len(image.topics_by_name[name].partitions)
         if len(found) > 1 and found != set(range(count)):
             raise FatalError(
-                f"{name} has {count} partitions here, and files of {len(found)} are imported: groups and transactions "
-                "would be looked for in the wrong ones; import into a new data directory"
+                f"{name} has {count} partitions here, but {len(found)} are imported: groups and transactions would be "
+                "searched in the wrong partitions; import into a new data directory"
             )
 
 
@@ -197,7 +197,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
     topic = image.topic(source.topic)
     if topic is None:
         raise FatalError(
-            f"{source.path}: there is no topic {source.topic}; start the broker and create it, with its settings"
+            f"{source.path}: topic {source.topic} does not exist; start the broker and create it with its settings"
         )
     if source.partition >= len(topic.partitions):
         raise FatalError(
@@ -207,7 +207,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
     unfinished = [each for each in fs.list_directory(source.path) if each.endswith(_UNFINISHED)]
     if unfinished:
         raise FatalError(
-            f"{source.path}: {unfinished[0]} is left over from a compaction; start its broker and stop it cleanly"
+            f"{source.path}: {unfinished[0]} is of an unfinished compaction; start its broker and stop it cleanly"
         )
     target = data / name
     if not fs.exists(target):
@@ -215,12 +215,12 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
     for base in segment_bases(fs, target):
         facts = fs.facts_at(target / f"{base:020d}{LOG_SUFFIX}")
         if base or facts is None or facts.st_size:
-            raise FatalError(f"{target} has records of its own, or had some: import into a new topic")
+            raise FatalError(f"{target} has or had records of its own: import into a new topic")
 
 
 def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> ImportedPartition:
     copy = _copy_of(data, source)
-    fs.remove_tree(copy)  # Of an import that was killed.
+    fs.remove_tree(copy)  # Left by an import that was killed.
     fs.make_directory(copy)
     segments = 0
     for name in sorted(fs.list_directory(source.path)):
@@ -241,7 +241,7 @@ def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _Source) ->
 
 def _put_in_place(fs: Fs, data: Path, source: _Source) -> None:
     target = data / f"{source.topic}-{source.partition}"
-    rename_for_deletion(fs, target)  # Without records: an opening of the new topic has made it.
+    rename_for_deletion(fs, target)  # It has no records: the new topic's first opening has created it.
     fs.rename(_copy_of(data, source), target)
     sync_directory(fs, data)
 

@@ -379,7 +379,7 @@ class BrokerProcess:
         return self._failure is None and not signs
 
     def _silent(self, limit_ns: int) -> str | None:
-        """A role that has made no duty cycle for that long, or None. The cleaner does not count: see Pulse.silent."""
+        """Return a role without a duty cycle for that long, or None. The cleaner does not count: see Pulse.silent."""
         now_ns = self._plan.clock.now_ns()
         for agent in self.agents:
             beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")

@@ -1,8 +1,8 @@
-"""LogOutput: writes the log lines of a role to standard error, and never waits for whoever reads it.
+"""LogOutput: writes the log lines of a role to standard error and never waits for its reader.
 
-Clients bring log lines about. A pipe that nobody reads must not stop a Handler, nor must a flood of lines fill a disk.
-A line is lost if it cannot be written at once, and a logger has LINES_PER_SECOND. Both are counted, and told by a line
-of their own, as soon as a later line of any logger is written.
+Clients can cause log lines. A pipe that nobody reads must not stop a Handler, and a flood of lines must not fill a
+disk. A line is lost if it cannot be written at once, and a logger may write LINES_PER_SECOND. Lost and suppressed lines
+are counted. The counts are logged before the next line of any logger.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final, TextIO
 
 LINES_PER_SECOND: Final = 200
 _SECOND_NS: Final = 1_000_000_000
-# A pipe that poll() calls writable takes so many bytes at once.
+# A pipe that poll() reports as writable accepts this many bytes at once.
 _PIPE_BYTES: Final = select.PIPE_BUF
 
 
 class _LoggerRate:
-    """The lines of one logger in the present second."""
+    """The number of lines of one logger in the current second."""
 
     __slots__ = ("lines", "since_ns")
 
@@ -37,7 +37,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self._rates: dict[str, _LoggerRate] = {}
         self._lost = 0  # Lines that the reader of standard error had no room for.
-        self._is_torn = False  # The beginning of a line was written, and its end lost.
+        self._is_torn = False  # Only the beginning of the last line was written.
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -69,7 +69,7 @@ class LogOutput(logging.StreamHandler[TextIO]):
         self._write(record, 1)
 
     def _write(self, record: logging.LogRecord, count: int) -> None:
-        """Write a line, or count it, and the lines that it stands for, as lost."""
+        """Write a line. If that would block, count it as `count` lost lines."""
         text = self.format(record) + self.terminator
         try:
             descriptor = self.stream.fileno()
@@ -96,15 +96,15 @@ def _line(name: str, message: str, count: int) -> logging.LogRecord:
 def _write_some(descriptor: int, piece: bytes) -> int:
     try:
         return os.write(descriptor, piece)
-    except BlockingIOError:  # Another process has filled the pipe, which somebody made non-blocking.
+    except BlockingIOError:  # The pipe is non-blocking, and another process has filled it since poll().
         return 0
 
 
 def has_room(descriptor: int) -> bool:
-    """Return True if PIPE_BUF bytes can be written there without waiting for a reader."""
+    """Return True if PIPE_BUF bytes can be written without waiting for a reader."""
     poll = select.poll()
     try:
         poll.register(descriptor, select.POLLOUT)
         return any(events & select.POLLOUT for _, events in poll.poll(0))
     except OSError:
-        return True  # A file, for instance.
+        return True  # For example a file, which poll() does not support and which never blocks.

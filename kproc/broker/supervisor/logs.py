@@ -29,10 +29,10 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record, with the time above; a traceback follows in indented lines.
+    """Formats a record as one line with its time. A traceback follows in indented lines.
 
-    Clients choose names that a message repeats. Their newlines are escaped, and no line of a traceback can look like a
-    record's first line.
+    Clients choose names that a message repeats, so newlines in them are escaped. The indent keeps a line of a traceback
+    from looking like a record's first line.
     """
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:

@@ -1,7 +1,7 @@
-"""Loads, before the roles are forked, what they would otherwise import at its first use, while they serve.
+"""Imports modules before the roles are forked that the roles would otherwise import at their first use.
 
-An import opens files, so it fails when no descriptor is free, and a request that needs it would fail with it. A broker
-without TLS or signed tokens loads nothing of them. A listener that is added later may bring such an import.
+An import opens files, so it fails when no descriptor is free, and the request that needs it fails, too. A broker
+without TLS or signed tokens imports none of their modules. A listener that is added later can cause such an import.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOR_SIGNED_TOKENS: Final = (
 
 
 def load(config: Config) -> None:
-    """Import what a broker with these settings needs."""
+    """Import the modules that a broker with these settings needs."""
     for name in _TEXT_CODECS:
         codecs.lookup(name)
     if any(each.protocol.endswith("SSL") for each in config.listeners):

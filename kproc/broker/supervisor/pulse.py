@@ -49,7 +49,7 @@ class Pulse:
                 self._look_at(role, now_ns)
 
     def silent(self, limit_ns: int) -> str | None:
-        """A role that runs and has made no duty cycle for that long; None if there is none.
+        """Return a running role without a duty cycle for that long, or None.
 
         The cleaner does not count: no client waits for it, and after a restart it would do the same work again.
         """

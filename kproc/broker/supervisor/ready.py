@@ -126,8 +126,8 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def write(path: Path, announcement: dict[str, Any]) -> None:
     """Write the ready file atomically: a reader never finds a part of it.
 
-    The part's name is random and the file is new, because the directory may be /tmp: a name that another user can
-    predict may be a link of theirs to a file of ours. Not synced: after a power loss nobody is ready.
+    The temporary file is new and has a random name, because the directory may be /tmp: under a predictable name another
+    user could create a link to one of our files. The file is not synced, because after a power loss no broker is ready.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     with open(part, "xb") as file:

@@ -97,7 +97,7 @@ class Regions:
             child.send({"do": "listening"}, listening)
         elif agent.role in (HANDLER, CLEANER.role):
             child.send({"do": "table"}, self._table.fd)
-        elif listening >= 0:  # The controller's, for metrics: they show where logs start and end.
+        elif listening >= 0:  # The controller's metrics listener. The metrics show where logs start and end.
             child.send({"do": "table"}, self._table.fd)
             child.send({"do": "listening"}, listening)
         child.send(start)

@@ -44,7 +44,7 @@ class Role:
     restart_at_ns: int = 0
     hung_ms: int = 0  # For how long it has made no duty cycle; 0 if it does not hang.
     peers: set[AgentId] = field(default_factory=set)
-    failure: str | None = None  # Why its present child could not be built.
+    failure: str | None = None  # Why the role in its present child could not be built.
 
     @property
     def state(self) -> str:

@@ -5,8 +5,8 @@ hangs it is not answered, which is just when an operator wants to know what hang
 abstract namespace, named after the supervisor's pid: it leaves no file behind, and `/proc/net/unix` lists all of them.
 The answer is JSON in a memfd whose descriptor is sent, so the supervisor never blocks on a slow reader.
 
-An abstract name has no owner and no mode: every user of the host may listen at one. Both sides therefore check the
-other's user by SO_PEERCRED before they use anything of it. The reader also requires a sealed memfd of bounded size.
+An abstract name has no owner and no mode: every user of the host can listen at one. Both sides therefore check the
+other's user with SO_PEERCRED first. The reader also requires a sealed memfd of bounded size.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class StatusWindow:
         self._socket.listen(_BACKLOG)
 
     def _bind(self) -> None:
-        """Bind to a name with this process's pid. If another user has bound it already, add random digits.
+        """Bind to a name with this process's pid. If it is in use, add random digits.
 
-        Otherwise whoever binds the names of the next pids would keep every broker of the host from starting.
+        Otherwise another user could bind the names of the next pids and keep every broker of the host from starting.
         """
         name = f"\0{WINDOW_PREFIX}{os.getpid()}"
         try:
@@ -136,7 +136,7 @@ def describe_from_outside(
 
 
 def window_owner(name: str) -> Peer | None:
-    """Return the process that listens at the window; None if it has ended or has too many callers waiting."""
+    """Return the process that listens at the window, or None if it has ended or its backlog is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as sock:
         try:
             sock.connect(f"\0{name}")
@@ -148,8 +148,8 @@ def window_owner(name: str) -> Peer | None:
 def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
     """Request the status from a supervisor.
 
-    Returns None if it has ended, is stopped, belongs to another user than root and ours, or sends anything but a
-    sealed JSON object of at most ANSWER_BYTES_MAX.
+    Returns None if the supervisor has ended or is stopped, belongs to a user other than root and ours, or sends
+    anything but a sealed JSON object of at most ANSWER_BYTES_MAX.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(timeout_ms / 1000)
@@ -169,7 +169,7 @@ def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
 
 
 def _read_sealed(descriptor: int) -> dict[str, Any] | None:
-    """Return the JSON object in a sealed memfd. Any other file is not read: it may be endless, or block."""
+    """Return the JSON object in a sealed memfd, or None. Any other file is not read: it can be endless or block."""
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:  # EINVAL: not a memfd.

@@ -463,7 +463,7 @@ class Supervisor:
     def _tell_processes(self) -> None:
         """Send the list of processes to the controller, which shows it."""
         role = self._table.get(CONTROLLER)
-        # A stopped controller gets the latest list when it goes on, and not all those in between.
+        # A stopped controller gets only the latest list when it continues.
         self._owes_processes = role is None or role.is_backed_up
         if role is not None and not role.is_backed_up:
             self._children.send(role, self._processes_message())

@@ -28,7 +28,7 @@ class CompilerMissing(RuntimeError):
 
 
 class ForeignCache(RuntimeError):
-    """The cache is not the caller's alone: nothing in it is run."""
+    """Another user can write to the cache, so no program in it is run."""
 
 
 def compiler() -> str | None:
@@ -53,21 +53,21 @@ def build(*, with_tls: bool = False) -> Path:
 
 
 def _open_cache(directory: Path) -> None:
-    """Create the cache's directory; ForeignCache if another user owns it or a directory above it in the home.
+    """Create the cache's directory. Raise ForeignCache if another user owns it or a directory above it in the home.
 
-    `sudo` may keep HOME: root would run a binary that an ordinary user has put into that user's cache.
+    `sudo` can keep HOME, and root would then run a binary that an ordinary user has put into his own cache.
     """
     directory.mkdir(0o700, parents=True, exist_ok=True)
     home = Path.home()
     for path in (directory, *(each for each in directory.parents if each.is_relative_to(home))):
         if os.lstat(path).st_uid not in (0, os.geteuid()):
-            raise ForeignCache(f"{path} belongs to another user: set HOME to a directory of your own")
+            raise ForeignCache(f"{path} belongs to another user; set HOME to a directory of your own")
     if os.lstat(directory).st_mode & 0o022:
         directory.chmod(0o700)
 
 
 def _is_private(path: Path) -> bool:
-    """Return True if only this user, or root, can have written the file."""
+    """Return True if only this user or root can have written the file."""
     facts = os.lstat(path)
     return stat.S_ISREG(facts.st_mode) and facts.st_uid in (0, os.geteuid()) and not facts.st_mode & 0o022
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.supervisor.broker_process import BrokerProcess
+from kproc.broker.supervisor.broker_process import VerifiedBroker
 from kproc.broker.supervisor.data_directory import LOCK_FILE
 from kproc.cli import doctor
 
@@ -104,7 +104,7 @@ def test_doctor_replaces_another_users_archive(tmp_path: Path, monkeypatch: pyte
 
 def _known(report: doctor._Report, data: Path) -> str:
     report._status = {"data": str(data), "metrics": None, "processes": []}
-    report._process = BrokerProcess(os.getpid())
+    report._process = VerifiedBroker(os.getpid())
     return "{}"
 
 

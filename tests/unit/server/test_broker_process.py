@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.observe.status import parent_pid, start_ticks
-from kproc.broker.supervisor.broker_process import BrokerProcess, Claim, NotABroker, claim_in
+from kproc.broker.supervisor.broker_process import VerifiedBroker, Claim, NotABroker, claim_in
 from kproc.broker.supervisor.data_directory import LOCK_FILE
 
 
@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_broker_process_with_true_claim_opens(data: Path) -> None:
-    with BrokerProcess(os.getpid()) as process:
+    with VerifiedBroker(os.getpid()) as process:
         assert process.data == data
         assert process.uid == os.geteuid()
         process.require(Claim(os.getpid(), start_ticks(os.getpid()), str(data)))
@@ -42,7 +42,7 @@ def test_broker_process_with_true_claim_opens(data: Path) -> None:
 
 def test_broker_process_found_by_link_to_data_opens(data: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data)
-    with BrokerProcess(os.getpid()) as process:
+    with VerifiedBroker(os.getpid()) as process:
         process.require(Claim(os.getpid(), None, str(tmp_path / "link")))
 
 
@@ -50,35 +50,35 @@ def test_broker_process_without_lock_is_rejected() -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         try:
             with pytest.raises(NotABroker, match="is no kproc broker"):
-                BrokerProcess(stranger.pid)
+                VerifiedBroker(stranger.pid)
         finally:
             stranger.kill()
     with pytest.raises(NotABroker, match="has ended already"):
-        BrokerProcess(stranger.pid)
+        VerifiedBroker(stranger.pid)
 
 
 def test_broker_process_with_open_unlocked_file_is_rejected(tmp_path: Path) -> None:
     """A process that only reads the lock file is not the broker."""
     with open(tmp_path / LOCK_FILE, "wb"), pytest.raises(NotABroker, match="is no kproc broker"):
-        BrokerProcess(os.getpid())
+        VerifiedBroker(os.getpid())
 
 
 def test_broker_process_with_renamed_lock_is_rejected(data: Path) -> None:
     (data / LOCK_FILE).rename(data / "old")
     (data / LOCK_FILE).touch()
     with pytest.raises(NotABroker, match="is no kproc broker"):
-        BrokerProcess(os.getpid())
+        VerifiedBroker(os.getpid())
 
 
 def test_broker_process_with_reused_pid_is_rejected(data: Path) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
-    with BrokerProcess(os.getpid()) as process, pytest.raises(NotABroker, match="is another one by now"):
+    with VerifiedBroker(os.getpid()) as process, pytest.raises(NotABroker, match="belongs to another process now"):
         process.require(Claim(os.getpid(), ticks - 1, str(data)))
 
 
 def test_broker_process_of_other_directory_is_rejected(data: Path, tmp_path: Path) -> None:
-    with BrokerProcess(os.getpid()) as process:
+    with VerifiedBroker(os.getpid()) as process:
         for other in (tmp_path, tmp_path / "missing"):
             with pytest.raises(NotABroker, match="is another broker"):
                 process.require(Claim(os.getpid(), None, str(other)))
@@ -100,7 +100,7 @@ def test_broker_process_listens_at_exact_address(data: Path, bound: str, asked: 
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET
     with (
         socket.create_server((bound, 0), family=family, dualstack_ipv6=bound == "::") as server,
-        BrokerProcess(os.getpid()) as process,
+        VerifiedBroker(os.getpid()) as process,
     ):
         port = server.getsockname()[1]
         if listens:
@@ -111,7 +111,7 @@ def test_broker_process_listens_at_exact_address(data: Path, bound: str, asked: 
 
 
 def test_broker_process_is_parent_of_its_children_only(data: Path) -> None:
-    with BrokerProcess(os.getpid()) as process, subprocess.Popen(["sleep", "60"]) as child:
+    with VerifiedBroker(os.getpid()) as process, subprocess.Popen(["sleep", "60"]) as child:
         try:
             assert process.is_parent_of(child.pid)
             assert process.is_parent_of(os.getpid())
@@ -169,7 +169,7 @@ def process_of_nobody(work: Callable[[], None]) -> Iterator[int]:
 
 
 def test_broker_process_opens_own_log(data: Path, tmp_path: Path) -> None:
-    with open(tmp_path / "log", "wb") as log, BrokerProcess(os.getpid()) as process:
+    with open(tmp_path / "log", "wb") as log, VerifiedBroker(os.getpid()) as process:
         log.write(b"a line")
         log.flush()
         with open(process.open_file(log.fileno()), "rb") as file:
@@ -198,7 +198,7 @@ def test_broker_process_with_file_of_root_is_rejected() -> None:
             # /proc/PID then belongs to root, as if the process did.
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
-        with process_of_nobody(work) as pid, BrokerProcess(pid) as process:
+        with process_of_nobody(work) as pid, VerifiedBroker(pid) as process:
             assert process.uid == NOBODY
             with pytest.raises(NotABroker, match="belongs to another user"):
                 process.open_file(2)
@@ -220,5 +220,5 @@ def test_data_directory_replaced_by_link_is_rejected(
 
     monkeypatch.setattr("kproc.broker.supervisor.broker_process.os.open", replace_and_open)
     with pytest.raises(NotABroker, match="is no kproc broker"):
-        BrokerProcess(os.getpid())
+        VerifiedBroker(os.getpid())
     assert data.is_symlink(), "the attack has taken place"

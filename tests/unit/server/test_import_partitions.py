@@ -159,12 +159,12 @@ def test_import_again_after_an_interrupted_one(config: Config, tmp_path: Path) -
 def test_import_refuses_what_it_cannot_place(config: Config, tmp_path: Path) -> None:
     """Before anything is copied, also what could have been."""
     kafka = kafkas(tmp_path, "t-0", "t-2", "u-0")
-    assert "there is no topic u; start the broker and create it" in refusal(
+    assert "topic u does not exist; start the broker and create it" in refusal(
         config, kafka / "t-0", kafka / "u-0"
     )
     assert "topic t has 2 partitions; it needs at least 3" in refusal(config, kafka / "t-0", kafka / "t-2")
     assert "no such directory" in refusal(config, kafka / "t-7")
-    assert "neither a partition's directory" in refusal(
+    assert "expected a partition's directory" in refusal(
         config, tmp_path / "data" / "__cluster_metadata-0" / ".."
     )
     (kafka / "t-0" / f"{0:020d}.log.swap").write_bytes(b"")
@@ -173,7 +173,7 @@ def test_import_refuses_what_it_cannot_place(config: Config, tmp_path: Path) -> 
 
 def test_import_refuses_two_copies_of_a_partition(config: Config, tmp_path: Path) -> None:
     kafka = kafkas(tmp_path, "t-0")
-    assert "are both of t-0: import one of them" in refusal(config, kafka / "t-0", kafka)
+    assert "both belong to t-0: import one of them" in refusal(config, kafka / "t-0", kafka)
 
 
 def test_import_that_fails_leaves_nothing(
@@ -201,7 +201,7 @@ def test_import_never_replaces_records(config: Config, tmp_path: Path) -> None:
     log = opened(config, "t-0")
     append_one(log, batch("mine"))
     log.close()
-    assert "has records of its own" in refusal(config, kafkas(tmp_path, "t-0"))
+    assert "has or had records of its own" in refusal(config, kafkas(tmp_path, "t-0"))
 
 
 def test_import_refuses_another_number_of_coordinators(config: Config, tmp_path: Path) -> None:

@@ -35,10 +35,10 @@ _RETRY_MS: Final = 1_000
 
 
 def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
-    """Return what a URL holds, up to a limit, within `seconds_max` in all. Raises OSError, ValueError.
+    """Fetch a URL, up to a limit of bytes, within `seconds_max` in all. Raises OSError and ValueError.
 
-    A server that sends a byte from time to time stays below every timeout of a single read: a timer ends the
-    connections. From https only https is followed: whoever is on the way could otherwise choose the keys.
+    A server that sends a byte from time to time never exceeds the timeout of a single read, so a timer shuts the
+    connections down. A redirect from https to http is not followed: an attacker on the network could choose the keys.
     """
     connections = _Connections()
     timer = threading.Timer(seconds_max, connections.shut_down)
@@ -55,7 +55,7 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
     finally:
         timer.cancel()
         connections.close()
-    if connections.is_late:  # What came before is a part.
+    if connections.is_late:  # The data is incomplete.
         raise TimeoutError(f"no complete answer in {seconds_max:g} s")
     if len(data) > _BYTES_MAX:
         raise ValueError(f"it is larger than {_BYTES_MAX} bytes")
@@ -63,9 +63,9 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
 
 
 def _request(url: str) -> urllib.request.Request:
-    """A request for the URL. A user and a password in it become a header, which no redirection repeats.
+    """Create a request for a URL. Its user and password become a header that is not sent after a redirect.
 
-    http.client would take them for a port, and repeat the password in its error.
+    http.client would parse them as a port and repeat the password in its error.
     """
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
@@ -77,7 +77,7 @@ def _request(url: str) -> urllib.request.Request:
 
 
 class _Connections:
-    """The sockets of one fetch, by descriptors of their own: TLS takes the first ones over."""
+    """The sockets of one fetch, with duplicated descriptors, because TLS takes over the original ones."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -85,17 +85,17 @@ class _Connections:
         self.is_late = False
 
     def create(self, *arguments: Any, **options: Any) -> socket.socket:
-        """Connect as http.client does, and remember the socket."""
+        """Connect as http.client does, and store the socket."""
         made = socket.create_connection(*arguments, **options)
         with self._lock:
             if self.is_late:
                 made.close()
-                raise TimeoutError("the time is over")
+                raise TimeoutError("timed out")
             self._sockets.append(made.dup())
         return made
 
     def shut_down(self) -> None:
-        """End every connection: reads of them return at once."""
+        """Shut every connection down, so that blocked reads return at once."""
         with self._lock:
             self.is_late = True
             for each in self._sockets:
@@ -143,7 +143,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         if urlsplit(newurl).scheme not in ("https", req.type):
             raise ValueError(
-                f"it redirects from {req.type} to {urlsplit(newurl).scheme}, which is not followed"
+                f"refusing a redirect from {req.type} to {urlsplit(newurl).scheme}"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -210,7 +210,7 @@ class KeySet:
         except Exception as error:  # noqa: BLE001 - whatever an address may answer; the old keys stay
             self._due_ms = self._now_ms() + _RETRY_MS
             why = without_url_secrets(str(error))
-            logger.error("the keys of OAUTHBEARER tokens cannot be loaded from %s: %s", self._shown(), why)
+            logger.error("cannot load the keys of OAUTHBEARER tokens from %s: %s", self._shown(), why)
         else:
             self._keys = keys
             logger.info("%d keys of OAUTHBEARER tokens loaded from %s", len(keys), self._shown())

@@ -26,11 +26,11 @@ def users_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class PlainPasswords:
-    """Passwords by user, kept and compared as digests of one length.
+    """Passwords by user, stored and compared as digests of equal length.
 
-    A comparison of the texts takes as long as the shorter one, and ends at once if their lengths differ: the time would
-    tell whether a user exists, and how long the password is. A digest of what the client sent takes the same time for
-    every user. The key differs in every process, so that nobody can prepare digests.
+    The time to compare texts depends on their lengths, and would reveal whether a user exists and how long the password
+    is. A digest of the received password takes the same time for every user. Each process has its own random key, so
+    that nobody can prepare digests.
     """
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ class PlainPasswords:
         self._nobody = secrets.token_bytes(len(self._digest(b"")))
 
     def is_right(self, user: str, password: bytes) -> bool:
-        """Return True if the user exists and has this password, after the same work in every case."""
+        """Return True if the user exists and has this password. Does the same work in every case."""
         return hmac.compare_digest(self._digests.get(user, self._nobody), self._digest(password))
 
     def _digest(self, password: bytes) -> bytes:

@@ -90,10 +90,10 @@ FindUser = Callable[[ScramKind, str, bool], Found]
 
 
 class CredentialShape(NamedTuple):
-    """The parts of a credential that a client sees before it has logged in, but for the salt's value.
+    """The properties of a credential that a client sees before the login, except the salt's value.
 
-    `salt_bytes` 0: as long as the kind's keys. `is_kafkas`: the salt is a number of 130 bits in base 36, as the salts
-    that Kafka's clients choose; its length follows.
+    `salt_bytes`: the salt's length; 0 means the length of the mechanism's keys. `is_kafkas`: the salt is a 130-bit
+    number in base 36, as Kafka's tools choose salts, and `salt_bytes` is not used.
     """
 
     iterations: int = ITERATIONS_MIN
@@ -102,7 +102,7 @@ class CredentialShape(NamedTuple):
 
     @classmethod
     def of(cls, credential: ScramCredential) -> Self:
-        """The shape of a credential."""
+        """Return the shape of a credential."""
         if _KAFKAS_SALT.fullmatch(credential.salt):
             return cls(credential.iterations, is_kafkas=True)
         return cls(credential.iterations, len(credential.salt))
@@ -116,8 +116,8 @@ def made_up(
 ) -> ScramCredential:
     """Return a credential for a user that does not exist.
 
-    It depends on the name and the secret alone, and has the shape of other users' credentials, so that a client cannot
-    find out whether the user exists. A salt is shown before the login: `secret` must not be used for anything else.
+    It depends only on name and secret, and has the shape of other users' credentials, so that a client cannot find out
+    whether the user exists. Do not use `secret` for anything else: salts are sent to clients that have not logged in.
     """
     seed = hmac.digest(secret, name.encode(), kind.digest)
     if shape.is_kafkas:
