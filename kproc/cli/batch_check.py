@@ -1,7 +1,7 @@
-"""Finds batches that consumers cannot read, by Fetch: for `kproc topic verify`, and for `kproc consume` when it stops.
+"""Finds batches that consumers cannot read, for `kproc topic verify` and for a `kproc consume` without progress.
 
-librdkafka says nothing when it meets such a batch, or names no offset: it fetches the batch again and again. So the
-batches are fetched here as they are, and each is read as kproc's own decoder reads it.
+librdkafka reports no error, or one without an offset, for such a batch and fetches it again and again. This module
+therefore fetches the raw batches and reads them with kproc's own decoder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHOLE_HEADER: Final = 61
 
 
 class CheckedBatch(NamedTuple):
-    """One batch of a partition: where it begins, where the next one does, its records, and what is wrong with it."""
+    """A batch of a partition: its offset, the next batch's offset, its number of records, and its problem or None."""
 
     offset: int
     next_offset: int
@@ -30,7 +30,7 @@ class CheckedBatch(NamedTuple):
 
 
 def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> bytes:
-    """Return the bytes of batches from the one with this offset on. Raises Failure for an error of the partition."""
+    """Fetch batches from the one with this offset on. Raises Failure for an error of the partition."""
     from kproc.client import code_name
     from kproc.wire.header import ApiKey
 
@@ -50,7 +50,7 @@ def fetch_batches(client: Client, topic: str, partition: int, offset: int) -> by
 
 
 def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
-    """Read every whole batch that ends at or after `offset`. A batch whose size is unknown ends the reading."""
+    """Yield every complete batch that ends at or after `offset`. A batch whose size is unknown is the last one."""
     from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, parse_header
 
     position = 0
@@ -63,10 +63,10 @@ def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
         header = parse_header(content, position)
         total = header.batch_length + LOG_OVERHEAD_BYTES
         if total < _WHOLE_HEADER or header.last_offset_delta < 0:
-            yield CheckedBatch(base, base + 1, 0, f"batch length {header.batch_length} is not possible")
+            yield CheckedBatch(base, base + 1, 0, f"batch length {header.batch_length} is invalid")
             return
         if position + total > len(content):
-            return  # A Fetch cuts its last batch.
+            return  # The last batch of a Fetch may be incomplete.
         if header.last_offset >= offset:
             problem = _problem_of(content[position : position + total])
             yield CheckedBatch(base, header.last_offset + 1, header.record_count, problem)
@@ -74,7 +74,7 @@ def check_batches(content: bytes, offset: int) -> Iterator[CheckedBatch]:
 
 
 def _problem_of(batch: bytes) -> str | None:
-    """Return why consumers cannot read a batch, or None."""
+    """Return the reason why consumers cannot read a batch, or None."""
     from kproc.common.errors import KafkaError
     from kproc.wire.record_batch import crc_of, parse_header, walk_batch
 

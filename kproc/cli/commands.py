@@ -110,10 +110,10 @@ app.command("doctor", short_help="Put what a report of a problem needs into one 
 app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(
     dump_log.dump_log
 )
-app.command("import-log", short_help="Put other brokers' files of partitions under topics of this one.")(
+app.command("import-log", short_help="Import another broker's partition files into existing topics.")(
     import_log.import_log
 )
-app.command("convert-log", short_help="Convert messages from before Kafka 0.11, which kproc refuses.")(
+app.command("convert-log", short_help="Convert messages from before Kafka 0.11 to the current format.")(
     convert_log.convert_log
 )
 app.command("api", short_help="Show which APIs are served, in which versions.")(api_ledger.api)

@@ -51,9 +51,9 @@ CommandConfig = Annotated[
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", "-f", help="How to show the answer.")]
-_CUT_LEAST = 10  # A name of fewer letters is none.
+_CUT_LEAST = 10  # Names are never shortened below this length.
 _CUT_READABLE = 20
-# A description of 100,000 partitions is about 10 MB; records come by confluent-kafka, not by this client.
+# A description of 100,000 partitions is about 10 MB. confluent-kafka reads records, not this client.
 _ANSWER_BYTES_MAX = 256 << 20
 DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
@@ -143,7 +143,7 @@ def _introduced(client: Client) -> Client:
     """So that `kproc clients` knows its own."""
     from kproc import __version__
 
-    # Anybody may listen where no broker does, and have root's command fill the memory.
+    # Bounded, because any user can listen at a free port and make root's command fill the memory.
     client.answer_bytes_max = _ANSWER_BYTES_MAX
     client.introduce("kproc", __version__)
     return client
@@ -224,7 +224,7 @@ def print_done(
 
 
 def print_facts(facts: Iterable[str]) -> None:
-    """Write facts with two blanks between; on a terminal as many in a line as it is wide."""
+    """Write facts separated by two blanks; on a terminal as many in a line as fit."""
     facts = [printable(fact) for fact in facts]
     if not sys.stdout.isatty():
         print_line("  ".join(facts))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 WAIT_S: Final = 1.5
 """For all of it: a name server, the connection, the answers."""
 _BROKER_LOGGER: Final = 8
-# A leading dash would be an option, a leading `=` is a command's path in zsh.
+# A leading dash would be an option, and zsh replaces a leading `=` by a command's path.
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9._:@/+][A-Za-z0-9._:@/+=-]{0,254}", re.ASCII)
 
 
@@ -165,10 +165,10 @@ def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list
 
 
 def _is_harmless(name: str) -> bool:
-    """Return True for a name that no shell changes or runs, and that is no option.
+    """Return True for a name that no shell expands or runs, and that is no option.
 
-    Clients choose these names, and shells evaluate what they are offered: zsh runs `\\$(id)` when TAB is pressed, bash
-    and fish run `$(id)` and `(id)` when the line is entered. Quoting differs by shell and by what stands before the
-    cursor, so other names are not offered at all.
+    Clients choose these names, and shells evaluate completions: zsh runs `\\$(id)` when TAB is pressed, bash and fish
+    run `$(id)` and `(id)` when the line is entered. Quoting depends on the shell and on the text before the cursor, so
+    other names are not offered at all.
     """
     return _HARMLESS.fullmatch(name) is not None

@@ -149,15 +149,15 @@ def set_configs(
         typer.Option(
             "--file",
             metavar="FILE",
-            help="Also set what this file holds, as lines NAME=VALUE; - reads the standard input. For passwords.",
+            help="Also set the lines NAME=VALUE of this file; - reads the standard input. Use it for passwords.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it would be taken.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only validate the change.")] = False,
     output: OutputFormat = Format.TABLE,
 ) -> None:
     """Change settings at run time, of the broker unless a topic or a group is named.
 
-    Everybody on the host may read a command line. Give passwords by --file instead.
+    Every user of the host can read a command line. Give passwords with --file instead.
 
     With --loggers log levels, until the broker ends: `kproc config set --loggers kproc.broker.processor=DEBUG`. A
     package's level holds for all modules in it that have none of their own; --unset gives a logger that of the
@@ -184,12 +184,12 @@ def _warn_of_secrets(changes: list[dict[str, Any]]) -> None:
     for change in changes:
         if change["value"] is not None and is_secret(change["name"]):
             print_note(
-                f"kproc: warning: {change['name']}: everybody on this host may read a command line; use --file"
+                f"kproc: warning: {change['name']}: every user of this host can read a command line; use --file"
             )
 
 
 def _changes_in(file: str | None) -> list[dict[str, Any]]:
-    """The settings in a file of NAME=VALUE lines, or on the standard input, as changes."""
+    """Return the changes for a file of NAME=VALUE lines, or for the standard input if it is `-`."""
     from kproc.broker.config.sources import parse_properties
 
     if file is None:

@@ -40,7 +40,7 @@ SkipUnreadable = Annotated[
     bool,
     typer.Option(
         "--skip-unreadable",
-        help="Go on behind a batch that cannot be read, with a line for each. Default: end with its offset.",
+        help="Skip batches that cannot be read and print a line for each. Default: stop and print the offset.",
     ),
 ]
 Template = Annotated[
@@ -49,8 +49,8 @@ Template = Annotated[
         "--format",
         "-f",
         metavar="FORMAT",
-        help="As kcat's: %t %p %o %k %s %h %T, \\n \\t; or json, which produce --json reads. "
-        "[default: %s\\n; of several topics %t\\t%s\\n]",
+        help="Format as in kcat: %t %p %o %k %s %h %T, \\n \\t; or json, the input of produce --json. "
+        "[default: %s\\n; with several topics %t\\t%s\\n]",
     ),
 ]
 
@@ -136,7 +136,7 @@ def consume(
 
 
 def _check_coordinator(bootstrap: str, group: str) -> None:
-    """Raise a Failure if the group's coordinator has lost its log: librdkafka would look for another for ever."""
+    """Raise a Failure if the log of the group's coordinator is offline: librdkafka would search for ever."""
     from kproc.cli.unserved import explain_coordinator
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
@@ -149,11 +149,11 @@ def _check_coordinator(bootstrap: str, group: str) -> None:
 
 
 def _check_unserved(bootstrap: str, span: Span, *, follow: bool) -> list[str]:
-    """Return a line for each partition that is not served; a Failure if no other is left to read."""
+    """Return a line for each partition that is not served. Raise a Failure if no other one can be read."""
     lines = explain_unserved(bootstrap, span.unserved)
     if lines and not span.starts:
         raise Failure("; ".join(lines))
-    if follow:  # The command may never end, and would not say it then.
+    if follow:  # The command may never end, so say it now.
         for line in lines:
             print_note(f"kproc: not read: {line}")
     return lines

@@ -1,4 +1,4 @@
-"""`kproc convert-log`: message formats 0 and 1, which Kafka wrote before 0.11, become batches of format 2."""
+"""`kproc convert-log`: converts messages of formats 0 and 1, from before Kafka 0.11, to batches of format 2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Directories = Annotated[
 
 
 def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -> None:
-    """Convert partitions with messages from before Kafka 0.11, which kproc refuses, while their broker is stopped."""
+    """Convert partitions with messages from before Kafka 0.11, which kproc cannot read. Stop their broker first."""
     from kproc.broker.storage.convert_log import convert_partition
     from kproc.broker.storage.format import parse_partition_directory_name
     from kproc.broker.storage.fs import OsFs
@@ -40,7 +40,7 @@ def convert_log(directories: Directories, output: OutputFormat = Format.TABLE) -
 
 @contextmanager
 def _locked(data: Path) -> Iterator[None]:
-    """Hold the lock of a data directory, if it has one: a broker that runs would write into the old files."""
+    """Hold the lock of a data directory if it has one, because a running broker would write into the old files."""
     from kproc.broker.supervisor.data_directory import LOCK_FILE
 
     try:

@@ -4,8 +4,9 @@ What is in it: versions and limits, the settings with the hidden ones left out, 
 role, what the kernel says of each process, names and sizes of the files in the data directory (never what is in them),
 and the last lines of the log. Everything passes through `hidden` before it is written.
 
-Root runs this, and anybody may answer at a port. Files and processes that the status names are therefore read only if
-the kernel confirms that they are the broker's (supervisor/broker_process.py), and then by descriptors instead of paths.
+Root runs this command, and any user can answer at a port. Files and processes that the status names are therefore read
+only if the kernel confirms that they are the broker's (supervisor/broker_process.py), and then through descriptors instead
+of paths.
 """
 
 from __future__ import annotations
@@ -87,9 +88,9 @@ def doctor(
 
 @contextmanager
 def _open_private(path: Path) -> Iterator[BinaryIO]:
-    """Write a new file that nobody else can read, and move it to `path` when it is complete.
+    """Write a new file that no other user can read, and move it to `path` when it is complete.
 
-    A file or link that is there already may be another user's, so it is replaced and never written to.
+    An existing file or link may belong to another user, so it is replaced and never written to.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -102,7 +103,7 @@ def _open_private(path: Path) -> Iterator[BinaryIO]:
 
 
 def hidden(text: str) -> str:
-    """Return the text without the values of what is called like a secret, and without the secrets of URLs."""
+    """Return the text without values whose names look like a secret's, and without the secrets of URLs."""
     from kproc.broker.config.values import without_url_secrets
 
     return _SECRET.sub(lambda found: f"{found.group(1)}(hidden)", without_url_secrets(text))
@@ -247,7 +248,7 @@ class _Report:
         return "\n".join(lines[-_LOG_LINES_MAX:]) + "\n"
 
     def _pids(self) -> list[tuple[str, int]]:
-        """Role and pid of each process of the broker, once."""
+        """Return (role, pid) of each process of the broker."""
         if self._status is None or self._process is None:
             return []
         found: dict[int, str] = {}

@@ -21,7 +21,7 @@ Paths = Annotated[
         metavar="PATH", help="Segment files, directories of partitions, or a whole data directory."
     ),
 ]
-# Of one batch: of some kB it may hold millions, and each takes a kilobyte here.
+# Limit for one batch. A batch of a few kB can hold millions of records, and each takes a kilobyte here.
 _RECORDS_SHOWN_MAX = 200_000
 _COLUMNS = (
     ("POSITION", "position"),
@@ -155,8 +155,8 @@ def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
         return []
     if batch.header.record_count > _RECORDS_SHOWN_MAX:
         print_note(
-            f"kproc: {path}: batch at position {batch.position}: the first {_RECORDS_SHOWN_MAX} of "
-            f"{batch.header.record_count} records are shown"
+            f"kproc: {path}: batch at position {batch.position}: showing the first {_RECORDS_SHOWN_MAX} of "
+            f"{batch.header.record_count} records"
         )
     return [
         {

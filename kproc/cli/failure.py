@@ -9,9 +9,9 @@ DEFAULT_PORT: Final = 9092
 
 
 class Failure(Exception):
-    """Ends the command: a message on stderr and an exit code, 1 for what went wrong, 2 for wrong usage.
+    """Ends the command with a message on stderr and an exit code: 1 for a failure, 2 for wrong usage.
 
-    The message is one line, also where a name in it holds a newline. `details` are further lines.
+    The message is printed as one line, even if a name in it has a newline. `details` are further lines.
     """
 
     def __init__(self, message: str, exit_code: int = 1, *, details: Sequence[str] = ()) -> None:
@@ -21,7 +21,7 @@ class Failure(Exception):
 
 
 class UsageText(Failure):
-    """Ends a command that was given too little: its help is the message, as it is."""
+    """Ends a command without enough arguments. The message is its help text, which is printed unchanged."""
 
 
 def usage_error(message: str) -> NoReturn:

@@ -45,9 +45,9 @@ _TOKEN: Final = re.compile(r"%(.?)|\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 
 
 def compile_format(text: str, *, for_terminal: bool = False) -> Formatter:
-    """The function that a format string, or the word `json`, stands for; a wrong one is a usage error.
+    """Compile a format string, or the word `json`, to a function. An invalid format is a usage error.
 
-    `for_terminal`: escape what a terminal would act on in the record's parts. The format's own bytes stay.
+    With `for_terminal` the function escapes control characters of the record. The format's own characters stay.
     """
     if text == "json":
         return write_line

@@ -32,7 +32,7 @@ class GroupMember:
         self._starts = span.starts
         self._tells = tells
         self._refusal: str | None = None
-        self._assigned: dict[Partition, int] = {}  # Where reading began.
+        self._assigned: dict[Partition, int] = {}  # The offsets at which reading began.
         self._consumer: Any = None
         self._is_ending = False
         self.progress = progress
@@ -59,7 +59,7 @@ class GroupMember:
         return self._assigned.get(partition, -1)
 
     def skipped(self, partition: Partition, offset: int) -> None:
-        """Everything before this offset may be committed."""
+        """Allow the commit of everything before this offset."""
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         try:

@@ -145,9 +145,9 @@ def _partition_row(row: dict[str, Any], *, with_pending: bool) -> list[Any]:
 def describe_groups(
     client: Client, described: dict[str, dict[str, Any]], errors: dict[Partition, str]
 ) -> list[dict[str, Any]]:
-    """Each group's state, members, and per partition the committed offset, the end and the lag.
+    """Return each group's state and members, and for each partition the committed offset, the end and the lag.
 
-    Partitions that are not served have no end, and are added to `errors`.
+    Partitions that are not served have no end and are added to `errors`.
     """
     names = list(described)
     committed = committed_offsets(client, names) if names else {}
@@ -167,7 +167,7 @@ def describe_groups(
 def described_groups(
     client: Client, bootstrap: str, names: list[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """The answers of DescribeGroups by group; and a line for each group that does not exist, or has no coordinator."""
+    """Return the answers of DescribeGroups by group, and a line for each group without an answer or a coordinator."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
@@ -427,7 +427,7 @@ def _targets(
     shift: int | None,
     errors: dict[Partition, str],
 ) -> list[dict[str, Any]]:
-    """Old and new offset of each partition; the new one is kept between the log's start and end.
+    """Return the old and new offset of each partition. The new one lies between the log's start and end.
 
     Partitions that are not served are added to `errors`.
     """

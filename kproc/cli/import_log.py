@@ -1,4 +1,4 @@
-"""`kproc import-log`: other brokers' files of partitions, or set-aside ones, under topics of this broker."""
+"""`kproc import-log`: imports another broker's files, or directories that were set aside, into existing topics."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kproc.cli.common import Format, OutputFormat, print_done
 Sources = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FROM", help="Directories of partitions, or a data directory with all of its partitions."
+        metavar="FROM", help="Directories of partitions, or data directories, of which all partitions are imported."
     ),
 ]
 Data = Annotated[
     Path,
-    typer.Option("--data", metavar="DIR", help="The data directory of the stopped broker to import into."),
+    typer.Option("--data", metavar="DIR", help="Data directory of the stopped broker that gets the partitions."),
 ]
 
 
 def import_log(sources: Sources, data: Data, output: OutputFormat = Format.TABLE) -> None:
-    """Copy partitions' files under existing topics of the same names, while both brokers are stopped."""
+    """Copy partitions' files into existing topics of the same names. Stop both brokers first."""
     from kproc.broker.config import Config
     from kproc.broker.storage.checkpoints import read_meta_properties
     from kproc.broker.storage.fs import OsFs

@@ -87,7 +87,7 @@ def stop(
 
 
 def _process_in(ready_file: Path) -> VerifiedBroker:
-    """The broker that wrote a ready file. The file counts only if root, this user, or the broker's user owns it."""
+    """Open the broker that wrote a ready file. Root, this user or the broker's user must own the file."""
     import orjson
 
     from kproc.broker.supervisor.broker_process import VerifiedBroker, Claim, NotABroker
@@ -95,10 +95,10 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     try:
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Failure(f"{ready_file} is not there: the broker is not ready, or has ended") from None
+        raise Failure(f"{ready_file} does not exist: the broker is not ready or has ended") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise Failure(f"{ready_file} is a symbolic link: give the file itself") from None
+            raise Failure(f"{ready_file} is a symbolic link; give the file itself") from None
         raise
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(descriptor)
@@ -112,14 +112,14 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     with ExitStack() as stack:
         process = stack.enter_context(VerifiedBroker(claim.pid))
         if facts.st_uid not in (0, os.geteuid(), process.uid):
-            raise Failure(f"{ready_file} belongs to another user than process {process.pid}, which it names")
+            raise Failure(f"{ready_file} names process {process.pid}, but belongs to another user than the process")
         process.require(claim)
         stack.pop_all()
     return process
 
 
 def _process_at(bootstrap: str) -> VerifiedBroker:
-    """The supervisor of the broker that answers there; the one process where roles are threads."""
+    """Open the supervisor of the broker at an address, or its only process if roles are threads."""
     from kproc.cli.status_source import StatusSource
 
     with StatusSource(bootstrap) as source:

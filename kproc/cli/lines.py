@@ -1,8 +1,8 @@
-"""The only way for commands to write text to a terminal: everything but the command's own line ends is escaped.
+"""Writes the output of commands with control characters escaped. Commands write text in no other way.
 
-Clients choose names, and a broker, or whoever answers in its place, chooses the rest. `print_line` and `print_note`
-write one line whatever the text holds; `print_block` is for text whose line ends are our own. Tables and JSON are in
-cli/common.py, and go through this module, too.
+Clients choose names, and a broker, or a process that answers in its place, chooses the other texts. `print_line` and
+`print_note` write one line whatever the text contains. `print_block` is for text whose line ends are the command's own.
+Tables and JSON (cli/common.py) use this module, too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ def print_line(text: str = "") -> None:
 
 
 def print_note(text: str) -> None:
-    """Write one line to standard error, at once."""
+    """Write one line to standard error and flush it."""
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 
 def print_block(text: str) -> None:
-    """Write text as it is but for control characters: its line ends and tabs are the command's own."""
+    """Write text with its line ends and tabs, which are the command's own, and other control characters escaped."""
     sys.stdout.write(printable_lines(text))
 
 

@@ -79,7 +79,7 @@ def _expected(error: Exception) -> Failure | None:
 
 
 def _complain(failure: Failure) -> int:
-    # Nobody may read stderr either; the exit code still tells.
+    # If nobody reads stderr either, the exit code still reports the failure.
     with contextlib.suppress(OSError):
         if isinstance(failure, UsageText):
             print_notes(f"{failure}\n")
@@ -90,7 +90,7 @@ def _complain(failure: Failure) -> int:
 
 
 def _show_exception(kind: type[BaseException], error: BaseException, stack: TracebackType | None) -> None:
-    """Write a traceback as the interpreter does, but with control characters escaped."""
+    """Write a traceback like the interpreter, but with control characters escaped."""
     import traceback
 
     print_notes("".join(traceback.format_exception(kind, error, stack)))

@@ -36,7 +36,7 @@ def parse_where(option: str, text: str) -> Where:
 
 
 class Positions(NamedTuple):
-    """Offsets by partition: where the log starts and ends, and what was asked for, which lies between.
+    """Offsets by partition: the log's start, its end, and the requested position, which lies between.
 
     Partitions that are not served are in none of the three.
     """
@@ -61,7 +61,7 @@ def find_positions(
 ) -> Positions:
     """Ask the broker where `where` is in each of the partitions; a time after the last record is the end.
 
-    Who reads committed ends at the last stable offset. Partitions that are not served are added to `errors`.
+    With read_committed the end is the last stable offset. Partitions that are not served are added to `errors`.
     """
     starts = served_offsets(client, topic, dict.fromkeys(numbers, EARLIEST), errors)
     ends = served_offsets(client, topic, dict.fromkeys(starts, LATEST), errors, isolation=isolation)

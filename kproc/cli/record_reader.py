@@ -23,7 +23,7 @@ Partition = tuple[str, int]
 
 logger = logging.getLogger(__name__)
 
-# After so many calls that found nothing, a batch that librdkafka cannot read may be in the way. 1 s.
+# After this many empty polls (1 s) a batch that librdkafka cannot read may be the cause.
 _QUIET_POLLS: Final = 4
 WAIT_S: Final = 0.25
 """How long a call waits for the first record before the loop looks around again."""
@@ -36,7 +36,8 @@ class Span(NamedTuple):
 
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
-    # Partitions that are not served, with their errors; in neither of the two. A group may still assign them to us.
+    # Partitions that are not served, with their errors. They are in neither of the two, but a group may assign them to
+    # us.
     unserved: Mapping[Partition, str] = MappingProxyType({})
 
 
@@ -82,11 +83,11 @@ class Progress:
 
     @property
     def waiting(self) -> list[Partition]:
-        """The partitions of which more is to be read."""
+        """The partitions that are not read to their end."""
         return sorted(self._mine if self.ends is None else self._open)
 
     def skip(self, partition: Partition, offset: int) -> None:
-        """Nothing before `offset` can be read."""
+        """Skip the records before `offset`, which cannot be read."""
         if self.ends is not None and offset >= self.ends.get(partition, 0):
             self.finish(partition)
 
@@ -103,7 +104,7 @@ class Progress:
 
 
 class UnreadableBatch(Failure):
-    """A batch cannot be read, and is not to be skipped; the text says which and why."""
+    """A batch cannot be read and must not be skipped. The message has its offset and the reason."""
 
 
 class Source(Protocol):
@@ -122,10 +123,10 @@ class Source(Protocol):
         """What an error that is about no partition means; None: nothing."""
 
     def start_of(self, partition: Partition) -> int:
-        """Where reading of a partition began, or -1 if that is unknown."""
+        """Return the offset at which reading of a partition began, or -1 if it is unknown."""
 
     def skipped(self, partition: Partition, offset: int) -> None:
-        """Nothing before this offset is read any more."""
+        """Record that nothing before this offset will be read."""
 
     def end(self, *, is_away: bool) -> None:
         """Before the consumer closes."""
@@ -150,7 +151,7 @@ class Assigned:
         self.progress.give(partitions)
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """Nobody keeps where we are."""
+        """Do nothing: the position is not stored."""
 
     def refused(self, error: Any) -> str | None:
         """librdkafka looks for a coordinator because the group has a name. We need none; a broker without groups
@@ -163,7 +164,7 @@ class Assigned:
         return self._span.starts.get(partition, -1)
 
     def skipped(self, partition: Partition, offset: int) -> None:
-        """Nobody keeps where we are."""
+        """Do nothing: the position is not stored."""
 
     def end(self, *, is_away: bool) -> None:
         """Nothing to do."""
@@ -190,9 +191,9 @@ class Reader:
         self._unserved = unserved
         self._fatal: str | None = None
         self._skips_unreadable = skips_unreadable
-        self._quiet_polls = 0  # Calls of `take` in a row that found nothing.
+        self._quiet_polls = 0  # Consecutive empty polls.
         self._is_down = self._is_away = False
-        self._behind: dict[Partition, int] = {}  # Behind the last batch that was skipped.
+        self._behind: dict[Partition, int] = {}  # The offset after the last skipped batch.
         self._bootstrap = bootstrap
         self._consumer = Consumer(
             {
@@ -281,12 +282,12 @@ class Reader:
             raise Failure(f"{self._bootstrap} does not answer: left without its word")
 
     def _is_look_due(self) -> bool:
-        """Return True after 1 s without records, 2 s, 4 s and so on: who follows a quiet topic waits for hours."""
+        """Return True after 1, 2, 4, ... s without records. A quiet topic may be followed for hours."""
         polls = self._quiet_polls
         return polls >= _QUIET_POLLS and polls & (polls - 1) == 0
 
     def _find_unreadable(self) -> None:
-        """Look whether a batch that cannot be read is in the way. Name it, and end or go on behind it."""
+        """Search the current positions for an unreadable batch. Report it, then stop or skip it."""
         from confluent_kafka import TopicPartition
 
         from kproc.cli.batch_check import find_unreadable
@@ -300,7 +301,7 @@ class Reader:
             with connect(self._bootstrap) as client:
                 for each in at:
                     offset = max(each.offset, self._behind.get((each.topic, each.partition), each.offset))
-                    if offset < 0:  # librdkafka has not read anything of it.
+                    if offset < 0:  # librdkafka has not read any record of the partition.
                         offset = self._source.start_of((each.topic, each.partition))
                     found = (
                         find_unreadable(client, each.topic, each.partition, offset) if offset >= 0 else None
@@ -310,8 +311,8 @@ class Reader:
         except UnreadableBatch:
             raise
         except (ClientError, Failure) as error:
-            # Another broker may lead the partition, or this one is away, which is looked for elsewhere.
-            logger.debug("no look for unreadable batches: %s", error)
+            # Another broker leads the partition, or this one is down, which _look_for_broker reports.
+            logger.debug("cannot search for unreadable batches: %s", error)
 
     def _on_unreadable(self, topic: str, partition: int, batch: CheckedBatch) -> None:
         from confluent_kafka import TopicPartition
@@ -321,7 +322,7 @@ class Reader:
             f"{batch.problem}"
         )
         if not self._skips_unreadable:
-            raise UnreadableBatch(f"{words}; --skip-unreadable goes on behind it")
+            raise UnreadableBatch(f"{words}; skip it with --skip-unreadable")
         print_note(f"kproc: {words}; skipped")
         self._behind[topic, partition] = batch.next_offset
         self._consumer.seek(TopicPartition(topic, partition, batch.next_offset))

@@ -309,7 +309,7 @@ def _build(
     warnings: list[str] = []
     config = Config.build(assignments, flags=flags, file=file, defaults=defaults, on_warning=warnings.append)
     warnings += [
-        f"--set {name}: everybody on this host may read a command line; put it into a file, for --config"
+        f"--set {name}: every user of this host can read a command line; put it into a file for --config"
         for name in assignments
         if is_secret(name)
     ]
@@ -317,7 +317,7 @@ def _build(
         secrets = sorted(name for name in read_settings_file(file) if is_secret(name))
         if secrets:
             warnings.append(
-                f"{file} holds {', '.join(secrets)}, and everybody on this host may read it: chmod o= it"
+                f"{file} holds {', '.join(secrets)}, and every user of this host can read it: chmod o= it"
             )
     if len(warnings) == 1:
         print_note(f"kproc: warning: {warnings[0]}")

@@ -162,7 +162,7 @@ def uncleanable_lines(answer: Mapping[str, Any]) -> list[str]:
 
 
 def unserved_lines(answer: Mapping[str, Any]) -> list[str]:
-    """A line for each directory that holds a partition's files and is not served, and one with the way out."""
+    """Return a line for each partition's directory that is not served, and a line on how to get the records back."""
     unserved = answer.get("unserved_directories")
     if not unserved or not unserved["count"]:
         return []

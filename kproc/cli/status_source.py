@@ -58,10 +58,10 @@ class StatusSource:
         return answer
 
     def open_process(self, status: dict[str, Any]) -> VerifiedBroker:
-        """Open the broker's process that the last answer names; NotABroker unless the kernel confirms the answer.
+        """Open the broker's process that the last answer names. Raise NotABroker unless the kernel confirms the answer.
 
-        Anybody can answer at a port. The process must have locked the data directory that the answer names, and
-        listen at the address that gave the answer. A supervisor's answer comes from root or our own user already.
+        Any user can answer at a port. The process must have locked the data directory that the answer names, and listen
+        at the address that gave the answer. The answer of a supervisor is known to come from root or our own user.
         """
         from kproc.broker.supervisor.broker_process import VerifiedBroker, claim_in
 
@@ -128,7 +128,7 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
 
 
 def _windows(prefix: str) -> Iterator[tuple[str, int]]:
-    """The names of windows, with the pid in each. Any user may bind a name, so only well-formed ones count."""
+    """Yield (name, pid) of the status windows. Any user can bind a name, so only well-formed names count."""
     form = re.compile(rf"{prefix}(\d{{1,10}})(?:-[0-9a-f]+)?")
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
         names = {line.rstrip("\n").rpartition(" ")[2].removeprefix("@") for line in file}

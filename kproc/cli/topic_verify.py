@@ -1,4 +1,4 @@
-"""`kproc topic verify`: read every batch of topics over the network, and name those that consumers cannot read."""
+"""`kproc topic verify`: reads every batch of topics over the network and reports those that consumers cannot read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kproc.cli.unserved import Partition, explain_unserved
 if TYPE_CHECKING:
     from kproc.client import Client
 
-# Of one partition. All are counted.
+# Limit of batches shown for one partition. All of them are counted.
 _SHOWN_MAX: Final = 20
 
 
@@ -37,7 +37,7 @@ def verify(
     ] = None,
     output: OutputFormat = Format.TABLE,
 ) -> None:
-    """Read all records, and name batches that consumers cannot read. Exit code 1 if there are some."""
+    """Read all records and report batches that consumers cannot read. Exit code 1 if there are any."""
     rows: list[dict[str, Any]] = []
     errors: dict[Partition, str] = {}
     with connect_for_records(bootstrap) as client:
@@ -79,7 +79,7 @@ def _verify(client: Client, topic: str, partition: int, start: int, end: int) ->
                     }
                     first.append(shown)
         if offset == before:
-            raise Failure(f"{topic}-{partition}: no batch at offset {offset}, the log ends at {end}")
+            raise Failure(f"{topic}-{partition}: no batch at offset {offset}, but the log ends at {end}")
     return {
         "topic": topic,
         "partition": partition,

@@ -140,7 +140,7 @@ def describe(
 
 
 def _add_errors(described: list[dict[str, Any]], lines: list[str], errors: dict[Partition, str]) -> None:
-    """Put the line about a partition that is not served into its row."""
+    """Add to each row the error line of its partition, or None if the partition is served."""
     line_of = dict(zip(sorted(errors), lines, strict=True))
     for topic in described:
         for row in topic["partitions"]:
@@ -272,9 +272,9 @@ def served_offsets(
     *,
     isolation: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """The offset at a timestamp, or at EARLIEST or LATEST, by partition; -1 where none is that young.
+    """Return by partition the offset at a timestamp, EARLIEST or LATEST; -1 if every record is older than it.
 
-    Partitions that are not served, such as those with a damaged log, are added to `errors` instead.
+    Partitions that are not served, for example because of a damaged log, are added to `errors` instead.
     """
     from kproc.client import code_name
 

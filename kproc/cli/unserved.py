@@ -1,4 +1,4 @@
-"""Partitions that a broker does not serve, for commands that show the others: their errors, and the reasons."""
+"""Errors and reasons of partitions that a broker does not serve, for commands that show the other partitions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kproc.cli.failure import Failure, one_line
 
 Partition = tuple[str, int]
 _OFFLINE: Final = "KAFKA_STORAGE_ERROR"
-# A Handler tells the controller within some 100 ms why a partition is offline.
+# A Handler reports to the controller within some 100 ms why a partition is offline.
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.2
 
 
 def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[str]:
-    """A line for each partition: its error, and the reason if this broker says it.
+    """Return a line for each partition, in their order: its error, and the reason if the broker reports one.
 
-    Reasons are part of the status. Kafka, and a broker that does not show its status to this client, have none.
+    Reasons are part of kproc's status. Kafka reports none, nor does a broker that denies its status to this client.
     """
     offline = {partition for partition, error in errors.items() if error == _OFFLINE}
     reasons = _reasons(bootstrap, offline.issubset) if offline else {}
@@ -30,7 +30,7 @@ def explain_unserved(bootstrap: str, errors: Mapping[Partition, str]) -> list[st
 
 
 def explain_coordinator(bootstrap: str) -> str | None:
-    """Words for the partitions of __consumer_offsets that are offline, whose groups have no coordinator; or None."""
+    """Return the reasons of offline partitions of __consumer_offsets, whose groups have no coordinator, or None."""
     from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 
     def has_coordinators(reasons: Collection[Partition]) -> bool:
@@ -46,7 +46,7 @@ def explain_coordinator(bootstrap: str) -> str | None:
 
 
 def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool]) -> dict[Partition, str]:
-    """The reasons of the partitions that the status names, asked for again until they are enough."""
+    """Return the reasons of the offline partitions in the status. Request it again until `is_enough` returns True."""
     from kproc.cli.status_source import StatusSource
     from kproc.client import ClientError
     from kproc.common.errors import KafkaError
@@ -62,5 +62,5 @@ def _reasons(bootstrap: str, is_enough: Callable[[Collection[Partition]], bool])
                 if is_enough(found.keys()) or offline["count"] > len(offline["first"]):
                     break
     except (ClientError, KafkaError, Failure, OSError, KeyError):
-        return found  # The error's name says enough for a client that may not see the status.
+        return found  # A client without access to the status gets only the error's name.
     return found

@@ -438,8 +438,8 @@ def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> 
     if code == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise OffsetOutOfRange(partition, offset)
     if code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
-        # The id was right when the range was planned. A broker that has just started may not know it yet, so it is
-        # treated like a name that is not known: tried again for UNKNOWN_TOPIC_MS.
+        # The id was right when the range was planned. A broker that has just started may not know it yet, so the
+        # request is retried for UNKNOWN_TOPIC_MS, as for an unknown name.
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"the topic of {partition} was deleted, or deleted and created again",

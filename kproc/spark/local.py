@@ -46,7 +46,7 @@ def local_files(
 ) -> PartitionFiles | None:
     """Return the partition's files, or None if it is to be fetched.
 
-    `planned_id` is the topic's id when the range was planned; files of a later topic of the same name are not read.
+    `planned_id` is the topic's id when the range was planned. Files of a later topic of the same name are not read.
     """
     if options.data_directory == NONE:
         return None

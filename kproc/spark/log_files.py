@@ -71,7 +71,7 @@ _TIME_INDEX: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _SWAP_LOOKS: Final = 100
 _SWAP_PAUSE_MS: Final = 20
 """The renames of a replacement take less than a millisecond, on a busy host a few more: after 2 s nobody does them."""
-# What a sync answers on a read-only medium, and on file systems that have none.
+# Errors of a sync on a read-only medium and on file systems without syncs.
 _NO_SYNC: Final = frozenset({errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _fs = OsFs()
 _Found = TypeVar("_Found")
@@ -172,8 +172,8 @@ class PartitionFiles:
     def sync(self) -> None:
         """Sync the segments and their names.
 
-        The files do not say up to where the broker has synced them. Without a sync of our own a power loss could take
-        records of acks=all that a job has read. A medium that takes no syncs has no unsynced records.
+        The files do not show how far the broker has synced them. Without a sync of our own a power loss could take
+        records of acks=all that a job has read. A medium without syncs has no unsynced records.
         """
 
         def sync_all(bases: list[int]) -> None:

@@ -126,7 +126,7 @@ def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
     high = files.end_offset()
     if options.isolation == READ_COMMITTED:  # What an open transaction began with may be deleted.
         high = max(low, files.last_stable_offset())
-    files.sync()  # What lies below `high` cannot vanish any more.
+    files.sync()  # From now on no power loss can take records below `high`.
     start = _offset_of(files, options.starting)
     end = _offset_of(files, options.ending)
     start = low if start == EARLIEST else start

@@ -96,11 +96,11 @@ class LookUp:
         self._topics_until_ns = -1
 
     def ids_seen(self) -> TopicIds:
-        """Return the ids of the subscribed topics at the last look."""
+        """Return the ids that the subscribed topics had at the last look-up."""
         return _ids(self._topics)
 
     def ids(self, topics: Collection[str]) -> TopicIds:
-        """Return the ids that these topics have now; a topic that does not exist is left out."""
+        """Return the current ids of these topics. A topic that does not exist is left out."""
         return _ids(self.cluster.metadata(topics))
 
     # -- offsets
@@ -126,9 +126,9 @@ class LookUp:
         return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
 
     def log_ends_left(self, ranges: Collection[Range]) -> Offsets:
-        """Return where the logs of these ranges end; partitions that do not exist are left out.
+        """Return the ends of the logs of these ranges. Partitions that do not exist are left out.
 
-        A broker that has just started may know less than it will, so an end below a range's is looked at again.
+        A broker that has just started may not know all partitions yet, so an end below a range's end is read again.
         """
         partitions = [each.partition for each in ranges]
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS

@@ -5,8 +5,8 @@
 is what Spark's own connector writes into checkpoints and takes as `startingOffsets`. Spark compares documents as
 text: the same offsets in another order would be an endless sequence of empty batches. So they are always sorted.
 
-A document also has notes. A note is a key that is no topic's name, with an empty object as its value. Spark's own
-connector reads such a key as a topic without partitions, so a checkpoint can go back to it.
+A document also has notes. A note is a key that cannot be a topic's name, with an empty object as its value. Spark's own
+connector reads such a key as a topic without partitions, so it can read these checkpoints.
 
     "@id:orders:5k2P...": {}      The topic's id in base64url. It differs after the topic was deleted and created again.
     "@start:orders:0:20": {}      Partition 0 of the query's first batch begins at offset 20.
@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 NOTE_MARK: Final = "@"
-"""Begins every note; no topic's name has it."""
+"""First character of every note. Topic names cannot contain it."""
 _ID_NOTE: Final = "@id"
 _START_NOTE: Final = "@start"
 
@@ -100,7 +100,7 @@ def from_json(document: Mapping[str, Any]) -> Offsets:
 
 
 def ids_of(document: Mapping[str, Any]) -> TopicIds:
-    """Return the topic ids that a document notes; none for documents of earlier versions and of Spark's connector."""
+    """Return the topic ids in a document's notes. Documents of earlier versions and of Spark's connector have none."""
     found: TopicIds = {}
     for key in document:
         word, *parts = key.split(":")
@@ -124,7 +124,7 @@ def start_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
         word, *parts = key.split(":")
         if word == _START_NOTE and len(parts) == 3:
             notes[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
-    # A topic with another id in the end was created again, and the offsets of the former one do not count for it.
+    # If a topic has another id in `end`, it was created again, and the offsets of the former topic do not apply.
     return notes or without_topics(from_json(start), recreated(ids_of(start), ids_of(end)))
 
 

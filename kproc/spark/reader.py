@@ -129,7 +129,8 @@ class BatchReader(DataSourceReader):
         """A task for each range, by minPartitions and maxRecordsPerPartition."""
         options = self.options
         look_up = LookUp(options)
-        # Ids before offsets: offsets of a topic that is created again in between then belong to no id that is read.
+        # Look up ids before offsets. If a topic is created again in between, its offsets then have a former id, and
+        # reading them fails.
         ids = look_up.ids({each.topic for each in look_up.partitions()})
         ranges = self._pruned(ranges_of(*look_up.bounds()), look_up)
         pieces = split(ranges, records_max=options.max_records, partitions_min=options.min_partitions)
@@ -215,7 +216,7 @@ class _Bounds:
 
 
 def _read_up_to(offsets: Offsets, topic: str) -> str:
-    """Return the part of a sentence that says how far the partitions of a topic were read."""
+    """Format how far the partitions of a topic were read, as a part of a sentence."""
     rows = [f"{each.partition} to offset {offsets[each]}" for each in sorted(offsets) if each.topic == topic]
     return f"and was read before, partition {', '.join(rows)}" if rows else "and was not read before"
 
@@ -233,7 +234,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets | None = None
         self._ends_ns = 0
         self._ids: TopicIds = {}
-        # Partitions whose loss was reported; each is waited for and reported once.
+        # Missing partitions whose loss was reported. Each is reported once, and may come back.
         self._gone: set[TopicPartition] = set()
         # Nothing was read yet, so a first batch does not wait for minOffsetsPerTrigger; as in Spark's connector.
         self._waiting_since_ns: int | None = None
@@ -259,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where the query ends: at what is there now. `latestOffset` reports what is gone."""
+        """Fix the query's end at the current ends of the logs. `latestOffset` reports missing records."""
         self._look_up.forget()
         self._target = self._newest({})
         self._ids |= self._look_up.ids_seen()
@@ -313,7 +314,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         target = {} if self._target is None else without_topics(self._target, again)
         end = dict(now)
         if self._target is not None:
-            # A topic that was created again has no target: all that it has now is read.
+            # A topic that was created again has no target: all of its current records are read.
             end = {
                 partition: min(offset, target.get(partition, offset))
                 for partition, offset in now.items()
@@ -438,10 +439,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RejectedStreamReader(DataSourceStreamReader):
-    """Stands for a reader whose options are wrong, and raises the error when Spark first asks it for something.
+    """A reader whose options are wrong. It raises the error at the first call by Spark.
 
-    If `streamReader()` itself raised it, Spark would show an UnboundLocalError of its own in its place: its runner
-    stops the reader that it did not get (Spark 4.2 and 4.3, python_streaming_source_runner).
+    If `streamReader()` itself raised the error, Spark would show its own UnboundLocalError instead: its runner calls
+    stop() of the reader that it did not get (Spark 4.2 and 4.3, python_streaming_source_runner).
     """
 
     def __init__(self, error: Exception) -> None:

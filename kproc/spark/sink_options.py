@@ -32,7 +32,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "kafka.key.serializer": "keys are bytes already: cast the column to string or binary",
     "kafka.value.serializer": "values are bytes already: cast the column to string or binary",
     "kafka.interceptor.classes": "a Java class cannot run here: change the columns instead",
-    "kafka.config.providers": "a Java class cannot run here: kproc.client.config names a file with variables",
+    "kafka.config.providers": "a Java class cannot run here; use kproc.client.config, a file with variables",
     "kafka.partitioner.ignore.keys": "leave the key out of the rows, or put the partition into a column",
     "kafka.transaction.two.phase.commit.enable": f"the sink commits in two phases by itself: delivery={EXACTLY_ONCE}",
     "kafka.transactional.id": f"the sink names its transactions by the query: use delivery={EXACTLY_ONCE}",

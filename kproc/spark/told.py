@@ -14,10 +14,10 @@ _Row = TypeVar("_Row")
 
 @contextmanager
 def sentence_first() -> Iterator[None]:
-    """Show an error of kproc without the stack; also a decorator for whatever Spark calls.
+    """Show an error of kproc without its stack. A context manager, and a decorator for methods that Spark calls.
 
-    Exceptions whose class is kproc's own are written for users: wrong options and columns, lost records, a missing
-    topic, a broker that does not answer. All other exceptions are bugs and keep their stack.
+    Exceptions with a class of kproc are written for users: wrong options and columns, lost records, a missing topic, a
+    broker that does not answer. All other exceptions are bugs and keep their stack.
     """
     try:
         yield
@@ -29,12 +29,12 @@ def sentence_first() -> Iterator[None]:
 
 
 def is_for_users(error: BaseException) -> bool:
-    """Return True if the error's text says all that its reader needs."""
+    """Return True if the error is written for users, so that they do not need its stack."""
     return type(error).__module__.partition(".")[0] == "kproc"
 
 
 def sentence_first_rows(rows: Iterator[_Row]) -> Iterator[_Row]:
-    """Return the rows; an error on the way is shown as by `sentence_first`."""
+    """Yield the rows. An error on the way is shown as by `sentence_first`."""
     with sentence_first():
         yield from rows
 

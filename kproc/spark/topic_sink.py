@@ -1,8 +1,8 @@
 """topic_sink: a function for `foreachBatch` that writes each micro-batch to topics, exactly once.
 
-Spark gives the output mode `update` to no sink in Python: `format("kproc")` is refused by Spark itself before kproc is
-asked. `foreachBatch` takes every output mode, and its batches have numbers, so a batch that runs again is recognised by
-the query's id and that number, as in the sink itself (exactly_once.py).
+Spark allows no sink in Python to use the output mode `update`: it rejects `format("kproc")` before it calls kproc.
+`foreachBatch` allows every output mode and has a number for each batch. The query's id and that number identify a batch
+that runs again, as in the sink itself (exactly_once.py).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def topic_sink(
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for `foreachBatch` that writes a batch's rows to `topic`, or to those of the column `topic`.
 
-    `options` are the sink's of `format("kproc")`. Without `delivery` among them each row is written exactly once, for
-    readers of committed records; that needs a broker with transactions.
+    `options` are those of the sink `format("kproc")`. The default of `delivery` here is exactly-once, for readers of
+    committed records; it needs a broker with transactions.
 
-    `name` is under which the broker remembers the last batch. Default: the query's id and the topic. A query that
-    writes twice to one topic needs two names, and so does a session of Spark Connect, which does not tell the id.
+    `name` identifies the query at the broker, which stores the number of the last batch under it. Default: the query's
+    id and the topic. Give a name if a query writes twice to one topic, and with Spark Connect, which hides the id.
 
-    Raises OptionError for options that cannot be taken.
+    Raises OptionError for options that cannot be used.
     """
     require_spark()
     # Spark imports this package in every session and in six kinds of processes: imports stay light.
@@ -43,7 +43,7 @@ def topic_sink(
         given["topic"] = topic
     if any(option.lower() in ("txnappid", "txnversion") for option in given):
         raise OptionError(
-            "txnAppId and txnVersion are the sink's own here; name=... is what the batches go by"
+            "topic_sink sets txnAppId and txnVersion itself; use name=... to identify the query"
         )
     parsed = parse_sink_options(given)
 
@@ -58,14 +58,14 @@ def topic_sink(
 
 
 def _query_id(rows: DataFrame) -> str:
-    """Return the id of the query whose batch this is; it outlives restarts with the same checkpoint."""
+    """Return the id of the query whose batch this is. A restart with the same checkpoint keeps it."""
     from kproc.spark.option_values import OptionError
 
     try:
         found = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     except Exception as error:
-        # Spark Connect has no SparkContext, and says so by an error of its own.
-        raise OptionError(f"the query's id is not known here ({error}): give topic_sink a name") from error
+        # Spark Connect has no SparkContext and raises an error of its own.
+        raise OptionError(f"the query's id is unknown here ({error}); give topic_sink a name") from error
     if not found:
         raise OptionError("topic_sink writes batches of foreachBatch; outside of a query give it a name")
     return str(found)

@@ -234,7 +234,7 @@ def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -
         position[rows] += 1
         rows = rows[byte > 127]
     if len(rows):
-        raise IndexError("a varint of too many bytes")
+        raise IndexError("varint is too long")
     return values, position
 
 
@@ -250,5 +250,5 @@ def _skip(data: Array, position: Array, bytes_max: int) -> Array:
         position[rows] += 1
         rows = rows[byte > 127]
     if len(rows):
-        raise IndexError("a varint of too many bytes")
+        raise IndexError("varint is too long")
     return position

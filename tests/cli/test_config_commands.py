@@ -52,7 +52,7 @@ def test_config_set_of_password_as_argument_warns(broker: BrokerUnderTest, capsy
     name = "listener.name.plaintext.ssl.keystore.password"
     given = ("config", "set", "--dry-run", "-b", broker.bootstrap)
     warned = call_kproc(capsys, *given, f"{name}=s3cret-4711")
-    assert f"warning: {name}: everybody on this host may read a command line; use --file" in warned.stderr
+    assert f"warning: {name}: every user of this host can read a command line; use --file" in warned.stderr
     assert "s3cret-4711" not in warned.stdout + warned.stderr
     silent = call_kproc(capsys, *given, "--file", "-", stdin=f"{name}=s3cret-4711\n")
     assert "warning" not in silent.stderr

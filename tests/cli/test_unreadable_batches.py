@@ -40,7 +40,7 @@ def topic(broker: BrokerUnderTest) -> str:
 def test_consume_names_unreadable_batch_and_ends(broker: BrokerUnderTest, topic: str) -> None:
     done = run_kproc("consume", topic, "-b", broker.bootstrap)
     assert (done.returncode, done.stdout) == (1, "one\n")
-    assert done.stderr == f"kproc: {topic}-0: {WHY}; --skip-unreadable goes on behind it\n"
+    assert done.stderr == f"kproc: {topic}-0: {WHY}; skip it with --skip-unreadable\n"
 
 
 def test_consume_skips_unreadable_batch(broker: BrokerUnderTest, topic: str) -> None:
@@ -80,7 +80,7 @@ def test_verify_of_readable_topic_succeeds(broker: BrokerUnderTest) -> None:
 DAMAGED = {
     "damaged": (lambda good: good[:-1] + b"!", "its CRC-32C does not match"),
     "another format": (lambda good: good[:16] + b"\1" + good[17:], "message format 1"),
-    "no length": (lambda good: good[:8] + bytes(4) + good[12:], "batch length 0 is not possible"),
+    "no length": (lambda good: good[:8] + bytes(4) + good[12:], "batch length 0 is invalid"),
 }
 
 

@@ -88,7 +88,7 @@ def test_secret_on_the_command_line_is_warned_of_without_it(
     assert WORD not in done.stdout + done.stderr
     serve._build([], [f"ssl.key.password={WORD}", "log.dir=x"])
     told = capsys.readouterr().err
-    assert "--set ssl.key.password: everybody on this host may read a command line" in told
+    assert "--set ssl.key.password: every user of this host can read a command line" in told
     assert WORD not in told
     assert "log.dir" not in told
 
@@ -102,7 +102,7 @@ def test_file_with_a_secret_that_everybody_may_read_is_warned_of(
         file.chmod(mode)
         serve._build([], [], file=file)
         told = capsys.readouterr().err
-        assert ("holds ssl.key.password, and everybody on this host may read it" in told) is is_told
+        assert ("holds ssl.key.password, and every user of this host can read it" in told) is is_told
         assert WORD not in told
     file.write_text("num.io.threads=1\n")
     file.chmod(0o644)
