@@ -6,8 +6,8 @@ that version. Encoding drops fields which the version lacks and fills in what is
 written once; a name that no version has is refused, because a typo would otherwise vanish.
 
 kio supplies the schemas (schema_source.py), in a table that is read at the start (schema_table.py). Its readers and
-writers are not used: they raise KeyError for an unknown tagged field, which must be skipped; refuse writable buffers;
-know error codes only as a closed enum; and build dataclasses which would have to be taken apart again.
+writers are not used. They raise KeyError for an unknown tagged field, which must be skipped. They reject writable
+buffers, know error codes only as a closed enum, and build dataclasses that would have to be converted to dicts.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _writer(api_key: int, version: int, direction: Direction) -> Writer:
 
 
 class RowSchema:
-    """The rows at one place of a response: how one is encoded, and which fields tell one from another."""
+    """The rows of one array in a response: the writer of a row, and the fields that identify it."""
 
     __slots__ = ("identity", "write")
 
@@ -110,7 +110,7 @@ class RowSchema:
 
 @cache
 def response_rows(api_key: int, version: int, path: tuple[str, ...]) -> RowSchema:
-    """The rows of the array at `path` in the responses of one version."""
+    """Return the RowSchema of the array at `path` in the responses of one version."""
     schema = root = schema_of(api_key, version, "response")
     for name in path[:-1]:
         schema = _field_named(schema, name).struct or schema
@@ -169,7 +169,7 @@ def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
 def decode_request_by_steps(
     api_key: int, version: int, body: Buffer, budget: RowBudget
 ) -> Generator[None, None, dict[str, Any]]:
-    """Like `decode_request`, in steps of as many rows as the budget allows. It copies the body at once."""
+    """Like `decode_request`, in steps of as many rows as the budget allows. Copies the body first."""
     return _decode_by_steps(_step_reader(api_key, version), bytes(body), budget, int(api_key), version)
 
 

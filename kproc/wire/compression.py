@@ -35,10 +35,10 @@ class Compression(IntEnum):
 # A batch is at most message.max.bytes (1 MiB by default) as it travels; 128 MiB is what the best codec makes
 # of a batch of that size when its content repeats, and far below what a role may hold.
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
-# The ratio that gzip reaches at best; lz4 reaches 255 and snappy 21. Only zstd can exceed it: 4 kB become 128 MiB.
+# The largest ratio of gzip; lz4 reaches 255 and snappy 21. Only zstd can exceed it: 4 kB can become 128 MiB.
 INFLATION_RATIO_MAX: Final = 1032
-# A batch of any ratio may become this large: Java's producer buffers 32 MiB in all by default (buffer.memory), so that
-# no producer with default settings makes a larger batch. With zstd that takes 0.05 s.
+# A batch may become this large with any ratio. Java's producer buffers 32 MiB in all by default (buffer.memory), so no
+# producer with default settings makes a larger batch. Decompressing that with zstd takes 0.05 s.
 INFLATED_BYTES_FREE: Final = 32 * 1024 * 1024
 
 # The largest ratio that a codec's format allows: a snappy element of 3 bytes copies 64, a byte of lz4 255. With zstd a
@@ -60,19 +60,19 @@ _TOO_SMALL: Final = "failed to write whole buffer"
 
 
 class InflatesTooMuch(KafkaError):
-    """Compressed records become larger than the caller's limit."""
+    """Compressed records exceed the caller's limit when they are decompressed."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"records decompress to more than {limit_bytes} bytes")
 
 
 def inflation_limit(compressed_bytes: int) -> int:
-    """Return how many bytes compressed records of this size may become."""
+    """Return the limit of the decompressed size of records with this compressed size."""
     return min(DECOMPRESSED_BYTES_MAX, max(INFLATED_BYTES_FREE, INFLATION_RATIO_MAX * compressed_bytes))
 
 
 def inflated_bytes_max(codec: int, compressed_bytes: int) -> int:
-    """Return how many bytes records of this size can become at most, by the codec's format and by our limit."""
+    """Return the largest possible decompressed size, by the codec's format and by `inflation_limit`."""
     ratio = _RATIO_MAX.get(codec)
     limit = inflation_limit(compressed_bytes)
     return limit if ratio is None else min(limit, ratio * compressed_bytes)
@@ -108,7 +108,7 @@ def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown compression codec {codec}")
 
 
-# The first bytes of what each codec writes. A zstd frame may be skippable: its first byte is then 0x50 to 0x5f.
+# The first bytes of each codec's output. A zstd frame can be skippable: its first byte is then 0x50 to 0x5f.
 _GZIP_START: Final = b"\x1f\x8b"
 _LZ4_START: Final = b"\x04\x22\x4d\x18"
 _ZSTD_STARTS: Final = (
@@ -118,7 +118,7 @@ _ZSTD_STARTS: Final = (
 
 
 def has_frame_start(codec: int, data: Buffer) -> bool:
-    """Return True if compressed records begin as their codec writes them. Reads a few bytes only."""
+    """Return True if compressed records begin with the magic number of their codec. Reads only a few bytes."""
     start = bytes(data[:4])
     match codec:
         case Compression.GZIP:
@@ -127,7 +127,7 @@ def has_frame_start(codec: int, data: Buffer) -> bool:
             return start == _LZ4_START
         case Compression.ZSTD:
             return start in _ZSTD_STARTS
-    return True  # A raw snappy block begins with its length, which may be any number.
+    return True  # A raw snappy block begins with its length, which can be any number.
 
 
 def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
@@ -138,7 +138,7 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
         raise InflatesTooMuch(limit_bytes)
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
-    if inflater.unused_data:  # Clients read it as a second member, ignore it, or stop.
+    if inflater.unused_data:  # Rejected, because clients differ: they read a second member, ignore it, or stop.
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"{len(inflater.unused_data)} bytes follow the gzip records"
         )
@@ -146,7 +146,7 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
 
 
 def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
-    # The size is written in front of a block and may be any number: look before allocating.
+    # The size in front of a block can be any number, so check it before allocating.
     size = cramjam.snappy.decompress_raw_len(data)
     if size > _RATIO_MAX[Compression.SNAPPY] * len(data):
         raise KafkaError(
@@ -201,7 +201,7 @@ def _grow_until_it_fits(codec: int, data: Buffer, limit_bytes: int) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit_bytes: int | None = None) -> bytes:
-    """Return the raw records. KafkaError: the data are damaged, or become larger than `limit_bytes`.
+    """Return the raw records. Raise KafkaError if the data are damaged or exceed `limit_bytes` when decompressed.
 
     The default limit is `inflation_limit` of the data's size.
     """

@@ -105,7 +105,7 @@ _HEAD_WITH_SESSION: Final = Struct(">iiiibii")
 _HEAD_WITHOUT_REPLICA: Final = Struct(">iiibii")
 
 
-# Most topics and partitions of one Fetch, which is handled in one step: 5,000 take some 50 ms.
+# Limit of topics and partitions of one Fetch. A Fetch is handled in one step, and 5,000 take some 50 ms.
 FETCH_ROWS_MAX: Final = 5_000
 
 

@@ -94,7 +94,7 @@ _FLEXIBLE_PARTITION: Final = Struct(">Bi")
 _ACKS_TIMEOUT: Final = Struct(">hi")
 
 
-# Most topics and partitions of one Produce, which is handled in one step.
+# Limit of topics and partitions of one Produce, which is handled in one step.
 PRODUCE_ROWS_MAX: Final = 2_000
 
 

@@ -1,8 +1,8 @@
-"""LatestRecords: finds the last record of each key in batches, without the cost of a Python loop over all records.
+"""LatestRecords: finds the last record of each key in batches, without a Python loop over all records.
 
-Most batches of a coordinator's log are runs of records that differ in their values only: a consumer commits the same
-partitions again and again. Records of one shape (the same widths and lengths of all fields) lie at a fixed distance: a
-regular expression finds how long such a run is, and one `struct` call reads it.
+Most batches of a coordinator's log are runs of records that differ only in their values, because a consumer commits the
+same partitions again and again. Records of one shape (the same widths and lengths of all fields) have a fixed distance.
+A regular expression finds the length of such a run, and one `struct` call reads it.
 
 record   length varint | attributes | timestamp delta varlong | offset delta varint | key length varint | key
          | value length varint | value | header count varint | header*
@@ -24,32 +24,33 @@ from kproc.wire.records import RECORD_BYTES_MIN
 Row = tuple[int | bytes, bytes | None, bytes | None]
 
 _key_of = itemgetter(1)
-# A shape is compiled, which takes as long as some 200 records, when so many records of its length were read one by one.
+# A shape is compiled after this many records of its length were read one by one. Compiling takes as long as reading
+# some 200 records.
 _COMPILED_AFTER: Final = 200
-# No more shapes are compiled than this.
+# Limit of compiled shapes.
 _SHAPES_MAX: Final = 256
 
 
 class _Shape(NamedTuple):
     """Records with the same widths and lengths of all fields."""
 
-    match: Callable[[bytes, int], re.Match[bytes] | None]  # As many of them as there are, possibly none.
+    match: Callable[[bytes, int], re.Match[bytes] | None]  # Matches a run of such records, which may be empty.
     unpack: Callable[[bytes], Iterator[Row]]
 
 
 class LatestRecords:
-    """Reads the batches of one log. It learns which shapes are frequent there."""
+    """Reads the batches of one log, and learns its frequent shapes."""
 
     def __init__(self) -> None:
-        # By the length varint, or its first byte: shapes, and how many records were read one by one.
+        # By the first two bytes of the length varint: shapes, and how many records were read one by one.
         self._shapes: dict[int, _Shape] = {}
         self._counts: dict[int, int] = {}
         self._compiled = 0
 
     def of(self, raw: bytes, count: int) -> dict[bytes | None, Row]:
-        """Return the last of the `count` records of each key; they must fill `raw` exactly, else INVALID_RECORD.
+        """Return the last record of each key among the `count` records in `raw`.
 
-        Headers and timestamps are not looked at.
+        Raises INVALID_RECORD unless the records fill `raw` exactly. Headers and timestamps are not checked.
         """
         if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
             raise _invalid(f"{count} records in {len(raw)} bytes")
@@ -87,7 +88,7 @@ class LatestRecords:
         return rows
 
     def _compile(self, record: bytes, kind: int) -> None:
-        """Learn the shape of a record; it replaces another one of this length."""
+        """Learn the shape of a record. It replaces the former shape of this length."""
         shape = _shape_of(record)
         if shape is not None:
             self._shapes[kind] = shape
@@ -103,9 +104,9 @@ def offset_delta_of(row: Row) -> int:
 
 
 def read_row(raw: bytes, start: int) -> tuple[int, Row]:
-    """Return the end of the record at `start`, and its row. INVALID_RECORD if it is cut off.
+    """Return (end, row) of the record at `start`. Raise INVALID_RECORD if it is cut off.
 
-    Each varint of one byte is written out, as in records.py.
+    The case of a varint of one byte is written out each time, as in records.py.
     """
     try:
         position = start + 1

@@ -1,4 +1,4 @@
-"""Messages of formats 0 and 1, which Kafka wrote before 0.11 and still reads. kproc only converts them.
+"""Decodes messages of formats 0 and 1, which Kafka wrote before 0.11 and still reads. kproc only converts them.
 
        0  offset       int64
        8  length       int32   bytes from 12 to the end
@@ -10,7 +10,7 @@
           value        int32 length (-1: null), bytes
 
 With a codec, the value is a compressed sequence of messages and the offset is that of the last one. The offsets inside
-are absolute in format 0. In format 1 they are relative: the last one stands for the offset outside.
+are absolute in format 0. In format 1 they are relative: the last one corresponds to the outer message's offset.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OldMessage(NamedTuple):
 
 
 def old_message_bytes(view: Buffer, position: int = 0) -> int | None:
-    """The bytes of the old message that its head at a position claims; None if no old message can begin there."""
+    """Return the size that the head of an old message at a position claims, or None if none can begin there."""
     if position + HEAD.size > len(view):
         return None
     offset, length, _, magic, _ = HEAD.unpack_from(view, position)
@@ -65,7 +65,7 @@ def is_old_message(view: Buffer) -> bool:
 
 
 def decode_old_message(view: Buffer, position: int = 0) -> tuple[OldMessage, int]:
-    """The message at a position, and the position behind it. CORRUPT_MESSAGE if it is damaged."""
+    """Return (message, position behind it). Raise CORRUPT_MESSAGE if the message is damaged."""
     total = old_message_bytes(view, position)
     if total is None or position + total > len(view):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no message of format 0 or 1 at byte {position}")
@@ -91,7 +91,7 @@ def decode_old_message(view: Buffer, position: int = 0) -> tuple[OldMessage, int
 
 
 def records_of(message: OldMessage) -> Iterator[Record]:
-    """The records of a message, with absolute offsets. CORRUPT_MESSAGE if what is compressed in it is damaged."""
+    """Yield the records of a message, with absolute offsets. Raise CORRUPT_MESSAGE for damaged compressed data."""
     if message.codec == Compression.NONE:
         yield Record(message.key, message.value, message.timestamp_ms, (), message.offset)
         return
@@ -131,9 +131,9 @@ def _decompress(message: OldMessage) -> bytes:
 
 
 def _with_right_lz4_checksum(frame: bytes) -> bytes:
-    """An LZ4 frame of format 0 with the header checksum that the LZ4 specification demands.
+    """Return an LZ4 frame of format 0 with the header checksum of the LZ4 specification.
 
-    Kafka's producers computed it over the frame's magic number too, by mistake (KAFKA-3160).
+    Kafka's producers also included the frame's magic number in the checksum, by mistake (KAFKA-3160).
     """
     flags_at = _LZ4_MAGIC_BYTES
     has_content_size = len(frame) > flags_at and frame[flags_at] & 0x08
@@ -145,7 +145,7 @@ def _with_right_lz4_checksum(frame: bytes) -> bytes:
 
 
 def _xxh32(data: bytes) -> int:
-    """xxHash of fewer than 16 bytes, seed 0."""
+    """Return the 32-bit xxHash of fewer than 16 bytes, with seed 0."""
     assert len(data) < 16, len(data)
     mask, prime2, prime3, prime5 = 0xFFFFFFFF, 2246822519, 3266489917, 374761393
     value = prime5 + len(data)

@@ -31,7 +31,7 @@ ZERO_UUID: Final = bytes(16)
 
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
-# Most tagged fields of one struct. Clients send a handful; millions of empty ones would be skipped one by one.
+# Limit of tagged fields in one struct. Clients send a handful, and millions of empty ones would be skipped one by one.
 TAGS_MAX: Final = 100
 # Kafka's limit for a string in both encodings, although a compact length could say more.
 STRING_BYTES_MAX: Final = 0x7FFF
@@ -114,7 +114,7 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
 def check_tag_count(count: int) -> None:
     """Raise ProtocolError for more tagged fields than a struct may have."""
     if count > TAGS_MAX:
-        raise ProtocolError(f"{count} tagged fields in one struct, at most {TAGS_MAX} are read")
+        raise ProtocolError(f"{count} tagged fields in one struct; the limit is {TAGS_MAX}")
 
 
 def skip_tagged_fields(data: Buffer, position: int) -> int:

@@ -181,7 +181,7 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
 
 
 def check_count(codec: int, record_count: int, records_bytes: int) -> None:
-    """Raise INVALID_RECORD if so many records cannot be in a batch with `records_bytes` behind its header."""
+    """Raise INVALID_RECORD if `record_count` records cannot fit into `records_bytes`, compressed with `codec`."""
     if record_count * record_format.RECORD_BYTES_MIN > inflated_bytes_max(codec, records_bytes):
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"batch claims {record_count} records in {records_bytes} bytes"
@@ -329,7 +329,7 @@ def decode_records(batch: Buffer, limit_bytes: int | None = None) -> list[Record
 
 
 def walk_batch(batch: Buffer, limit_bytes: int | None = None) -> Iterator[Record]:
-    """`decode_records` one by one, for batches of strangers: a list of millions of records takes gigabytes."""
+    """Yield the records of `decode_records` one by one. For untrusted batches: millions of records take gigabytes."""
     header = parse_header(batch)
     if header.total_bytes > len(batch):
         raise KafkaError(

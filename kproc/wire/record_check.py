@@ -1,13 +1,13 @@
-"""Checks the records of a produced batch without making objects of them. Used by Handlers when they append.
+"""Checks the records of a produced batch without creating an object for each. Handlers use it when they append.
 
-Two depths (kproc.validate.records):
+There are two depths (kproc.validate.records):
 
-- lengths: `check_small` walks the lengths of the first LENGTHS_WALKED_MAX records. A batch with fewer records must end
-  where its last record ends. A compressed batch is decompressed for that if it is small.
+- lengths: `check_small` checks the lengths of the first LENGTHS_WALKED_MAX records. A batch with fewer records must end
+  where its last record ends. A small compressed batch is decompressed for that.
 - full: `scan_records` reads every field of every record.
 
-Kafka reads every field always. In Python that takes 0.3 us a record, so a batch of 10,000 records would hold up its
-Handler for 3 ms. The lengths of 64 records take 4 us.
+Kafka always reads every field. In Python that takes 0.3 us a record, so a batch of 10,000 records would keep its
+Handler busy for 3 ms. The lengths of 64 records take 4 us.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from kproc.wire.record_batch import NO_TIMESTAMP, check_count
 from kproc.wire.records import RECORD_BYTES_MIN
 
 LENGTHS_WALKED_MAX: Final = 64
-# Compressed batches up to this size are decompressed, up to the second size. That takes 5 us (gzip, snappy) to 11 us
-# (lz4, zstd) for 1 kB, and at most 0.1 ms.
+# Compressed batches up to the first size are decompressed, to at most the second size. That takes 5 us (gzip, snappy)
+# to 11 us (lz4, zstd) for 1 kB, and at most 0.1 ms.
 SMALL_COMPRESSED_BYTES: Final = 4096
 SMALL_INFLATED_BYTES: Final = 256 << 10
-# In a batch of which every record is checked. Empty headers take next to nothing compressed, and each holds the Handler
-# up for 0.3 us. A producer splits its batch and goes on.
+# Limit for a batch of which every record is checked. Compressed empty headers take next to no space, and each takes
+# 0.3 us of the Handler's time. A producer with a larger batch splits it.
 HEADERS_CHECKED_MAX: Final = 200_000
 # The zig-zag coded length of the shortest record: six fields of one byte follow it.
 _LENGTH_MIN: Final = 2 * (RECORD_BYTES_MIN - 1)
@@ -44,10 +44,10 @@ def _invalid(why: str) -> KafkaError:
 
 
 def check_small(codec: int, payload: Buffer, count: int) -> bool:
-    """Check `count` records as deep as `lengths` says; `payload` is the batch behind its header.
+    """Check `count` records at the depth `lengths`. `payload` is the batch without its header.
 
-    Returns True, so that it can be a part of a condition. Raises INVALID_RECORD for a wrong length or count, and
-    CORRUPT_MESSAGE for damaged compressed data.
+    Always returns True, so that a condition can contain the call. Raises INVALID_RECORD for a wrong length or count,
+    and CORRUPT_MESSAGE for damaged compressed data.
     """
     size = len(payload)
     if not codec:
@@ -57,7 +57,7 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
     if size > SMALL_COMPRESSED_BYTES:
         if not has_frame_start(codec, payload):
             raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE, "compressed records do not begin as their codec writes them"
+                ErrorCode.CORRUPT_MESSAGE, "compressed records do not begin with their codec's magic number"
             )
         return True
     try:
@@ -69,7 +69,7 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
 
 
 def check_lengths(raw: Buffer, count: int) -> None:
-    """Raise INVALID_RECORD unless the records' lengths lead through `raw`, and to its end if all are walked."""
+    """Raise INVALID_RECORD unless the lengths of the first records fit into `raw`, and fill it if these are all."""
     size = len(raw)
     if count * RECORD_BYTES_MIN > size:
         raise _invalid(f"batch claims {count} records in {size} bytes")
@@ -102,12 +102,12 @@ def check_lengths(raw: Buffer, count: int) -> None:
 def _too_many_headers() -> KafkaError:
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
-        f"batch has more than {HEADERS_CHECKED_MAX} headers; topics whose records are checked one by one refuse it",
+        f"batch has more than {HEADERS_CHECKED_MAX} headers, the limit of a topic that checks each record",
     )
 
 
 class Expected(NamedTuple):
-    """Conditions that `scan_records` compares every record with."""
+    """Conditions that `scan_records` checks for every record."""
 
     base_timestamp: int
     earliest: int
@@ -116,11 +116,11 @@ class Expected(NamedTuple):
 
 
 def scan_records(raw: bytes, count: int, expected: Expected) -> int | None:
-    """Read every field of `count` records; return the largest timestamp.
+    """Read every field of `count` records. Return the largest timestamp, or None if a record is invalid.
 
-    None if any record is malformed or breaks a condition: the caller reads the records again and explains it. Offsets
-    must count from 0, and timestamps must lie within the bounds. Raises MESSAGE_TOO_LARGE for more than
-    HEADERS_CHECKED_MAX headers. 0.3 us a record.
+    After None the caller reads the records again to name the invalid ones. Offset deltas must count from 0, and
+    timestamps must lie within the bounds. Raises MESSAGE_TOO_LARGE for more than HEADERS_CHECKED_MAX headers. Takes
+    0.3 us a record.
     """
     base, earliest, latest, needs_key = expected
     size = len(raw)
@@ -143,7 +143,7 @@ def scan_records(raw: bytes, count: int, expected: Expected) -> int | None:
                 delta, position = read_unsigned_varlong(raw, position - 1)
             timestamp = base + (delta >> 1 ^ -(delta & 1))
             if not earliest <= timestamp <= latest:
-                # Undated records are exempt. A sum that does not fit into 64 bits wraps, as in Java.
+                # Records without a timestamp are exempt. A sum beyond 64 bits wraps, as in Java.
                 timestamp = as_int64(timestamp)
                 if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
                     return None
@@ -184,7 +184,7 @@ def scan_records(raw: bytes, count: int, expected: Expected) -> int | None:
 
 
 def _skip_headers(raw: bytes, position: int, end: int) -> tuple[int, int]:
-    """(number of headers, position after them) of a record; ProtocolError if they are malformed."""
+    """Return (number of headers, position after them) of a record. Raise ProtocolError if they are malformed."""
     count, position = read_varint(raw, position)
     if not 0 <= count <= (end - position) // 2:
         raise ProtocolError("more headers than bytes")

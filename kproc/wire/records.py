@@ -92,7 +92,7 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
         value_at = position + key_bytes
         if key_bytes < 0 or value_at > end:
             raise _cut_off("header key")
-        # Kafka stores any bytes; its clients show those that are not UTF-8 as U+FFFD.
+        # Kafka stores any bytes. Its clients show bytes that are not UTF-8 as U+FFFD.
         key = raw[position:value_at].decode(errors="replace")
         value_bytes, position = read_varint(raw, value_at)
         if value_bytes < 0:

@@ -1,7 +1,7 @@
 """Schemas: what a message of one version looks like, and readers built from that.
 
 A Schema is a table of fields; `reader_of` turns one into a function, once, by nesting closures; the writers of
-`schema_writer.py` are made the same way. `step_reader_of` makes a generator of it, for messages with many rows.
+`schema_writer.py` are made the same way. `step_reader_of` turns one into a generator, for messages with many rows.
 Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None; a UUID is 16 bytes.
 
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
@@ -34,7 +34,7 @@ from kproc.wire.primitives import (
     skip_tagged_fields,
 )
 
-# An array of numbers is unpacked by one call of the struct module: so many of them cost as much as another row.
+# One call of the struct module unpacks an array of numbers. This many numbers cost as much as another row.
 _NUMBERS_OF_ROW: Final = 16
 
 Fields = dict[str, Any]
@@ -195,7 +195,7 @@ def _items_reader(read: Reader) -> Callable[[bytes, int, int], tuple[list[Any], 
 
 
 def _count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes, int], tuple[int, int]]:
-    """Read the count of an array, -1 for null, and compare it with what remains."""
+    """Make a function that reads the count of an array, -1 for null, and compares it with the remaining bytes."""
     read_count = read_compact_length if is_flexible else _legacy_length
     bytes_min = _bytes_min(field, is_flexible)
     is_nullable = field.is_nullable
@@ -346,7 +346,7 @@ StepReader = Callable[[bytes, int, "RowBudget"], Steps]
 
 
 class RowBudget:
-    """Bounds one message: the rows of all its arrays together, and the rows that are read in one step."""
+    """Limits for one message: of the rows in all its arrays, and of the rows that are read in one step."""
 
     __slots__ = ("_rows_left", "_rows_max", "_step_left", "_step_rows")
 
@@ -355,7 +355,7 @@ class RowBudget:
         self._step_rows = self._step_left = step_rows
 
     def reserve(self, count: int) -> None:
-        """Count the rows of an array before any of them is read. Raises ProtocolError when there are too many."""
+        """Count the rows of an array before they are read. Raises ProtocolError if there are too many."""
         self._rows_left -= count
         if self._rows_left < 0:
             raise ProtocolError(
@@ -363,7 +363,7 @@ class RowBudget:
             )
 
     def is_step_over(self, rows: int = 1) -> bool:
-        """Return True if the reader must pause now that it has read so many rows more."""
+        """Count rows that were read. Return True if the reader must pause."""
         self._step_left -= rows
         if self._step_left > 0:
             return False
@@ -421,10 +421,10 @@ def _array_step_reader(field: Field, schema: Schema) -> StepReader:
 
 
 def step_reader_of(schema: Schema) -> StepReader:
-    """Like `reader_of`, as a generator that pauses as often as its RowBudget says.
+    """Like `reader_of`, but make a generator that pauses when its RowBudget requires it.
 
-    It bounds the rows before it reads them, so that a request of millions of rows costs nothing. The arrays of tagged
-    fields are read in one step: no request has any that can be large.
+    It checks the number of rows before it reads them, so that a request of millions of rows costs nothing. Arrays in
+    tagged fields are read in one step, because no request has large ones.
     """
     steps: list[tuple[str, Callable[..., Any], bool]] = []
     for run in fixed_runs(schema):

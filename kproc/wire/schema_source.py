@@ -1,8 +1,8 @@
 """Makes schemas.jsonl, the table of every API in every version, from kio: `python -m kproc.wire.schema_source`.
 
-A development tool. No role imports it: kio has a module for each version of each API, which a running broker would
-have to import when it first meets a version, and an import fails when no descriptor is free. A test compares the file
-with kio.
+This is a development tool, and no role imports it. kio has a module for each version of each API. A running broker
+would have to import the module at the first request of a version, and an import fails when no descriptor is free. A
+test compares the file with kio.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _IMPLICIT_DEFAULTS: Final = {"string": "", "bytes": b"", "uuid": ZERO_UUID, "boo
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
-    """The type inside Optional, and whether there was one."""
+    """Return (the type inside Optional, True), or (the annotation, False) if it is not Optional."""
     if get_origin(annotation) in (UnionType, Union):
         inner = [arm for arm in get_args(annotation) if arm is not NoneType]
         assert len(inner) == 1, annotation
@@ -108,7 +108,7 @@ def known_versions(api_key: int) -> range:
 
 
 def make_schemas() -> Iterator[tuple[int, int, str, Schema]]:
-    """Make (API key, version, direction, schema) of everything that kio has."""
+    """Yield (API key, version, direction, schema) of everything in kio."""
     for key in ApiKey:
         for version in known_versions(key):
             for direction, load in (("request", load_request_schema), ("response", load_response_schema)):

@@ -1,9 +1,9 @@
 """The schemas of every API in every version, from schemas.jsonl beside this file.
 
 One line for each version and direction: [API key, version, direction, [path, is flexible, [field, ...]]]. The file is
-read when this module is imported, before the roles are forked. A line is parsed when its version is first met, because
-all of them together take 30 ms. Nothing is opened or imported for that: a broker without a free descriptor still
-serves every API.
+read when this module is imported, before the roles are forked. A line is parsed at the first use of its version,
+because parsing all of them takes 30 ms. That opens and imports nothing, so a broker without a free descriptor serves
+every API.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATH: Final = Path(__file__).with_name("schemas.jsonl")
 
 
 def encode_schema(schema: Schema) -> list[Any]:
-    """Return a schema as JSON can hold it. Defaults that are bytes become hexadecimal text."""
+    """Return a schema as values for JSON. Defaults of type bytes become hexadecimal text."""
     return [
         schema.path,
         schema.is_flexible,
@@ -35,7 +35,7 @@ def encode_schema(schema: Schema) -> list[Any]:
 
 
 def decode_schema(plain: list[Any]) -> Schema:
-    """Undo `encode_schema`."""
+    """Return the schema that `encode_schema` encoded."""
     path, is_flexible, fields = plain
     return Schema(path, is_flexible, tuple(_decode_field(*field) for field in fields))
 

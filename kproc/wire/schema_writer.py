@@ -86,7 +86,7 @@ def _write_fixed(kind: str) -> Writer:
 
 
 class EncodedRows:
-    """An array whose rows are encoded already. Can stand for the list of an array field that is written."""
+    """An array of encoded rows. A writer accepts it in place of the list of an array field."""
 
     __slots__ = ("count", "data")
 
@@ -146,7 +146,7 @@ def _field_writer(field: Field, schema: Schema, check_name: NameCheck) -> Writer
 
 
 def row_writer_of(field: Field, schema: Schema, check_name: NameCheck) -> Writer:
-    """Function that appends one element of an array field, for `EncodedRows`."""
+    """Make a function that appends one element of an array field to a buffer, for `EncodedRows`."""
     return _field_writer(replace(field, is_array=False, is_nullable=False), schema, check_name)
 
 

@@ -31,7 +31,7 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
 @api(
     ApiKey.CREATE_TOPICS,
     versions=(2, 7),
-    # The answer tells the configs of each topic, which makes a row as dear as many of other APIs.
+    # The answer has the configs of each topic, so that one row costs as much as many rows of other APIs.
     rows=(
         rows_at("topics", "topics", size=20, unique=("name",), validate=partial(check_size, "create_topics")),
     ),

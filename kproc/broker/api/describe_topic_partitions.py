@@ -2,8 +2,9 @@
 
 Topics come in the order of their names. At most `response_partition_limit` partitions fit in an answer (and
 max.request.partition.size.limit); the cursor says where the next page begins.
-Differs from Kafka: a page also has at most max.request.partition.size.limit topics, because those without partitions
-take no room otherwise. Topics that the client may not describe stand in the page where their names belong, not in each.
+Differs from Kafka: a page also has at most max.request.partition.size.limit topics, because topics without partitions
+would not count otherwise. A topic that the client may not describe is in the page of its name; Kafka repeats it in
+each.
 """
 
 from __future__ import annotations

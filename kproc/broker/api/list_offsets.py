@@ -4,9 +4,8 @@ Finds the offset for a timestamp, or one of the special ones: -1 latest, -2 earl
 largest timestamp (v7, KIP-734), -4 earliest local (v8) and -5 latest tiered (v9), -6 earliest pending upload
 (v11). Without tiered storage the earliest local offset is the log start, and the tiered ones answer -1 as
 Kafka does for a topic that has no remote storage.
-A client finds nothing from the high watermark on, which is its latest offset: records that were sent with acks=all
-are below it when they are synced.
-A client that reads committed finds nothing from the last stable offset on, which is its latest offset.
+Records from the high watermark on are not found, and the latest offset is the high watermark: it passes records of
+acks=all when they are synced. With read_committed the last stable offset takes its place.
 Versions: v2 isolation level; v4 leader epochs; v6 flexible; v7 -3; v8 -4; v9 -5; v10 timeout; v11 -6.
 """
 
@@ -135,9 +134,9 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 def serve(
     services: Services, name: str, partition: PartitionImage, wanted: list[int] | Search, on_answer: OnAnswer
 ) -> None:
-    """Look into one of our logs, one slice of a long search at a time.
+    """Search one of our logs, one slice of a long search at a time.
 
-    After a crash the answer waits for the log's first sync, which says how much of it is visible.
+    After a crash the answer waits for the log's first sync, which determines the high watermark.
     """
     owned = services.partitions.get(name, partition)
     if owned.is_recovering:

@@ -39,7 +39,7 @@ _NULL_MEANS_ALL_SINCE: Final = 1
 _LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 Fields = dict[str, Any]
-# Marks a topic that the client has not named. One that is deleted before its slice comes is left out.
+# Marks a topic that the client has not named itself. If it is deleted before its slice is handled, it is left out.
 _LISTED: Final = "listed"
 
 
@@ -126,7 +126,7 @@ def _not_to_be_created(context: RequestContext, names: list[str]) -> Collection[
 
 
 def _is_creatable(name: str) -> bool:
-    """Return True if naming a topic may create it. Internal topics are created as their coordinators would."""
+    """Return True if a request for a topic may create it. Of the internal topics those of coordinators are created."""
     if name in INTERNAL_TOPICS:
         return name in COORDINATOR_TOPICS
     return name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None

@@ -49,7 +49,7 @@ class ProducerIds(Outcome):
 
 
 class LeaderEpochsWanted(msgspec.Struct, array_like=True):
-    """A higher leader epoch for each of these partitions; where `at_least` is given, not below that."""
+    """A request to raise the leader epochs of these partitions, with `at_least` to at least those epochs."""
 
     topic_id: bytes
     partitions: list[int]

@@ -1,7 +1,7 @@
-"""Bodies of kproc's own operations, API key 30000: the one place that says which there are and of which types.
+"""Bodies of kproc's own operations (API key 30000): the only definition of the operations and their types.
 
-A client sends one JSON object. Its `op` names the operation. A body that is none of these is answered with
-INVALID_REQUEST and one line; it reaches no other role.
+A client sends one JSON object, and its `op` names the operation. An invalid body is answered with INVALID_REQUEST and
+one line, and is not forwarded to another role.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import msgspec
 
 
 class _Operation(msgspec.Struct, tag_field="op"):
-    """One JSON object. Members that the operation does not know are ignored."""
+    """One JSON object. Unknown members are ignored."""
 
 
 class Ping(_Operation, tag="ping"):
-    """Answered by the Handler itself."""
+    """Test the connection. The Handler itself answers."""
 
 
 class ShowStatus(_Operation, tag="status"):
-    """The roles and what they do."""
+    """Return the status: roles, load and problems."""
 
 
 class ShowClients(_Operation, tag="clients"):
-    """Every connection."""
+    """List all connections."""
 
 
 class Scale(_Operation, tag="scale"):
-    """Change the counts of roles, or ask about a change by the ticket that was answered."""
+    """Change the counts of roles, or return the state of a change by its ticket."""
 
     processors: int | None = None
     handlers: int | None = None
@@ -51,7 +51,7 @@ class _Named(msgspec.Struct):
 
 
 class InvalidOperation(Exception):
-    """A body is no operation; the message is one line for the client."""
+    """A body is not a valid operation. The message is one line for the client."""
 
 
 _decode = msgspec.json.Decoder(OwnOperation).decode
@@ -61,7 +61,7 @@ _SHOWN = 60  # Characters of an operation's name that a client made up.
 
 
 def decode_operation(body: memoryview) -> OwnOperation:
-    """The operation in a request's body. Raises InvalidOperation."""
+    """Decode the operation in a request's body. Raises InvalidOperation."""
     try:
         operation: OwnOperation = _decode(body)
     except RecursionError:
@@ -72,7 +72,7 @@ def decode_operation(body: memoryview) -> OwnOperation:
 
 
 def _unknown_name(body: memoryview) -> str | None:
-    """Return the message for a body of which only the operation's name is unknown, else None."""
+    """Return an error message if the body names an unknown operation, else None."""
     try:
         name = _decode_name(body).op
     except (msgspec.DecodeError, ValueError, RecursionError):

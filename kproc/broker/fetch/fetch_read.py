@@ -35,7 +35,7 @@ def failed_read(code: int) -> PartitionRead:
 
 
 def _not_yet(start: int, end: int) -> PartitionRead:
-    """Nothing yet: the log's arrival or its first sync wakes like an append. -1 means that nobody knows an offset."""
+    """Return an empty read: the log's arrival or its first sync wakes the Fetch like an append. -1: unknown offset."""
     return PartitionRead(0, start, end, -1, [], 0)
 
 

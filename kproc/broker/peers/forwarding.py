@@ -34,9 +34,9 @@ Failed = Callable[[int, int, str | None], Answer]
 
 
 class Later(Exception):
-    """An operation goes on in another turn, with `wanted` as it has become.
+    """Raised by an operation that must continue in another turn, with `wanted` as its changed request.
 
-    It has used up this one, or waits until a log is recovered.
+    It has used up this turn, or it waits for the first sync of the log of `recovering`.
     """
 
     def __init__(self, wanted: Any, recovering: OwnedPartition | None = None) -> None:
@@ -192,7 +192,7 @@ def _serve_ours(
             return
 
         def on_synced(code: int) -> None:
-            # A shortage leaves the log open and recovering: another turn would only wait again.
+            # After a Shortage the log stays open and recovering, and another turn would only wait again.
             if code:
                 on_answer(operation_.failed(index, ErrorCode(code), None))
             else:

@@ -120,9 +120,8 @@ class Gathered:
 
     def __init__(self, origin: str = CLIENT) -> None:
         self.origin = origin
-        self.hidden_from: int | None = (
-            None  # Number of the first batch that is visible only when it is synced.
-        )
+        # Number of the first batch with acks=all: from it on, batches become visible when they are synced.
+        self.hidden_from: int | None = None
         self.views: list[memoryview] = []
         self.targets: list[tuple[Pending, int]] = []
         self.known: list[Any] = []  # Requests of the fast path that wait for nothing but the append.

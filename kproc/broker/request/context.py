@@ -72,19 +72,18 @@ class OwnedPartition(Protocol):
 
     key: PartitionKey
     log: Log
-    recovered_end: (
-        int  # Where the log ended when it was opened, if nobody knows what of it was visible before.
-    )
+    # The end of the log at its opening, if the high watermark before a crash is unknown; else 0.
+    recovered_end: int
 
     @property
     def is_recovering(self) -> bool:
-        """Return True while nobody knows the high watermark that clients saw before the log was recovered."""
+        """True as long as the high watermark that clients saw before a crash is unknown."""
 
     def after_append(self) -> None:
         """Publish the new end and wake whoever waits for data."""
 
     def after_start_moved(self) -> None:
-        """Publish the new start, and wake whoever waits for data below it."""
+        """Publish the new start, and wake parked fetches below it."""
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         """Call `on_done(error code)` once everything below `offset` is on disk."""
@@ -126,7 +125,7 @@ class Meter(Protocol):
         """Stop measuring: the Handler does something else."""
 
     def resume(self) -> None:
-        """Measure again after `stop`."""
+        """Continue measuring after `stop`."""
 
     def settle(self) -> int:
         """Charge the client; how long it is throttled, in ms."""
@@ -273,7 +272,7 @@ class Samples(Protocol):
 
 
 class DividedRequests(Protocol):
-    """The role's requests with many rows, which it handles in steps: request/divided_requests.py."""
+    """The role's requests with many rows, which are handled in steps: request/divided_requests.py."""
 
     def add(self, request: Any, api: Any, decoded: Any, size_bytes: int) -> None:
         """Handle a request in later duty cycles."""
@@ -474,7 +473,8 @@ class RequestContext:
         if self.meter is not None:
             self.settle()
         answer = dict(fields)
-        # DescribeQuorum, WriteTxnMarkers and some old versions cannot say it: the connection is not read all the same.
+        # The responses of DescribeQuorum, WriteTxnMarkers and some old versions have no field for it. Their connections
+        # are throttled all the same.
         if self.throttle_ms and codec.has_response_field(self.api_key, self.api_version, "throttle_time"):
             answer["throttle_time"] = self.throttle_ms
         self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, answer))

@@ -1,11 +1,11 @@
 """Divide a request with many rows into smaller requests of the same API, and join their answers.
 
-`Rows` says where an API's rows stand in its requests and responses; the API declares it with `@api(..., rows=...)`.
+`Rows` describes where an API's rows are in its requests and responses; the API declares it with `@api(..., rows=...)`.
 `divide` yields requests with a bounded number of rows each. The API's handler function answers each of them as if a
-client had sent it. `JoinedAnswer` joins the answers to the one that the client gets, in which every row stands where
-it would stand without the division. It keeps encoded bytes, because they need less memory than rows.
+client had sent it. `JoinedAnswer` joins the answers into one for the client, with every row in the same place as
+without the division. It stores encoded bytes, because they need less memory than rows.
 
-Nothing here knows when the smaller requests are handled: request/divided_requests.py does.
+request/divided_requests.py decides when the smaller requests are handled.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SLICE_ROWS: Final = 200
 class Rows:
     """The arrays of an API whose elements are handled independently of each other.
 
-    `request` and `response` are paths of array fields, outermost first: in "topics.partitions" each partition of each
-    topic is a row. `size` is the most rows that are handled at once. Rows that have equal `unique` fields are handled
-    at once, however many there are, because the API rejects duplicates. `validate` raises KafkaError for a request
-    that is too large as a whole.
+    `request` and `response` are paths of array fields, outermost first: with "topics.partitions" each partition of each
+    topic is a row. `size` is the limit of rows that are handled at once. Rows with equal `unique` fields are handled at
+    once, however many there are, because the API rejects duplicates. `validate` raises KafkaError for a request that is
+    too large as a whole. If `are_looked_up_once` is true, equal rows are looked up once and their answer is repeated.
     """
 
     request: tuple[str, ...]
@@ -42,9 +42,9 @@ class Rows:
 
 
 class ManyRows(Exception):
-    """Raised by a handler function for a small request that stands for many rows: all topics, for instance.
+    """Raised by a handler function for a small request that stands for many rows, for example for all topics.
 
-    `fields` are those of the request that names them. It is divided and handled instead.
+    `fields` are those of an equivalent request that names the rows. It is divided and handled instead.
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -75,7 +75,7 @@ def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
 
 
 class Slice(NamedTuple):
-    """A part of a request. With `is_continued` its first row belongs to the topic, group, ... that was cut before."""
+    """A part of a request. If `is_continued`, its first row belongs to the last topic or group of the part before."""
 
     fields: Fields
     is_continued: bool
@@ -92,7 +92,7 @@ def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
 
 
 def _without_duplicates(fields: Fields, where: Rows) -> tuple[Fields, list[Fields]]:
-    """The request without the rows that occur several times, and those rows."""
+    """Return (the request without the rows that occur several times, those rows)."""
     (name,) = where.request
     found: list[Any] = fields[name]
     keys: list[Any] = found if isinstance(found[0], str) else list(map(itemgetter(*where.unique), found))
@@ -105,7 +105,7 @@ def _without_duplicates(fields: Fields, where: Rows) -> tuple[Fields, list[Field
 
 
 class _Cutter:
-    """Copies a request's containers (a topic, a group) into slices, each with as many of its rows as there is room."""
+    """Copies a request's containers (topics, groups) into slices of at most `size` rows and containers."""
 
     def __init__(self, path: tuple[str, ...], size: int) -> None:
         self._path = path
@@ -133,17 +133,17 @@ class _Cutter:
         self._open.append(copy)
 
     def _walk(self, container: Fields, depth: int) -> Iterator[int]:
-        """Copy a container. Yields the depth at which the slice is cut, when it is full."""
+        """Copy a container. Whenever the slice is full, yield the depth at which to cut it."""
         self._copy(container, depth)
         name = self._path[depth]
         found: list[Any] | None = container[name]
-        if found is None:  # Null has a meaning of its own: all of them, as a rule.
+        if found is None:  # Null has its own meaning, mostly "all of them".
             self._open[depth][name] = None
             return
         is_last = depth == len(self._path) - 1
         at = 0
         while at < len(found):
-            # A container needs room for one of its rows, too.
+            # A container is started only if one of its rows fits, too.
             if self._room < (1 if is_last else 2):
                 yield depth
             if is_last:
@@ -165,24 +165,24 @@ class JoinedAnswer:
         self._schemas = [codec.response_rows(api_key, version, path[: at + 1]) for at in range(len(path))]
         self._fields: Fields = {}
         self._rows = [EncodedRows() for _ in path]
-        # At each level but the last: the container whose rows are being collected, without them.
+        # At each level but the last: the container whose rows are being collected, without these rows.
         self._open: list[Fields | None] = [None] * (len(path) - 1)
 
     def size_bytes(self) -> int:
-        """Bytes of the rows that were added."""
+        """Return the encoded size of the rows that were added."""
         return sum(len(each.data) for each in self._rows)
 
     def repeat(self, count: int, encoded: bytes) -> None:
-        """Add rows that `rows_since` returned before."""
+        """Add rows that `rows_since` returned earlier."""
         self._rows[0].data += encoded
         self._rows[0].count += count
 
     def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
-        """Return the number of rows added since there were `count` in `position` bytes, and these rows."""
+        """Return (number, bytes) of the encoded rows after the first `count` rows, which take `position` bytes."""
         return self._rows[0].count - count, bytes(self._rows[0].data[position:])
 
     def count(self) -> int:
-        """Count the rows that were added; a container counts as one."""
+        """Return the number of rows that were added. A container counts as one."""
         return self._rows[0].count
 
     def add(self, fields: Fields, *, is_continued: bool) -> None:
@@ -194,7 +194,7 @@ class JoinedAnswer:
         self._add(fields[name] or (), 0, is_continued=is_continued)
 
     def fields(self) -> Fields:
-        """The whole answer. Nothing can be added afterwards."""
+        """Return the whole answer. Nothing can be added afterwards."""
         self._close(0)
         return {**self._fields, self._path[0]: self._rows[0]}
 

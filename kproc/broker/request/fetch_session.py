@@ -20,12 +20,12 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 _EVICTION_NS: Final = 120_000_000_000  # Kafka's min.incremental.fetch.session.eviction.ms: 2 minutes.
-# A session that was not used for so long is dropped when another one is made. Its client begins a new one.
+# A session that was idle for this long is discarded when another one is created. Its client then starts a new one.
 _IDLE_NS: Final = 600_000_000_000
-# Of all sessions of a Handler, and of one.
+# Limits of all sessions of a Handler together, and of one.
 BYTES_MAX: Final = 64 << 20
 SESSION_BYTES_MAX: Final = 16 << 20
-# A target with its request, besides a name that is its own.
+# Approximate size of a target with its request, without its topic's name.
 _TARGET_BYTES: Final = 500
 
 
@@ -48,7 +48,7 @@ class FetchTarget:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory of the target."""
         return _TARGET_BYTES + len(self.name or "")
 
     def topic(self, image: ClusterImage) -> TopicImage | None:
@@ -146,7 +146,7 @@ class SessionCache:
         session.update(request)
         self.size_bytes += session.size_bytes - before_bytes
         if len(session.targets) > FETCH_ROWS_MAX or session.size_bytes > SESSION_BYTES_MAX:
-            # Many small requests must not make one that takes as long as a large one.
+            # Many small requests must not build a session that takes as long as a Fetch above the limit.
             self._discard(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._discard_oldest()
@@ -189,7 +189,7 @@ class SessionCache:
             self.size_bytes -= session.size_bytes
 
     def _discard_oldest(self) -> None:
-        """Discard the sessions that were not used for longest, until the others fit."""
+        """Discard the least recently used sessions until the others fit into BYTES_MAX."""
         while self.size_bytes > BYTES_MAX:
             self._discard(next(iter(self._sessions)))
 

@@ -19,9 +19,9 @@ from kproc.wire.header import ApiKey
 HandlerFunction = Callable[[Any, Any], dict[str, Any] | None]
 # (request, error code, message) -> response fields that carry the code wherever this API has room for it.
 ErrorResponse = Callable[[Any, int, str | None], dict[str, Any]]
-# Most rows of a request that is handled in one step. The dearest of them, changes of users, take 10 ms.
+# Limit of rows of a request that is handled in one step. The most expensive rows, changes of users, then take 10 ms.
 ROWS_MAX: Final = 2_000
-# Most bytes of a request that is decoded in one step. Of the smallest rows, partition numbers, it holds 256.
+# Limit of bytes of a request that is decoded in one step. It can hold 256 of the smallest rows, partition numbers.
 DIRECT_BYTES_MAX: Final = 1024
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -58,13 +58,14 @@ class Api:
         self.hi = hi
         self.advertised_lo = advertised_lo
         self.needs = needs  # The rights without which a request is refused as a whole.
-        self.rows = rows  # By which a large request is divided; versions differ in their fields.
+        # A large request is divided by the first of these that it has. There may be several, because versions differ.
+        self.rows = rows
         self.rows_max = rows_max  # Of a request that is not divided.
-        # Larger requests are decoded by steps. Where a few rows are dear, all of them are.
+        # Larger requests are decoded in steps. If few rows are expensive (a small slice), every request is.
         self.direct_bytes_max = DIRECT_BYTES_MAX if all(each.size >= SLICE_ROWS for each in rows) else 0
 
     def rows_in(self, request: Mapping[str, Any]) -> Rows | None:
-        """The rows by which a request of this API can be divided; None if it is handled as a whole."""
+        """Return the rows by which to divide a request of this API, or None if it is handled as a whole."""
         return next((each for each in self.rows if request.get(each.request[0])), None)
 
     def serves(self, version: int) -> bool:
@@ -104,8 +105,8 @@ def api(
 ) -> Callable[[_F], _F]:
     """Serve `key` in `versions` (both ends included) with the decorated function, to who has the rights `needs`.
 
-    A request with many `rows` is divided by the first of them that it has; see division.py. Without them it is handled
-    in one step, and has at most `rows_max` rows in all its arrays.
+    A request with many `rows` is divided by the first of `rows` that it has; see division.py. Without `rows` it is
+    handled in one step, and may have at most `rows_max` rows in all its arrays.
 
     `advertised_from` shows clients a lower minimum than is served. Only Produce needs it: librdkafka takes
     compression away from a broker that does not show version 0 (KAFKA-18659).
