@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from kproc.wire.header import ApiKey
 
 POLL_MS: Final = 2
-"""Between looks at the ready file; the wait ends at once if the broker ends, which is what needs no delay."""
+"""Interval between checks for the ready file. If the broker ends, the wait ends at once."""
 SETTLE_MS: Final = 2_000
+"""Time that children get after their supervisor has ended. They notice it at once, but the cleaner may have work."""
 _READY_FILE: Final = "ready.json"
-"""What children get after their supervisor's end: they see it at once, the cleaner may have to tidy up."""
 TOPIC_TIMEOUT_MS: Final = 10_000
-"""What a change of a topic may take."""
+"""Timeout for changes of a topic."""
 LOG_TAIL_BYTES: Final = 8192
-"""How much of the broker's stderr goes into an error: a stack or two."""
+"""Bytes of the broker's stderr that an error shows: one or two stacks."""
 
 
 class BrokerFailed(RuntimeError):

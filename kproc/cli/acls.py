@@ -45,7 +45,7 @@ Users = Annotated[
     list[str] | None, typer.Option("--user", metavar="TYPE:NAME", help="A user whose tokens are meant.")
 ]
 Prefixed = Annotated[
-    bool, typer.Option("--prefixed", help="The names are what those of the resources begin with.")
+    bool, typer.Option("--prefixed", help="Treat names as prefixes.")
 ]
 Operations = Annotated[
     list[str] | None,

@@ -83,7 +83,7 @@ def produce(
             "--partition",
             "-p",
             min=-1,
-            help="-1: by key, or any; so is it without, but for what --json says.",
+            help="Target partition. Default (-1): chosen by the key, or taken from the JSON record.",
         ),
     ] = None,
     compression: Annotated[

@@ -32,7 +32,7 @@ _KEYS = (
 _WORDS = {"user": "user", "client-id": "client", "ip": "address"}
 User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="A user, without `User:`.")]
 EveryUser = Annotated[
-    bool, typer.Option("--every-user", help="Each user that has no quota of its own: for itself.")
+    bool, typer.Option("--every-user", help="Default quota of each user without a quota of its own.")
 ]
 Client = Annotated[str | None, typer.Option("--client", metavar="ID", help="A client id.")]
 EveryClient = Annotated[bool, typer.Option("--every-client", help="Each client id that has none of its own.")]
@@ -146,7 +146,7 @@ def _names(
         if name is not None or every:
             names[kind] = name
     if not names:
-        usage_error("whose? --user, --client, --address, or one of those with --every-")
+        usage_error("name the owner of the quota: --user, --client, --address, or one of --every-user and so on")
     return names
 
 

@@ -87,7 +87,7 @@ def add_user(
     """
     kinds = _kinds(mechanism)
     if not name.isascii() or "\0" in name:
-        usage_error(f"{name!r}: a name in SCRAM's messages is of ASCII characters, in Kafka, too")
+        usage_error(f"{name!r}: SCRAM user names must be ASCII")
     offline = _offline(data, config)  # Nobody types a password for settings that cannot be used.
     password = _password(name, password_file)
     requests = []

@@ -61,8 +61,8 @@ class Containment:
         else:
             self._places.add(place)
             logger.error(
-                "%s failed: a mistake in kproc. It ended there and was counted (contained_failures); further ones "
-                "from this place are only counted",
+                "%s failed because of a bug in kproc. The failure was contained and counted (contained_failures); "
+                "further ones from this place are only counted",
                 what,
                 exc_info=error,
             )

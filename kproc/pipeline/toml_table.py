@@ -95,7 +95,7 @@ class Table:
         return key if isinstance(key, str) and key in self._values else None
 
     def without(self, key: str) -> Table:
-        """The same table as if that key were not written; a name, which nothing goes without, is some other one."""
+        """Return a copy without `key`. A missing name gets a placeholder, because a name is required."""
         left = {k: v for k, v in self._values.items() if k != key}
         return Table(left | ({"name": "unnamed"} if key == "name" else {}), self._places, self.path)
 

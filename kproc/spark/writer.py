@@ -401,7 +401,7 @@ class KprocBatchWriter(DataSourceArrowWriter):
         if self._write is not None:
             abort_write(self.options, self._write, messages)
             return
-        logger.warning("failed; of this write stays in its topics: %s", summary(messages))
+        logger.warning("write failed; partially written records remain in: %s", summary(messages))
 
 
 class KprocStreamWriter(DataSourceStreamArrowWriter):
@@ -428,7 +428,7 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """At least once what was acknowledged stays, and is written again when Spark runs the batch again."""
         if self.options.exactly_once is None:
-            logger.warning("batch %d failed; of it stays in its topics: %s", batchId, summary(messages))
+            logger.warning("batch %d failed; partially written records remain in: %s", batchId, summary(messages))
         elif (query_id := _query_id(messages)) is not None:
             abort_write(self.options, stream_write(query_id, batchId), messages)
 

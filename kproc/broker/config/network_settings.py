@@ -57,7 +57,9 @@ class NetworkSettings:
         LIST, (), "What clients are told to connect to; by default what is bound."
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        LIST, DEFAULT_PROTOCOL_MAP, "NAME:PROTOCOL of each listener name. Only PLAINTEXT works yet."
+        LIST,
+        DEFAULT_PROTOCOL_MAP,
+        "NAME:PROTOCOL of each listener name. Protocols: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL.",
     )
     inter_broker_listener_name: str | None = setting(
         STRING,
@@ -158,7 +160,7 @@ class NetworkSettings:
     controller_quota_window_num: int = setting(
         INT,
         11,
-        "Times controller.quota.window.size.seconds: how much of its controller_mutation_rate a client may save.",
+        "Number of windows of controller.quota.window.size.seconds that a client may accumulate as burst.",
         between(1, 1000),
     )
     controller_quota_window_size_seconds: int = setting(

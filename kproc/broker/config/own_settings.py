@@ -163,7 +163,7 @@ class OwnSettings:
     kproc_unknown_settings: str = setting(
         STRING,
         "refuse",
-        "What settings are that nobody knows: refuse, they are mistakes; warn, they have no effect, as in Kafka.",
+        "Treatment of unknown settings. refuse: the start fails. warn: they have no effect, as in Kafka.",
         one_of("refuse", "warn"),
     )
     kproc_hung_ms: int = setting(

@@ -57,9 +57,10 @@ class UnlinkedCalls:
         self._have_left.discard(peer)
 
     def take_back(self, peer: LinkedPeer | None) -> None:
-        """Keep what a peer that has ended in order never took: the next one of its name is asked, if it is linked.
+        """Keep the calls that a peer with a graceful end never read, for the next peer of its name.
 
-        Scaled away and started again, it may be named by the metadata before we have read that its link is another.
+        After a scale-down and scale-up, the metadata can name the new Handler before we learn that its link was
+        replaced.
         """
         # What the controller never took is lost: its successor sends a snapshot of its own, and is asked anew.
         if peer is not None and peer.id != CONTROLLER and peer.outbox.is_over():

@@ -162,11 +162,9 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
     yield blocked
     count = GaugeMetricFamily(_SOCKETS + "connection_count", "Open connections.", labels=["listener"])
     created = CounterMetricFamily(
-        _SOCKETS + "connection_creation", "Connections that came.", labels=["listener"]
+        _SOCKETS + "connection_creation", "Connections opened.", labels=["listener"]
     )
-    closed = CounterMetricFamily(
-        _SOCKETS + "connection_close", "Connections that ended.", labels=["listener"]
-    )
+    closed = CounterMetricFamily(_SOCKETS + "connection_close", "Connections closed.", labels=["listener"])
     for listener, row in network["listeners"].items():
         count.add_metric([listener], row["connections"])
         created.add_metric([listener], row["created_total"])

@@ -92,11 +92,11 @@ class _AskedHere:
         self._containment.run(self._what, self._context, self._on_done, [outcome])
 
     def leave(self) -> None:
-        """The client has left."""
+        """Record that the client has disconnected."""
         self.has_left = True
 
     def is_gone(self) -> bool:
-        """Whether it has."""
+        """Return True if the client has disconnected."""
         return self.has_left
 
 

@@ -1,13 +1,13 @@
-"""A question about many parts, each of which some Handler owns: ask the owners, join their answers, look again.
+"""Requests with many parts that several Handlers own: send the parts to the owners, join their answers, retry.
 
-A part is what a request names one by one: a partition, a group, a Handler's own share. `Gather` has ours answered here
-and asks every other owner once for all of its parts; the answers stand in the order of the request. What an owner
-gives back, as it is another's by now, is looked for again with the metadata that this owner knows. That must be newer
-than what it was asked by, so that this ends. What an owner took with it when it died is not asked again: whether it was
-done nobody knows, and which error says so is the API's matter.
+A part is a partition, a group or a Handler's own share. `Gather` handles our own parts here and sends one call with all
+of its parts to every other owner; the answers keep the order of the request. An owner rejects a part that another
+Handler owns by now. The part is then routed again with that owner's metadata, if they are newer than those of the first
+attempt: otherwise this would not end. The parts of an owner that died are not sent again. Their outcome is unknown, so
+each API chooses the error to return.
 
-A Produce or a Fetch of one partition of ours comes through none of this. Those with parts of other owners use `Join`
-alone or nothing: produce_order.py and fetch_owners.py say why.
+A Produce or a Fetch of one partition of ours uses none of this. Those with parts of other owners use `Join` alone or
+nothing: produce_order.py and fetch_owners.py give the reasons.
 """
 
 from __future__ import annotations

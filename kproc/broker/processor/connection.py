@@ -260,7 +260,7 @@ class Connection:
         return self.inflight >= (INFLIGHT_MAX if self.gate is None else 1)
 
     def close_gate(self, gate: Gate) -> None:
-        """Let nothing pass but what a login needs. No Handler counts as told of it, which no hot path passes by."""
+        """Let only login requests pass. Mark the connection as not introduced, so that every fast path falls back."""
         self.gate = gate
         self.flags |= FLAG_GATED
         self.is_introduced = False

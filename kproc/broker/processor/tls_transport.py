@@ -3,13 +3,13 @@
     socket -> scratch -> incoming BIO -> SSLObject -> the ring's reservation, or an arena block
     answer, file range -> SSLObject -> outgoing BIO -> socket
 
-What a Processor must know of it is little, because three things are kept inside:
+Three details stay inside this class, so that the Processor need not know about them:
 
 - Until the handshake is over `recv_into` has no bytes for the caller: no frame can come before it (handshakes.py).
 - Plaintext that the caller had no room for never makes the socket readable. Such a connection is in
   `TlsShare.unread`, which the Processor reads again in its next pass.
-- Ciphertext that the socket did not take is kept, in order. The last byte of what it was made from is then reported as
-  not sent, although it is encrypted (`_ahead`): so the caller waits for room, and comes back with that byte.
+- Ciphertext that the socket did not accept is kept, in order. One byte too few is then reported as sent (`_ahead`). The
+  caller retries that byte when the socket is writable, and this flushes the rest.
 
 A large answer is encrypted in pieces, of which all connections together get `_PASS_BYTES` in a pass of the Processor.
 """

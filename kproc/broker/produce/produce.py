@@ -218,7 +218,7 @@ class ProduceBatcher:
         gathered.targets.append((pending, at))
 
     def _name_targets(self, gathered: Gathered) -> None:
-        """There are others among the known ones now, or all must wait."""
+        """Convert fast-path entries to ordinary ones, because the group is mixed now or all of it must wait."""
         assert self._known_answers is not None
         gathered.targets = [(self._known_answers.pending(each), 0) for each in gathered.known]
         gathered.known = []

@@ -63,7 +63,7 @@ class PendingProduce(Join[Result | None]):
     decide = Join.take
 
     def fail(self) -> None:
-        """As if an owner had died: it ends when the other partitions are decided."""
+        """Mark every undecided partition as failed."""
         for at, result in enumerate(self.answers):
             if result is None:
                 self.decide(at, failed(-1, LOST))

@@ -134,7 +134,7 @@ def _told(code: int, version: int) -> tuple[int, str | None]:
 
 
 class TransactionalProduce:
-    """What of a Handler's Produce waits for coordinators of transactions. Part of its ProduceBatcher."""
+    """Produce batches of a Handler that wait until their transaction is verified. Part of its ProduceBatcher."""
 
     def __init__(self, services: Services, appender: Appender) -> None:
         self._services = services

@@ -41,10 +41,10 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class PartitionMoving(KafkaError):
-    """The partition is ours, and its log is on its way from the Handler that owned it before, or opened a little later.
+    """We own the partition, but its log is still being transferred from its former owner, or will be opened later.
 
-    A request waits for it with `services.transfers.when_ready`; who does not know how answers a retriable error.
-    The offsets are what its owner last published, or -1.
+    A request waits for it with `services.transfers.when_ready`. Callers that cannot wait return a retriable error. The
+    offsets are those that the former owner last published, or -1.
     """
 
     def __init__(self, key: PartitionKey, start_offset: int, high_watermark: int) -> None:

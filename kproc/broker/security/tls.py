@@ -271,7 +271,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
     elif not openssl_calls.set_tls13_suites(context, ":".join(newer)):
         raise ConfigError(f"{setting}: OpenSSL cannot use {', '.join(newer)}")
     if context.minimum_version > context.maximum_version:
-        raise ConfigError(f"{setting}: ssl.enabled.protocols has no version that these suites are of")
+        raise ConfigError(f"{setting}: none of these suites belongs to a version in ssl.enabled.protocols")
 
 
 def openssl_name(suite: str) -> str:

@@ -178,13 +178,13 @@ class Scaler:
             self._judge()
 
     def _judge(self) -> None:
-        """A change has ended: remember what it did not reach, which another try would not reach either."""
+        """Finish a change. Remember the target that failed, so that it is not retried in a loop."""
         tried, self._trying = self._trying, None
         assert tried is not None
         if self._has_new_wish:
             return
         if not self._errors and not self._is_there(tried):
-            self._fail("what is wanted was not reached, though nothing failed")
+            self._fail("the change did not reach its target, although no step failed")
         if self._errors:
             self._refused = tried
 

@@ -119,18 +119,18 @@ class Entry:
     # -- markers -----------------------------------------------------------------------------------------------
 
     def owe_markers(self) -> None:
-        """Its decision is durable: every partition is to be told."""
+        """Start sending markers to all partitions: the decision is durable."""
         assert self.appended is not None
         self.awaits_sync = False
         self._unmarked, self._asked = set(self.appended.partitions), set()
 
     @property
     def is_owing(self) -> bool:
-        """Whether a partition has no marker yet."""
+        """True if a partition has no marker yet."""
         return bool(self._unmarked)
 
     def next_markers(self, coordinator_epoch: int) -> list[tuple[PartitionKey, Marker]]:
-        """Whom to tell what now; partitions whose answer has not come are not told again."""
+        """Return the markers to send now. Skip partitions with a marker in flight."""
         prepared = self.appended
         assert prepared is not None
         assert prepared.state in PREPARED
@@ -146,7 +146,7 @@ class Entry:
         return [(key, marker) for key in keys]
 
     def ask_again(self, key: PartitionKey) -> None:
-        """A partition could not take its marker now: it is among the next ones."""
+        """Retry the marker of a partition that could not append it now."""
         self._asked.discard(key)
 
     def mark(self, key: PartitionKey) -> bool:

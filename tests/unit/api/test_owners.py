@@ -133,7 +133,7 @@ def test_a_part_that_came_to_us_meanwhile_is_answered_here() -> None:
     assert (rig.done, rig.calls) == ([["A", "b here"]], [])
 
 
-def test_who_gives_back_by_the_metadata_that_it_was_asked_by_is_not_asked_for_ever() -> None:
+def test_owner_without_newer_metadata_is_not_asked_again() -> None:
     """Two images of one version are the same: it would give it back each time."""
     rig = Rig(a=THERE, b=THERE)
     rig.start("a", "b")

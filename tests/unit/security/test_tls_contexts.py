@@ -198,7 +198,7 @@ def wrong(certificates: Certificates, issued: Issued) -> dict[str, tuple[dict[st
                 "ssl_cipher_suites": "TLS_AES_128_GCM_SHA256",
                 "ssl_enabled_protocols": "TLSv1.2",
             },
-            "has no version that these suites are of",
+            "none of these suites belongs to a version",
         ),
     }
 
