@@ -44,9 +44,7 @@ Tokens = Annotated[list[str] | None, typer.Option("--token", metavar="ID", help=
 Users = Annotated[
     list[str] | None, typer.Option("--user", metavar="TYPE:NAME", help="A user whose tokens are meant.")
 ]
-Prefixed = Annotated[
-    bool, typer.Option("--prefixed", help="Treat names as prefixes.")
-]
+Prefixed = Annotated[bool, typer.Option("--prefixed", help="Treat names as prefixes.")]
 Operations = Annotated[
     list[str] | None,
     typer.Option("--operation", "-o", metavar="OPERATION", help="read, write, describe ...; repeatable."),

@@ -12,12 +12,15 @@ from kproc.cli.common import Format, OutputFormat, print_done
 Sources = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FROM", help="Directories of partitions, or data directories, of which all partitions are imported."
+        metavar="FROM",
+        help="Directories of partitions, or data directories, of which all partitions are imported.",
     ),
 ]
 Data = Annotated[
     Path,
-    typer.Option("--data", metavar="DIR", help="Data directory of the stopped broker that gets the partitions."),
+    typer.Option(
+        "--data", metavar="DIR", help="Data directory of the stopped broker that gets the partitions."
+    ),
 ]
 
 

@@ -112,7 +112,9 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     with ExitStack() as stack:
         process = stack.enter_context(VerifiedBroker(claim.pid))
         if facts.st_uid not in (0, os.geteuid(), process.uid):
-            raise Failure(f"{ready_file} names process {process.pid}, but belongs to another user than the process")
+            raise Failure(
+                f"{ready_file} names process {process.pid}, but belongs to another user than the process"
+            )
         process.require(claim)
         stack.pop_all()
     return process

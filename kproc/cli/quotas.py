@@ -146,7 +146,9 @@ def _names(
         if name is not None or every:
             names[kind] = name
     if not names:
-        usage_error("name the owner of the quota: --user, --client, --address, or one of --every-user and so on")
+        usage_error(
+            "name the owner of the quota: --user, --client, --address, or one of --every-user and so on"
+        )
     return names
 
 

@@ -428,7 +428,9 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """At least once what was acknowledged stays, and is written again when Spark runs the batch again."""
         if self.options.exactly_once is None:
-            logger.warning("batch %d failed; partially written records remain in: %s", batchId, summary(messages))
+            logger.warning(
+                "batch %d failed; partially written records remain in: %s", batchId, summary(messages)
+            )
         elif (query_id := _query_id(messages)) is not None:
             abort_write(self.options, stream_write(query_id, batchId), messages)
 

@@ -138,7 +138,8 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
         raise InflatesTooMuch(limit_bytes)
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
-    if inflater.unused_data:  # Rejected, because clients differ: they read a second member, ignore it, or stop.
+    # Rejected, because clients differ: they read a second member, ignore it, or stop.
+    if inflater.unused_data:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"{len(inflater.unused_data)} bytes follow the gzip records"
         )

@@ -34,7 +34,8 @@ _SHAPES_MAX: Final = 256
 class _Shape(NamedTuple):
     """Records with the same widths and lengths of all fields."""
 
-    match: Callable[[bytes, int], re.Match[bytes] | None]  # Matches a run of such records, which may be empty.
+    # Matches a run of such records, which may be empty.
+    match: Callable[[bytes, int], re.Match[bytes] | None]
     unpack: Callable[[bytes], Iterator[Row]]
 
 

@@ -141,7 +141,8 @@ class MetadataLog:
         if self._descriptor >= 0:
             try:
                 self._fs.note_synced(self._descriptor, self._size)
-            except StorageFailure as failure:  # Without the mark some damage looks like a torn write at the next start.
+            except StorageFailure as failure:
+                # Without the mark some damage looks like a torn write at the next start.
                 logger.warning("metadata_log=not_marked reason=%s", failure)
             self._fs.close(self._descriptor)
             self._descriptor = -1

@@ -25,7 +25,8 @@ class HeldConnection:
     __slots__ = ("copied_bytes", "divided", "misses", "records")
 
     def __init__(self, divided: DividedRequest | None) -> None:
-        self.divided = divided  # None if its large request is still parked, because too many others are in work.
+        # None if its large request is still parked, because too many others are in work.
+        self.divided = divided
         self.records: list[tuple[int, bytearray]] = []  # Writable, because offsets are written into batches.
         self.copied_bytes = 0  # Of frames that were recalled from the arena.
         self.misses = 0

@@ -51,7 +51,8 @@ class Arena:
         self._free_lengths = [self.capacity]
         self._lent: dict[int, int] = {}
         self.lent_bytes = 0
-        self.free_count = 0  # Calls of `free`. While it does not change, a failed allocation would fail again.
+        # Calls of `free`. While it does not change, a failed allocation would fail again.
+        self.free_count = 0
 
     @classmethod
     def create(cls, capacity: int, generation: int, *, warm_bytes: int = WARM_BYTES) -> Self:

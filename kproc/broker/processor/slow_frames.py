@@ -151,7 +151,9 @@ class SlowFrameReaper:
             if frames.is_late(connection):
                 self._close(connection, "its request did not arrive within kproc.request.receive.timeout.ms")
             elif others_wait and frames.is_slow(connection):
-                self._close(connection, "its request is arriving too slowly while other clients wait for memory")
+                self._close(
+                    connection, "its request is arriving too slowly while other clients wait for memory"
+                )
 
     def make_room(self, waiting: Connection, memory: FrameMemory, needed: int) -> bool:
         """Close unfinished frames of the address that holds most memory, if the address of `waiting` holds less.

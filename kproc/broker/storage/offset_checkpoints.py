@@ -54,7 +54,8 @@ class OffsetCheckpoint:
     by_id: dict[PartitionId, int] = field(default_factory=dict)
     # Kafka's file. Its entries are hints: see `confirms_log_start`.
     by_name: dict[tuple[str, int], int] = field(default_factory=dict)
-    has_ids: bool = False  # True if the file with ids exists. Apache Kafka and older versions of kproc have none.
+    # True if the file with ids exists. Apache Kafka and older versions of kproc have none.
+    has_ids: bool = False
 
 
 def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> OffsetCheckpoint:

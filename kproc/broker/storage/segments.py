@@ -195,7 +195,8 @@ class SegmentList:
         while self._doomed and self._doomed[0].due_ms <= now_ms:
             try:
                 self._fs.unlink(self._doomed[0].path)
-            except StorageFailure as failure:  # The next call tries again, and so does the next opening of the log.
+            except StorageFailure as failure:
+                # The next call tries again, and so does the next opening of the log.
                 logger.warning("cannot unlink %s yet: %s", self._doomed[0].path, failure)
                 break
             self._doomed.popleft()

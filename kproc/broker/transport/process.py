@@ -196,7 +196,8 @@ def _run_child(
         status = main(ControlSocket(control))
     except BaseException as error:  # noqa: BLE001 - nothing may travel up into the parent's stack.
         if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
-            logger.error("%s cannot go on: %s", agent, error)  # The host failed, so a stack would explain nothing.
+            # The host failed, so a stack would explain nothing.
+            logger.error("%s cannot go on: %s", agent, error)
         else:
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))
     finally:

@@ -142,9 +142,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         if urlsplit(newurl).scheme not in ("https", req.type):
-            raise ValueError(
-                f"refusing a redirect from {req.type} to {urlsplit(newurl).scheme}"
-            )
+            raise ValueError(f"refusing a redirect from {req.type} to {urlsplit(newurl).scheme}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
