@@ -207,7 +207,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
     unfinished = [each for each in fs.list_directory(source.path) if each.endswith(_UNFINISHED)]
     if unfinished:
         raise FatalError(
-            f"{source.path}: {unfinished[0]} is of an unfinished compaction; start its broker and stop it cleanly"
+            f"{source.path}: {unfinished[0]} is left over from a compaction; start its broker and stop it cleanly"
         )
     target = data / name
     if not fs.exists(target):

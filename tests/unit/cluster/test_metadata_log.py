@@ -162,7 +162,7 @@ def test_damage_with_good_batches_behind_it_is_refused(three_topics):
         if 12 <= position - sizes[1] < 16:
             continue  # The leader epoch lies outside the CRC, and nothing here looks at it.
         # So does the base offset, but a wrong one does not follow the version before it.
-        why = "follows version 1" if position - sizes[1] < 8 else rf"damaged or cut at byte {sizes[1]}, and"
+        why = "follows version 1" if position - sizes[1] < 8 else rf"damaged or truncated at byte {sizes[1]}, but"
         with pytest.raises(Corrupt, match=why):
             open_log(directory)
         assert path.stat().st_size == len(good)

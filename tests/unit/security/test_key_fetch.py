@@ -177,5 +177,5 @@ def test_failed_load_logs_no_secret_of_url(caplog: pytest.LogCaptureFixture, pat
     with caplog.at_level(logging.INFO), pytest.raises(KeysAwaited):
         found.find("x")
     (line,) = caplog.messages
-    assert "cannot be loaded from http://127.0.0.1" in line
+    assert "tokens from http://127.0.0.1" in line
     assert SECRET not in line

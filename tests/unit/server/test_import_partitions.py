@@ -210,7 +210,7 @@ def test_import_refuses_another_number_of_coordinators(config: Config, tmp_path:
     for name in ("__transaction_state-0", "__transaction_state-1"):
         FS.remove_tree(Path(config.log_dirs) / name)
     kafkas(tmp_path, "__transaction_state-2")
-    assert "__transaction_state has 2 partitions here, and files of 3" in refusal(config, kafka)
+    assert "__transaction_state has 2 partitions here, but 3 are imported" in refusal(config, kafka)
 
 
 @pytest.mark.parametrize("lock", [fcntl.flock, fcntl.lockf], ids=["kproc", "Kafka"])

@@ -232,7 +232,7 @@ def test_change_that_reaches_nothing_is_not_begun_again_and_again(
 
     monkeypatch.setattr(rig.scaler, "_change", nothing)
     rig.want(processors=3)
-    assert "not reached" in rig.settled[0]["error"]
+    assert "did not reach its target" in rig.settled[0]["error"]
     assert not rig.scaler.is_busy
 
 
