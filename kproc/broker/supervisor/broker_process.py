@@ -1,12 +1,13 @@
 """VerifiedBroker: a process of this host that the kernel has confirmed to be a certain kproc broker.
 
-A pid in a ready file or in an answer is a claim: the broker may have ended and its number may be another process's, or
-another user may have written it. `kproc stop` and `kproc doctor` verify the claim by what the kernel reports before
-they send a signal or read anything of the process: who holds the lock of the data directory, who listens at the
-address, and when the process started.
+A pid in a ready file or in an answer is only a claim: the broker may have ended and another process may have its pid,
+or another user may have written the pid. `kproc stop` and `kproc doctor` verify the claim before they send a signal or
+read data of the process. The kernel reports which process holds the lock of the data directory, which one listens at
+the address, and when it started.
 
-What a process has open does not have to be its own: by O_PATH, or in a mount namespace of its own, it can hold any file
-under any name. So every path in /proc is opened first and checked by its descriptor, and only then read.
+A file that a process has open may belong to another user: with O_PATH, or in a mount namespace of its own, the process
+can hold any file under any name. Every path in /proc is therefore opened first, checked by its descriptor, and then
+read.
 """
 
 from __future__ import annotations
