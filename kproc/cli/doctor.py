@@ -5,8 +5,8 @@ role, what the kernel says of each process, names and sizes of the files in the 
 and the last lines of the log. Everything passes through `hidden` before it is written.
 
 Root runs this command, and any user can answer at a port. Files and processes that the status names are therefore read
-only if the kernel confirms that they are the broker's (supervisor/broker_process.py), and then through descriptors instead
-of paths.
+only if the kernel confirms that they are the broker's (supervisor/broker_process.py), and then through descriptors
+instead of paths.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def stop(
 
     It is found by its ready file, its pid, or by asking it at --bootstrap, which may be its control listener.
     """
-    from kproc.broker.supervisor.broker_process import VerifiedBroker, NotABroker
+    from kproc.broker.supervisor.broker_process import NotABroker, VerifiedBroker
 
     try:
         if pid is not None:
@@ -90,7 +90,7 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     """Open the broker that wrote a ready file. Root, this user or the broker's user must own the file."""
     import orjson
 
-    from kproc.broker.supervisor.broker_process import VerifiedBroker, Claim, NotABroker
+    from kproc.broker.supervisor.broker_process import Claim, NotABroker, VerifiedBroker
 
     try:
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

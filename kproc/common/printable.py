@@ -2,8 +2,8 @@ r"""Escapes untrusted text for terminals and line-based files.
 
 Clients, files and other hosts choose names, record values and error texts. A newline in such a text forges a line of a
 log. Control characters (C0, C1, DEL) change the reader's terminal, and the bidirectional controls of Unicode show a
-text in another order than it has. Every line that a person reads goes through this module: log lines (supervisor/logs.py,
-security/audit.py) and the output of commands (cli/lines.py).
+text in another order than it has. Every line that a person reads goes through this module: log lines
+(supervisor/logs.py, security/audit.py) and the output of commands (cli/lines.py).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """kproc's own operations, as the controller serves them: status, scale, rebalance, clients, kill-client.
 
-calls/own_operations.py has their bodies. Each may answer later: operations on processes are forwarded to the supervisor,
-which alone starts and stops them. Counts chosen here are first stored as dynamic configs, so that they survive a
-restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the bounds below
-do.
+calls/own_operations.py has their bodies. Each may answer later: operations on processes are forwarded to the
+supervisor, which alone starts and stops them. Counts chosen here are first stored as dynamic configs, so that they
+survive a restart of the broker. Kafka's rule that a count may at most double or halve does not apply to them; the
+bounds below do.
 """
 
 from __future__ import annotations

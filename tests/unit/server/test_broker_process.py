@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.observe.status import parent_pid, start_ticks
-from kproc.broker.supervisor.broker_process import VerifiedBroker, Claim, NotABroker, claim_in
+from kproc.broker.supervisor.broker_process import Claim, NotABroker, VerifiedBroker, claim_in
 from kproc.broker.supervisor.data_directory import LOCK_FILE
 
 
