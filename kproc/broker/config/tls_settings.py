@@ -126,7 +126,11 @@ class TlsSettings:
         per_listener=True,
     )
     kproc_tls_handshake_timeout_ms: int = setting(
-        LONG, 10_000, "A connection that has not finished its TLS handshake by then is closed.", at_least(1)
+        LONG,
+        10_000,
+        "A client has this time to begin its TLS handshake, and the same time to finish it once it is answered. It "
+        "waits as long at most for that answer. Then it is closed.",
+        at_least(1),
     )
     kproc_tls_handshakes_max: int = setting(
         INT,

@@ -1,13 +1,13 @@
 """Handshakes: the TLS handshakes of one Processor, and what they may cost those who are served already.
 
-    a socket comes      it has `kproc.tls.handshake.timeout.ms` to finish
+    a socket comes      it has `kproc.tls.handshake.timeout.ms` to send its first record
     its first record    it waits for its turn. Answering it is the expensive step: a signature and a key exchange. In
                         a pass of the Processor as many are answered as fit into _TURN_NS, at least one; the others
                         are not read meanwhile. Client addresses take turns, and the oldest client of an address
                         comes first. A client that closes its connection meanwhile is not answered, and one that has
-                        waited for half of its time is dropped. Unanswered first records take _HELLO_BYTES_MAX
-    answered            it costs some 50 KiB, so there are `kproc.tls.handshakes.max` of these at most. It makes
-                        progress when the client begins to send its next flight
+                        waited for that time is dropped. Unanswered first records take _HELLO_BYTES_MAX
+    answered            it has the same time to finish. It costs some 50 KiB, so there are `kproc.tls.handshakes.max` of
+                        these at most. It makes progress when the client begins to send its next flight
     finished            the client's certificate, if it showed one, becomes the connection's principal; when the
                         certificate ends, the connection is closed
 
@@ -46,9 +46,6 @@ logger = logging.getLogger(__name__)
 _TURN_NS: Final = 500_000
 # Clients in a pass that are answered, closed or found to have to wait: bounds a pass when few can be answered.
 _CHECKS_MAX: Final = 64
-# A client that waited for so much of its time is dropped, because it needs the rest to finish. Without this bound a
-# Processor with too much to do would answer only clients that cannot finish in time.
-_WAIT_SHARE: Final = 0.5
 _BLOCKED_MS: Final = 10  # How often to check for a free place. Handshakes that finish are noticed at once.
 _HELLO_BYTES_MAX: Final = 16 << 20
 # An answer crosses the slowest links in less, there and back. A core begins fewer handshakes in this time than
@@ -101,7 +98,8 @@ class Handshakes:
         self._clock = clock
         self._timeout_ns = timeout_ms * 1_000_000
         self._begun_max = begun_max
-        self._open: dict[int, int] = {}  # By descriptor, the oldest first: when they must be done.
+        # By descriptor, the oldest first: when the client must be done. Without those that wait for us.
+        self._open: dict[int, int] = {}
         self._begun: dict[int, BegunHandshake] = {}  # By descriptor. The stalest comes first.
         self._begun_shares = AddressShares()
         # Those that wait for a turn, by address. The address whose turn it is comes first.
@@ -131,6 +129,7 @@ class Handshakes:
 
     def wait_for_turn(self, transport: TlsTransport) -> None:
         """A client's first record is whole: it is answered in the next pass, or a later one."""
+        self._open.pop(transport.fd, None)
         key = _key_of(self._connections[transport.fd])
         self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
         self._newly_waiting.append(transport.fd)
@@ -152,7 +151,7 @@ class Handshakes:
     def work(self) -> int:
         """Answer the first records of as many clients as one pass may; those that are left are not read meanwhile."""
         until_ns = self._clock.now_ns() + _TURN_NS
-        oldest_ns = self._state.now_ns - int(self._timeout_ns * _WAIT_SHARE)
+        oldest_ns = self._state.now_ns - self._timeout_ns
         answered = closed = blocked = 0
         for _ in range(_CHECKS_MAX):
             is_late = (answered or blocked) and self._clock.now_ns() >= until_ns
@@ -199,6 +198,7 @@ class Handshakes:
     def _begin(self, transport: TlsTransport, connection: Connection) -> None:
         self._end_turn(connection)
         self._discard_hello(connection)
+        self._open[transport.fd] = self._state.now_ns + self._timeout_ns
         self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, False)
         self._begun_shares.put(connection, 1)
         try:

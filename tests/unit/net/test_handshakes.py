@@ -469,18 +469,40 @@ def test_live_session_with_certificate_is_not_resumed(
         assert not second.tls.session_reused
 
 
+def test_wait_for_turn_does_not_shorten_time_to_finish(
+    certificates: Certificates, context: ssl.SSLContext
+) -> None:
+    """A client of a Processor with much to do is answered after 8 s, and finishes 9 s later."""
+    with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
+        *early, late = [TlsClient(rig, context) for _ in range(5)]
+        for client in (*early, late):
+            assert client.raw.sock.send(client.hello())
+        rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
+        rig.step(2)
+        rig.clock.advance_ms(8_000)
+        rig.step(5)
+        flight = second_flight(late)
+        rig.clock.advance_ms(9_000)
+        rig.step(2)
+        assert not late.raw.has_end()
+        late.raw.send(flight)
+        rig.settle()
+        late.send(framed(b"x"))
+        assert rig.handler.bodies() == [b"x"]
+
+
 def test_client_that_waited_too_long_for_its_turn_is_dropped(
     certificates: Certificates, context: ssl.SSLContext
 ) -> None:
-    """After half of its time. Else a Processor with too much to do would answer only clients that have no time left."""
+    """Without this, a Processor with too much to do would answer only clients that gave up long ago."""
     with ProcessorRig("ring", tls_listeners=listeners_of(certificates)) as rig:
         *early, late = [TlsClient(rig, context) for _ in range(21)]
         for client in early:
             assert client.raw.sock.send(client.hello())
         rig.processor._tls.handshakes._clock = SlowClock()  # type: ignore[union-attr]
         rig.step(2)
-        rig.clock.advance_ms(5001)
+        rig.clock.advance_ms(10_001)
         assert late.raw.sock.send(late.hello())
         rig.step(3)
-        assert sum(client.raw.has_end() for client in early) == 18
+        assert all(client.raw.has_end() for client in early)
         late.shake_hands()
