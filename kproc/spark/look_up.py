@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kproc.common.clock import NS_PER_MS, Clock, SystemClock
@@ -22,7 +23,7 @@ from kproc.spark.brokers import (
     cluster_of,
     pause,
 )
-from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses
+from kproc.spark.offsets import Offsets, Range, TopicIds, TopicPartition, losses, recreated
 from kproc.spark.option_values import OptionError
 from kproc.spark.options import Kind, Position, SourceOptions
 from kproc.wire.primitives import ZERO_UUID
@@ -36,6 +37,38 @@ SETTLE_PAUSE_MS: Final = 100
 
 class DataLoss(Exception):
     """Records that were to be read are not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The subscribed partitions and the ids of their topics, by one Metadata answer.
+
+    Offsets are requested after it. If a topic is deleted and created again in between, tasks fetch by the former id
+    and report a loss. They never read records of the later topic.
+    """
+
+    partitions: list[TopicPartition]
+    ids: TopicIds
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """Where the subscribed partitions end, and the ids of their topics. Missing partitions are left out."""
+
+    ends: Offsets
+    ids: TopicIds
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLogs:
+    """What the brokers have of the partitions of a planned batch.
+
+    `starts` and `ends` have no missing partitions, and none of topics that were created again.
+    """
+
+    recreated: list[str]
+    starts: Offsets
+    ends: Offsets
 
 
 class LookUp:
@@ -54,16 +87,19 @@ class LookUp:
 
     # -- partitions
 
-    def partitions(self, *, missing_ok: bool = False) -> list[TopicPartition]:
-        """Every partition that is subscribed to; UnknownTopic where a topic that is named does not exist.
+    def subscribed(self, *, missing_ok: bool = False) -> Subscribed:
+        """Return every subscribed partition. Raise UnknownTopic if a named topic does not exist.
 
-        `missing_ok`: those of them that exist.
+        `missing_ok`: return only the partitions that exist.
         """
+        topics = self._metadata()
+        return Subscribed(self._partitions_in(topics, missing_ok=missing_ok), _ids(topics))
+
+    def _partitions_in(self, topics: Mapping[str, Topic], *, missing_ok: bool) -> list[TopicPartition]:
         subscription = self._options.subscription
         if subscription.kind is Kind.PARTITIONS:
             listed = subscription.partitions
-            return _existing(listed, self._metadata()) if missing_ok else list(listed)
-        topics = self._metadata()
+            return _existing(listed, topics) if missing_ok else list(listed)
         missing = [name for name in subscription.topics if name not in topics]
         if missing and not missing_ok:
             raise UnknownTopic(
@@ -95,14 +131,6 @@ class LookUp:
         """The next look is a fresh one."""
         self._topics_until_ns = -1
 
-    def ids_seen(self) -> TopicIds:
-        """Return the ids that the subscribed topics had at the last look-up."""
-        return _ids(self._topics)
-
-    def ids(self, topics: Collection[str]) -> TopicIds:
-        """Return the current ids of these topics. A topic that does not exist is left out."""
-        return _ids(self.cluster.metadata(topics))
-
     # -- offsets
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -125,54 +153,58 @@ class LookUp:
         """Where the logs end for a reader of the chosen isolation."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
 
-    def log_ends_left(self, ranges: Collection[Range]) -> Offsets:
-        """Return the ends of the logs of these ranges. Partitions that do not exist are left out.
+    def planned(self, ranges: Collection[Range], ids: TopicIds) -> PlannedLogs:
+        """Return what the brokers have of a planned batch. `ids` are the ids of its topics when it was planned.
 
-        A broker that has just started may not know all partitions yet, so an end below a range's end is read again.
+        A broker that has just started may know less than it will. A partition that is missing, or ends below its
+        range, is therefore looked at again for SETTLE_MS. A topic with another id is not, because it is another topic.
         """
-        partitions = [each.partition for each in ranges]
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
         while True:
-            existing = _existing(partitions, self.cluster.metadata({each.topic for each in partitions}))
+            topics = self.cluster.metadata({each.partition.topic for each in ranges})
+            again = recreated(ids, _ids(topics))
+            kept = [each for each in ranges if each.partition.topic not in again]
+            ends: Offsets = {}
             try:
-                ends = self.log_ends(existing) if existing else {}
-                if all(ends.get(each.partition, each.end) >= each.end for each in ranges):
-                    return ends
+                ends = self.log_ends(_existing([each.partition for each in kept], topics))
             except UnknownTopic:
-                ends = {}
-            if self._clock.now_ns() >= give_up_ns:
-                return ends
+                logger.debug("a topic of a planned batch was deleted between Metadata and ListOffsets")
+            is_whole = all(ends.get(each.partition, -1) >= each.end for each in kept)
+            if is_whole or self._clock.now_ns() >= give_up_ns:
+                return PlannedLogs(again, self.log_starts_left(ends), ends)
             pause(SETTLE_PAUSE_MS)
 
-    def ends(self, start: Mapping[TopicPartition, int]) -> Offsets:
-        """Where all subscribed partitions end now, without those that are not there.
+    def newest(self, start: Mapping[TopicPartition, int]) -> LogEnds:
+        """Return where all subscribed partitions end now. Missing ones are left out.
 
-        `start` is how far they were read. What looks like a loss is looked at again until it is certain.
+        `start` is how far they were read. What looks like a loss is looked at again for SETTLE_MS.
         """
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
         while True:
             problem: UnknownTopic | None = None
+            subscribed = self.subscribed(missing_ok=True)
             ends: Offsets = {}
             try:
-                ends = self.log_ends(self.partitions(missing_ok=True))
-                if not losses(start, ends, {}):
-                    return ends
+                ends = self.log_ends(subscribed.partitions)
             except UnknownTopic as error:
                 problem = error
-            if self._clock.now_ns() >= give_up_ns:
+            is_whole = problem is None and not losses(start, ends, {})
+            if is_whole or self._clock.now_ns() >= give_up_ns:
                 if problem is not None:
                     raise problem
-                return ends
+                return LogEnds(ends, subscribed.ids)
             self.forget()
             pause(SETTLE_PAUSE_MS)
 
-    def starting(self) -> Offsets:
-        """Where a new query begins."""
-        return self._resolve(self._options.starting, self.partitions(), is_start=True)
+    def starting(self, partitions: list[TopicPartition]) -> Offsets:
+        """Return where a new query begins."""
+        return self._resolve(self._options.starting, partitions, is_start=True)
 
-    def bounds(self) -> tuple[Offsets, Offsets]:
-        """Where a batch begins and ends: of the same partitions, so that none can be gone in between unnoticed."""
-        partitions = self.partitions()
+    def bounds(self, partitions: list[TopicPartition]) -> tuple[Offsets, Offsets]:
+        """Return where a batch begins and ends.
+
+        Both are of the same partitions. If one is deleted in between, this raises UnknownTopic.
+        """
         start = self._resolve(self._options.starting, partitions, is_start=True)
         end = self._resolve(self._options.ending, partitions, is_start=False)
         self.report_loss(

@@ -103,7 +103,6 @@ class SourceOptions:
     commit_group: str | None = None
     checkpoint_state: str | None = None
     source_name: str | None = None
-    filter_pushdown: bool = False
     data_directory: str = "auto"
     """The leader's, to be read without Fetch; `auto` asks it, `none` never does. See local.py."""
     check_crcs: bool = True
@@ -142,7 +141,6 @@ _SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "commitGroup": ("commit_group", read_text),
     "checkpointState": ("checkpoint_state", read_text),
     "sourceName": ("source_name", read_text),
-    "filterPushdown": ("filter_pushdown", read_flag),
     "kproc.data.dir": ("data_directory", read_text),
     "kafka.check.crcs": ("check_crcs", read_flag),
     "kafka.isolation.level": ("isolation", read_isolation),
@@ -206,6 +204,10 @@ _REFUSED: Final = {
     "path": "load() takes no path: subscribe=<topic> names what is read",
     "topic": "that is the sink's; a source has subscribe=<topic>",
     "topics": "subscribe=<topic>,<topic> names what is read",
+    "filterpushdown": (
+        "Spark shares one plan among all uses of a load(); assign, startingOffsets, startingTimestamp and their ending "
+        "counterparts choose what is read"
+    ),
     "bootstrap.servers": "it is kafka.bootstrap.servers",
     "group.id": "it is kafka.group.id",
 }

@@ -8,23 +8,11 @@ on the options alone, so that a batch that is run again has the same tasks.
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -38,7 +26,7 @@ from kproc.client import ApiError, ClientError, code_name
 from kproc.common.clock import NS_PER_MS, SystemClock
 from kproc.spark.brokers import pause
 from kproc.spark.initial import InitialOffsets
-from kproc.spark.look_up import LookUp
+from kproc.spark.look_up import LogEnds, LookUp
 from kproc.spark.offsets import (
     Offsets,
     Range,
@@ -106,9 +94,7 @@ def records_of(
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of `spark.read`."""
     require_spark()
-    parsed = parse_source(options, is_stream=False)
-    kind = BatchReaderPushdown if parsed.filter_pushdown else BatchReader
-    return kind(parsed, columns_of(schema))
+    return BatchReader(parse_source(options, is_stream=False), columns_of(schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -118,7 +104,11 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 class BatchReader(DataSourceReader):
-    """A topic as a table. Made by Spark, planned in a process beside the driver, copied into each task."""
+    """A topic as a table. Made by Spark, planned in a process beside the driver, copied into each task.
+
+    There is no `pushFilters`: Spark 4.2 and 4.3 keep one plan for each `load()` and share it among all its uses. Ranges
+    that one use's filters exclude would be missing from every other use of the same DataFrame.
+    """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         self.options = options
@@ -129,80 +119,14 @@ class BatchReader(DataSourceReader):
         """A task for each range, by minPartitions and maxRecordsPerPartition."""
         options = self.options
         look_up = LookUp(options)
-        # Look up ids before offsets. If a topic is created again in between, its offsets then have a former id, and
-        # reading them fails.
-        ids = look_up.ids({each.topic for each in look_up.partitions()})
-        ranges = self._pruned(ranges_of(*look_up.bounds()), look_up)
+        subscribed = look_up.subscribed()
+        ranges = ranges_of(*look_up.bounds(subscribed.partitions))
         pieces = split(ranges, records_max=options.max_records, partitions_min=options.min_partitions)
-        return [TopicRange(each, ids.get(each.partition.topic)) for each in pieces]
-
-    def _pruned(self, ranges: list[Range], look_up: LookUp) -> list[Range]:
-        return ranges
+        return [TopicRange(each, subscribed.ids.get(each.partition.topic)) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""
         return sentence_first_rows(records_of(self.options, self.columns, partition))
-
-
-class BatchReaderPushdown(BatchReader):
-    """With `filterPushdown=true`: leaves out partitions and offsets that no filter lets through.
-
-    A class of its own, because Spark refuses a reader that has `pushFilters` unless
-    spark.sql.python.filterPushdown.enabled is true, which it is not by default.
-    """
-
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
-        self._filters: list[tuple[str, type[Filter], Any]] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remember what ranges can be pruned by; all of them are given back, so Spark applies them, too."""
-        self._filters = []
-        for each in filters:
-            column: tuple[str, ...] = getattr(each, "attribute", ())
-            value = getattr(each, "value", None)
-            if len(column) == 1 and column[0] in ("topic", "partition", "offset", "timestamp"):
-                self._filters.append((column[0], type(each), value))
-        return filters
-
-    def _pruned(self, ranges: list[Range], look_up: LookUp) -> list[Range]:
-        for column, kind, value in self._filters:
-            if column in ("topic", "partition"):
-                allowed = {EqualTo: (value,), In: value}.get(kind)
-                if allowed is not None:
-                    ranges = [each for each in ranges if getattr(each.partition, column) in allowed]
-            elif column == "offset":
-                ranges = [_cut_offsets(each, kind, value) for each in ranges]
-            elif kind in (EqualTo, GreaterThan, GreaterThanOrEqual) and ranges:
-                # Records before the first one that is late enough are all too early; later ones may be, too.
-                floor_ms = math.floor(value.timestamp() * 1000)
-                if floor_ms < 0:
-                    continue  # To ListOffsets that is a word, such as latest.
-                found = look_up.cluster.list_offsets({each.partition: floor_ms for each in ranges})
-                ranges = [
-                    each._replace(start=max(each.start, found[each.partition]))
-                    for each in ranges
-                    if found[each.partition] >= 0
-                ]
-            ranges = [each for each in ranges if each.size > 0]
-        return ranges
-
-
-def _cut_offsets(each: Range, kind: type[Filter], value: Any) -> Range:
-    low, high = each.start, each.end
-    if kind is EqualTo:
-        low, high = max(low, value), min(high, value + 1)
-    elif kind is In and (given := [one for one in value if one is not None]):
-        low, high = max(low, min(given)), min(high, max(given) + 1)
-    elif kind is GreaterThan:
-        low = max(low, value + 1)
-    elif kind is GreaterThanOrEqual:
-        low = max(low, value)
-    elif kind is LessThan:
-        high = min(high, value)
-    elif kind is LessThanOrEqual:
-        high = min(high, value + 1)
-    return each._replace(start=low, end=high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +175,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             state = InitialOffsets.of(self.options)
             document = state.load() if state is not None else None
             if document is None:
-                offsets = self._look_up.starting()
-                document = to_json(offsets, ids=self._look_up.ids({each.topic for each in offsets}))
+                subscribed = self._look_up.subscribed()
+                offsets = self._look_up.starting(subscribed.partitions)
+                document = to_json(offsets, ids=subscribed.ids)
                 if state is not None:
                     state.save(document)
             self._initial = document
@@ -262,8 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the query's end at the current ends of the logs. `latestOffset` reports missing records."""
         self._look_up.forget()
-        self._target = self._newest({})
-        self._ids |= self._look_up.ids_seen()
+        newest = self._newest({})
+        self._target = newest.ends
+        self._ids |= newest.ids
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark passes to `latestOffset`, unless its trigger wants everything."""
@@ -308,8 +234,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         before = from_json(start)
         here = {partition: offset for partition, offset in before.items() if partition not in self._gone}
-        now = self._newest(here)
-        ids_before, ids_now = {**self._ids, **ids_of(start)}, self._look_up.ids_seen()
+        newest = self._newest(here)
+        now = newest.ends
+        ids_before, ids_now = {**self._ids, **ids_of(start)}, newest.ids
         again = recreated(ids_before, ids_now)
         target = {} if self._target is None else without_topics(self._target, again)
         end = dict(now)
@@ -343,10 +270,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pause(self._idle_ms)
         self._idle_since_ns = SystemClock.now_ns()
 
-    def _newest(self, start: Offsets) -> Offsets:
-        self._ends = self._look_up.ends(start)
+    def _newest(self, start: Offsets) -> LogEnds:
+        newest = self._look_up.newest(start)
+        self._ends = newest.ends
         self._ends_ns = SystemClock.now_ns()
-        return self._ends
+        return newest
 
     def _with_new(self, begin: Offsets, end: Offsets) -> Offsets:
         """Partitions that came since the last batch begin where their logs start: that is what limits count."""
@@ -392,24 +320,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_planned(self, begin: Offsets, last: Offsets, ranges: list[Range], ids: TopicIds) -> None:
         """Report what is lost of a planned batch. Its tasks stay the same, so that it can run again."""
-        topics = {each.partition.topic for each in ranges}
-        again = recreated(ids, self._look_up.ids(topics))
-        kept = [each for each in ranges if each.partition.topic not in again]
-        log_ends = self._look_up.log_ends_left(kept)
-        log_starts = self._look_up.log_starts_left([each.partition for each in kept])
+        logs = self._look_up.planned(ranges, ids)
         sentences = [
-            f"topic {topic} was deleted and created again after the batch was planned" for topic in again
+            f"topic {topic} was deleted and created again after the batch was planned"
+            for topic in logs.recreated
         ]
-        for each in kept:
-            if each.partition not in log_starts or each.partition not in log_ends:
+        for each in ranges:
+            if each.partition.topic in logs.recreated:
+                continue
+            if each.partition not in logs.starts or each.partition not in logs.ends:
                 sentences.append(f"{each.partition} is to be read up to offset {each.end}, and it is gone")
-            elif log_ends[each.partition] < each.end:
+            elif logs.ends[each.partition] < each.end:
                 sentences.append(
                     f"{each.partition} is to be read up to offset {each.end}, "
-                    f"and its log ends at {log_ends[each.partition]}"
+                    f"and its log ends at {logs.ends[each.partition]}"
                 )
-        begin, last = without_topics(begin, again), without_topics(last, again)
-        self._look_up.report_loss(sentences + losses(begin, last, log_starts))
+        begin, last = without_topics(begin, logs.recreated), without_topics(last, logs.recreated)
+        self._look_up.report_loss(sentences + losses(begin, last, logs.starts))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of one range."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.support.topics import TopicFactory
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
 pytest.importorskip("pyarrow", reason="needs the spark extra")
 
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from kproc.client import ApiError
@@ -27,7 +26,7 @@ from kproc.spark.offsets import TopicPartition
 from kproc.spark.reader import TopicRange
 from kproc.spark.schema import spark_schema
 from kproc.wire.header import ApiKey
-from tests.spark.test_source_reader import batch, offsets_of, values
+from tests.spark.test_source_reader import batch, values
 
 pytestmark = [pytest.mark.transports("process"), pytest.mark.usefixtures("own_connections")]
 
@@ -42,40 +41,6 @@ def send_at(bootstrap: str, topic: str, *timestamps_ms: int) -> None:
     for at in timestamps_ms:
         producer.produce(topic, value=b"v", partition=0, timestamp=at)
     assert producer.flush(30) == 0
-
-
-@pytest.mark.parametrize(
-    ("filters", "kept"),
-    [
-        ([In(("offset",), (7, None, 3))], (3, 8)),
-        ([In(("offset",), (None,))], (0, 20)),  # Spark lets nothing of it through.
-        ([In(("partition",), (None, 0))], (0, 20)),
-        ([In(("offset",), (-5, 2**62))], (0, 20)),
-        ([EqualTo(("offset",), 19), GreaterThan(("offset",), 3)], (19, 20)),
-        ([EqualTo(("offset",), -1)], None),
-        ([GreaterThan(("offset",), 19)], None),
-    ],
-)
-def test_filters_on_offsets_with_nulls_and_at_the_edges(
-    broker: BrokerUnderTest, topic: TopicFactory, filters: list[Any], kept: tuple[int, int] | None
-) -> None:
-    name = topic()
-    send(broker.bootstrap, name, numbered(0, 20))
-    reader = batch(broker.bootstrap, subscribe=name, filterPushdown="true")
-    assert reader.pushFilters(filters) == filters, "Spark applies all of them, too"
-    assert offsets_of(reader) == ([] if kept is None else [(name, 0, *kept)])
-
-
-@pytest.mark.parametrize("kind", [EqualTo, GreaterThan, GreaterThanOrEqual])
-@pytest.mark.parametrize("before_us", [1, 999, 1000, 2000, 3000, 4001, 10**9])
-def test_a_time_before_1970_is_no_word_for_an_offset(
-    broker: BrokerUnderTest, topic: TopicFactory, kind: type[Any], before_us: int
-) -> None:
-    name = topic()
-    send_at(broker.bootstrap, name, 1, 5)
-    reader = batch(broker.bootstrap, subscribe=name, filterPushdown="true")
-    reader.pushFilters([kind(("timestamp",), datetime.fromtimestamp(-before_us / 1e6, UTC))])
-    assert offsets_of(reader) == [(name, 0, 0, 2)]
 
 
 def test_a_time_that_spark_cannot_hold_is_an_error_where_times_are_read(

@@ -67,7 +67,6 @@ def test_every_option_reaches_its_place_in_any_case_of_its_name() -> None:
             "commitGroup": "lag",
             "checkpointState": "/tmp/x",
             "sourceName": "s",
-            "filterPushdown": "true",
             "groupIdPrefix": "p",
             "kafka.group.id": "g",
             "kafka.client.id": "me",
@@ -90,7 +89,6 @@ def test_every_option_reaches_its_place_in_any_case_of_its_name() -> None:
     assert (options.fetch_bytes, options.fetch_min_bytes, options.fetch_wait_ms) == (1 << 20, 2, 7)
     assert (options.poll_ms, options.metadata_ms) == (9, 30)
     assert (options.commit_group, options.checkpoint_state, options.source_name) == ("lag", "/tmp/x", "s")
-    assert options.filter_pushdown
     connecting = options.connecting
     assert (connecting.client_id, connecting.request_ms, connecting.retry_ms) == ("me", 11, 12)
     assert (connecting.backoff_ms, connecting.backoff_ms_max, connecting.connect_ms) == (13, 14, 15)
@@ -142,6 +140,7 @@ def test_positions_by_offset_and_by_time_and_their_order() -> None:
         ({"kafka.auto.offset.reset": "latest"}, ["startingOffsets"]),
         ({"kafka.enable.auto.commit": "true"}, ["commitGroup"]),
         ({"path": "/x"}, ["subscribe=<topic>"]),
+        ({"filterPushdown": "true"}, ["shares one plan", "startingTimestamp"]),
         ({"bootstrap.servers": "x:1"}, ["kafka.bootstrap.servers"]),
         ({"kafka.bootstrap.servers": None}, ["kafka.bootstrap.servers must be specified", "Kafka consumer"]),
         ({"kafka.bootstrap.servers": "localhost"}, ["'localhost' is not HOST:PORT"]),

@@ -167,6 +167,53 @@ def test_what_is_read_by_offsets_by_times_and_by_names(broker: BrokerUnderTest, 
     assert asked(**beyond, failOnDataLoss="false") == [(other, 0, 0, 1)]
 
 
+@pytest.fixture
+def requests_sent(monkeypatch: pytest.MonkeyPatch) -> list[ApiKey]:
+    """The requests that the readers of this process send, in their order."""
+    sent: list[ApiKey] = []
+    call = Client.call_latest
+
+    def counted(self: Client, api_key: ApiKey, *given: Any, **more: Any) -> dict[str, Any]:
+        sent.append(api_key)
+        return call(self, api_key, *given, **more)
+
+    monkeypatch.setattr(Client, "call_latest", counted)
+    return sent
+
+
+@pytest.mark.parametrize("kind", ["subscribe", "subscribePattern", "assign"])
+def test_plan_requests_metadata_once(
+    broker: BrokerUnderTest, topic: TopicFactory, requests_sent: list[ApiKey], kind: str
+) -> None:
+    """Every plan sends one Metadata request, and one ListOffsets for each kind of offset that it needs."""
+    names = [topic(stem="planned", partitions=2) for _ in range(2)]
+    for name in names:
+        send(broker.bootstrap, name, numbered(0, 5))
+    listed = {
+        "subscribe": ",".join(names),
+        "subscribePattern": "^({})$".format("|".join(names)),
+        "assign": json.dumps({name: [0, 1] for name in names}),
+    }
+    options = {kind: listed[kind], "startingOffsets": "earliest"}
+    one_look = [ApiKey.METADATA, ApiKey.LIST_OFFSETS]
+
+    table = batch(broker.bootstrap, **options)
+    tasks = table.partitions()
+    assert requests_sent == [*one_look, ApiKey.LIST_OFFSETS]
+    assert values(table, tasks) == numbered(0, 5) * 2
+
+    reader = stream(broker.bootstrap, **options)
+    requests_sent.clear()
+    start = reader.initialOffset()
+    assert requests_sent == one_look
+    requests_sent.clear()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert requests_sent == one_look
+    requests_sent.clear()
+    assert len(reader.partitions(start, end)) == 2
+    assert requests_sent == [*one_look, ApiKey.LIST_OFFSETS]
+
+
 def test_nobody_there_is_an_error_after_the_retries() -> None:
     options = {"subscribe": "t", "fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1"}
     with pytest.raises(Unreachable, match=r"cannot connect to 127.0.0.1:9: connection refused"):
@@ -463,6 +510,28 @@ def test_task_of_recreated_topic_reads_nothing_of_the_new_one(
     # And one that is planned again by a driver that comes back.
     with pytest.raises(DataLoss, match=f"topic {name} was deleted and created again after the batch was planned"):
         stream(broker.bootstrap, subscribe=name).partitions(start, end)
+
+
+def test_planned_batch_waits_for_topic_of_a_starting_broker(
+    broker: BrokerUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is planned again while a broker starts is no loss: the broker names the topic a little later."""
+    name = topic()
+    send(broker.bootstrap, name, numbered(0, 5))
+    reader = stream(broker.bootstrap, subscribe=name, startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    cluster = reader._look_up.cluster
+    metadata, looks = cluster.metadata, []
+
+    def later(topics: Any = None) -> dict[str, brokers.Topic]:
+        looks.append(topics)
+        return metadata(topics) if len(looks) > 2 else {}
+
+    monkeypatch.setattr(cluster, "metadata", later)
+    tasks = reader.partitions(start, end)
+    assert len(looks) == 3
+    assert values(reader, tasks) == numbered(0, 5)
 
 
 def test_topic_that_comes_back_with_its_id_is_read_on(
