@@ -3,6 +3,7 @@
     git worktree add /tmp/before v0.1.0
     python -m bench.before /tmp/before                  small requests and 1 MB batches, 7 rounds of 3 s
     python -m bench.before /tmp/before --cells one-1,fetch-1m --rounds 15
+    python -m bench.before /tmp/before --cells end-to-end-1,end-to-end-all --flush group      produce to consume
     python -m bench.before . --python-before /usr/bin/python3     the same code, two builds of Python
     python -m bench.before /tmp/before --set num.io.threads=2 --set num.network.threads=2
 
@@ -28,41 +29,67 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench import machine
-from bench.cells import Cell, Metric
+from bench.cells import Cell, Metric, cpu_per, percentiles
 from bench.peers.base import PeerFailed
 from bench.peers.kproc import TRANSPORTS, KprocPeer
 from bench.scenarios import Run, generate
-from bench.workloads import BY_NAME, FILLS
+from bench.workloads import CELLS, FILLS
 from kproc.tools.load.run import LoadFailed, run_load
 
 BEFORE, NOW = "before", "now"
-CELLS: Final = ("one-1", "one-16", "one-64", "bulk-100")
+DEFAULT_CELLS: Final = ("one-1", "one-16", "one-64", "bulk-100")
+END_TO_END_RATE: Final = 1000
+
+
+def _end_to_end(name: str, acks: int) -> Cell:
+    title = f"produce to consume, {END_TO_END_RATE:,} records/s of 100 B, acks={acks}, from the intended send"
+    metrics = (*percentiles("p50", "p99"), Metric("CPU", "s/million", False, cpu_per("requests", 1e6)))
+    return Cell(name, title, "latency", "load", "latency", metrics, {"rate": END_TO_END_RATE, "acks": acks})
+
+
+# The comparison with Kafka measures produce-to-consume at acks=1 only, at several rates.
+END_TO_END: Final = (_end_to_end("end-to-end-1", 1), _end_to_end("end-to-end-all", -1))
+BY_NAME: Final = {
+    cell.name: cell
+    for cell in (*CELLS, *END_TO_END)
+    if cell.how == "load"
+    and cell.does in ("produce", "fetch", "latency", "tail")
+    and "codec" not in cell.options
+}
 
 
 class Sample(NamedTuple):
-    """One measured run: the cell's first metric (a rate, or p50), and CPU in seconds a million requests or a GB."""
+    """One measured run. `figures`: the shown metrics by name. CPU in seconds a million requests, or a GB."""
 
     cell: str
     who: str
     round: int
-    figure: float
+    figures: dict[str, float]
     cpu: float
 
 
 def measure(peer: KprocPeer, name: str, who: str, number: int, seconds: float) -> Sample:
-    """One run of a cell of the comparison on one of the two."""
+    """Run a cell once on one of the two brokers."""
     cell = BY_NAME[name]
     run = Run(number, seconds, seconds / 4)
     machine.prepare(cell.filling_seconds(run.seconds + run.warmup))
     result = generate(peer, cell, run)
-    figure, cpu = (metric.read(result) for metric in _metrics(cell))
-    if figure is None or cpu is None:
+    shown, cpu = _shown(cell), _cpu(cell)
+    figures = {metric.name: value for metric in shown if (value := metric.read(result)) is not None}
+    seconds_of_cpu = cpu.read(result)
+    if len(figures) < len(shown) or seconds_of_cpu is None:
         raise LoadFailed(f"{name}: nothing was measured", result)
-    return Sample(name, who, number, figure, cpu)
+    return Sample(name, who, number, figures, seconds_of_cpu)
 
 
-def _metrics(cell: Cell) -> tuple[Metric, Metric]:
-    return cell.metrics[0], next(metric for metric in cell.metrics if metric.name == "CPU")
+def _shown(cell: Cell) -> list[Metric]:
+    """Return the metrics that get a row: p50 and p99 of a latency, or else the rate, which comes first."""
+    latencies = [metric for metric in cell.metrics if metric.name in ("p50", "p99")]
+    return latencies if cell.metrics[0] in latencies else [cell.metrics[0]]
+
+
+def _cpu(cell: Cell) -> Metric:
+    return next(metric for metric in cell.metrics if metric.name == "CPU")
 
 
 def rounds(options: argparse.Namespace, note: Callable[[str], None]) -> list[Sample]:
@@ -113,15 +140,23 @@ def table(runs: Sequence[Sample]) -> str:
         ]
         if not pairs:
             continue
-        figure, cpu = _metrics(BY_NAME[name])
-        lines.append(
-            f"| {name}: {figure.name} | {statistics.median(a.figure for a, _ in pairs):,.0f} {figure.unit} "
-            f"| {statistics.median(b.figure for _, b in pairs):,.0f} "
-            f"| {_range([b.figure / a.figure for a, b in pairs])} "
-            f"| {statistics.median(a.cpu for a, _ in pairs):,.2f} {cpu.unit} "
-            f"| {statistics.median(b.cpu for _, b in pairs):,.2f} | {_range([b.cpu / a.cpu for a, b in pairs])} |"
-        )
+        cell = BY_NAME[name]
+        for position, metric in enumerate(_shown(cell)):
+            values = [(a.figures[metric.name], b.figures[metric.name]) for a, b in pairs]
+            # CPU is of the whole run: it stands in the cell's first row.
+            cpu = _cpu_columns(cell, pairs) if position == 0 else "| | | |"
+            lines.append(
+                f"| {name}: {metric.name} | {statistics.median(a for a, _ in values):,.0f} {metric.unit} "
+                f"| {statistics.median(b for _, b in values):,.0f} | {_range([b / a for a, b in values])} {cpu}"
+            )
     return "\n".join(lines) + "\n"
+
+
+def _cpu_columns(cell: Cell, pairs: Sequence[tuple[Sample, Sample]]) -> str:
+    return (
+        f"| {statistics.median(a.cpu for a, _ in pairs):,.2f} {_cpu(cell).unit} "
+        f"| {statistics.median(b.cpu for _, b in pairs):,.2f} | {_range([b.cpu / a.cpu for a, b in pairs])} |"
+    )
 
 
 def _range(ratios: Sequence[float]) -> str:
@@ -130,13 +165,6 @@ def _range(ratios: Sequence[float]) -> str:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    known = [
-        name
-        for name, cell in BY_NAME.items()
-        if cell.how == "load"
-        and cell.does in ("produce", "fetch", "latency", "tail")
-        and "codec" not in cell.options
-    ]
     parser = argparse.ArgumentParser(
         prog="python -m bench.before", description=(__doc__ or "").partition("\n")[0]
     )
@@ -145,7 +173,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--python-before", default=sys.executable, metavar="PATH",
         help="the interpreter that runs the other one, with what kproc needs installed; this one if not given",
     )  # fmt: skip
-    parser.add_argument("--cells", default=",".join(CELLS), help=f"of: {', '.join(known)}")
+    parser.add_argument("--cells", default=",".join(DEFAULT_CELLS), help=f"of: {', '.join(BY_NAME)}")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
     parser.add_argument("--transport", default="process", choices=TRANSPORTS)
@@ -158,9 +186,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.checkout = options.checkout.resolve()
     options.cells = options.cells.split(",")
-    unknown = [name for name in options.cells if name not in known]
+    unknown = [name for name in options.cells if name not in BY_NAME]
     if unknown:
-        parser.error(f"no such cell: {', '.join(unknown)} (there are {', '.join(known)})")
+        parser.error(f"no such cell: {', '.join(unknown)} (there are {', '.join(BY_NAME)})")
     if not (options.checkout / "kproc" / "__main__.py").exists():
         parser.error(f"{options.checkout} is no checkout of kproc")
     for each in options.settings:
@@ -187,7 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             progress.console.print(f"failed: {problem}")
             return 1
     sys.stdout.write(
-        f"{about['cpu']}, {about['cores']} cores, {about['commit']}, load before {about['load_before']}\n\n"
+        f"{about['cpu']}, {about['cores']} cores, {about['commit']}, kproc.flush={options.flush}, "
+        f"load before {about['load_before']}\n\n"
     )
     sys.stdout.write(table(runs))
     if options.out is not None:
