@@ -26,6 +26,7 @@ from tests.faults.test_spark_kills import KINDS_OF_ONE_JVM, ONE_JVM, PARTITIONS,
 from tests.support.broker import ServedBroker
 from tests.support.kafka_jars import missing_reason as no_kafka
 from tests.support.spark_session import missing_reason
+from tests.support.topics import wait_for_markers
 
 pytestmark = [
     pytest.mark.faults,
@@ -83,8 +84,10 @@ class OnceCopyingOnKafka(OnceCopying):
 
 
 def read_committed(bootstrap: str, topic: str) -> Counter[bytes]:
-    """How often each value is in the topic, up to the last stable offsets; the key must be the value."""
+    """Return how often each value was committed to the topic. Each record must have its value as its key."""
     from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    wait_for_markers(bootstrap, topic, partitions=PARTITIONS)
 
     settings = {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})

@@ -5,6 +5,7 @@ Spark's part and the deaths are those of test_exactly_once_model, requests and t
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,7 +18,7 @@ pa = pytest.importorskip("pyarrow")
 from bench.peers.kafka import KafkaPeer  # noqa: E402
 from kproc.spark.brokers import Cluster, Connecting  # noqa: E402
 from kproc.spark.encode import RecordEncoder, Rows  # noqa: E402
-from kproc.spark.exactly_once import Mark  # noqa: E402
+from kproc.spark.exactly_once import Mark, Unsettled  # noqa: E402
 from kproc.spark.lane import ProducerIdentity  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
 from kproc.spark.producer import Producer  # noqa: E402
@@ -38,6 +39,7 @@ from tests.spark.test_exactly_once_model import (  # noqa: E402
 from tests.support.broker import EmbeddedBroker  # noqa: E402
 from tests.support.kafka_jars import missing_reason  # noqa: E402
 from tests.support.raw import RawClient  # noqa: E402
+from tests.support.wait import wait_until  # noqa: E402
 
 pytestmark = pytest.mark.own_broker
 TOPIC = "rows"
@@ -62,7 +64,8 @@ class RealBroker(ModelBroker):
     def write(self, identity: ProducerIdentity, rows: Sequence[tuple[int, int]]) -> None:
         self.on_step()
         values = pa.array([f"{self._name} {batch} {row}".encode() for batch, row in rows], pa.binary())
-        columns = Rows(values, values, None, np.full(len(rows), 1_700_000_000_000, np.int64))
+        # Now: Kafka removes older records 30 s after its start, which a busy machine needs for this test.
+        columns = Rows(values, values, None, np.full(len(rows), int(time.time() * 1000), np.int64))
         places = np.array([row % PARTITIONS for _, row in rows], np.int32)
         with closing(Producer(self._cluster, ProducerSettings())) as producer:
             producer.begin(OpenTransaction(self._requests, identity))
@@ -82,7 +85,19 @@ class RealBroker(ModelBroker):
 
     def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
         self.on_step()
-        return self._requests.end(identity, commit=commit)
+        is_ended = self._requests.end(identity, commit=commit)
+        if is_ended:
+            # EndTxn is answered before its markers are written. A look at the marks would be repeated until then, and
+            # each repetition is a step: on a busy machine deaths would come at other steps than in the model.
+            group = str(identity.transactional_id)
+            wait_until(lambda: self._are_settled(group), seconds=60, what=f"the marks of {group} are settled")
+        return is_ended
+
+    def _are_settled(self, group: str) -> bool:
+        try:
+            return bool(self._requests.marks(group, [0]))
+        except Unsettled:
+            return False
 
     def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
         self.on_step()

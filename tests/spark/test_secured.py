@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,9 @@ pa = pytest.importorskip("pyarrow")
 
 from kproc import Broker  # noqa: E402
 from kproc.client import AuthenticationFailed  # noqa: E402
+from kproc.pipeline.build import Builder  # noqa: E402
+from kproc.pipeline.sinks import start_stream  # noqa: E402
+from kproc.pipeline.spec import Outside, parse_spec  # noqa: E402
 from kproc.spark.brokers import EARLIEST, LATEST, Cluster, Connecting  # noqa: E402
 from kproc.spark.encode import RecordEncoder, Rows  # noqa: E402
 from kproc.spark.offsets import TopicPartition  # noqa: E402
@@ -94,7 +98,7 @@ def test_producer_logs_in_anew_when_its_session_ends_and_loses_nothing(secured: 
         assert producer.partition_count(topic) == 1
         for _ in range(TURNS_MAX):
             values = pa.array([b"x" * 20_000, b"y"], pa.binary())
-            rows = Rows(values, values, None, np.full(2, 1_700_000_000_000, np.int64))
+            rows = Rows(values, values, None, np.full(2, int(time.time() * 1000), np.int64))
             for draft in encoder.encode(rows, np.zeros(2, np.int32)):
                 producer.send(topic, draft)
                 count += draft.count
@@ -151,31 +155,35 @@ def test_stream_is_written_exactly_once_and_read_back(
     assert not [path for path in told if secured.password.encode() in path.read_bytes()]
 
 
-@pytest.mark.spark
-def test_pipeline_takes_its_login_from_a_file_and_shows_it_nowhere(secured: Secured, tmp_path: Path) -> None:
-    from tests.support.spark_session import missing_reason as without_spark
-
-    if (reason := without_spark()) is not None:
-        pytest.skip(reason)
+def test_pipeline_takes_its_login_from_a_file_and_shows_it_nowhere(
+    secured: Secured, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The pipeline runs in the shared session. What the command prints at its start is what `check` prints."""
     config = write_properties(tmp_path / "client.properties", secured.lines)
-    (tmp_path / "words.toml").write_text(PIPELINE)
+    spec = tmp_path / "words.toml"
+    spec.write_text(PIPELINE)
     where = ["--bootstrap", secured.bootstrap, "--command-config", str(config)]
     made = run_kproc("topic", "create", "lines", *where)
     assert made.returncode == 0, made.stderr
     sent = run_kproc("produce", "lines", *where, stdin="a\nb\n")
     assert sent.returncode == 0, sent.stderr
-    pipeline = [str(tmp_path / "words.toml"), "--bootstrap", secured.bootstrap]
-    done = run_kproc("pipeline", "run", *pipeline, seconds=240)
-    assert done.returncode == 0, done.stderr
+    pipeline = parse_spec(spec.read_text(), spec, Outside(bootstrap=secured.bootstrap))
+    [sink] = pipeline.sinks
+    frame = Builder(pipeline, spark, state=tmp_path / "initial").frame(sink)
+    notes: list[str] = []
+    assert start_stream(pipeline, sink, frame, notes.append).awaitTermination(240)
     read = run_kproc("consume", "copies", "--isolation", "read-committed", *where)
     assert sorted(read.stdout.split()) == ["a", "b"], read.stderr
-    status = run_kproc("pipeline", "status", *pipeline)
-    assert status.returncode == 0, status.stderr
-    shown = "".join(each.stdout + each.stderr for each in (done, status))
+    told = [
+        run_kproc("pipeline", *command, str(spec), "--bootstrap", secured.bootstrap)
+        for command in (("check", "--no-spark"), ("status",))
+    ]
+    assert [each.returncode for each in told] == [0, 0], told
+    shown = "".join([*notes, *(each.stdout + each.stderr for each in told)])
     assert secured.password not in shown
-    told = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
-    assert told
-    assert not [path for path in told if secured.password.encode() in path.read_bytes()]
+    files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if secured.password.encode() in path.read_bytes()]
 
 
 PIPELINE = """

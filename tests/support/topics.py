@@ -6,7 +6,8 @@ import itertools
 import os
 from collections.abc import Mapping
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.wait import wait_until
 
@@ -44,3 +45,25 @@ class TopicFactory:
 
         wait_until(visible, seconds=10, what=f"topic {name} in Metadata")
         return name
+
+
+def wait_for_markers(bootstrap: str, topic: str, *, partitions: int = 1, seconds: float = 60.0) -> None:
+    """Wait until no transaction of the topic is undecided: every last stable offset is the high watermark.
+
+    A broker answers EndTxn when the decision is durable, and writes the markers afterwards. A reader of committed
+    records sees none of the transaction before its marker.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(partitions)}
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=30)
+        return [each.result().offset for each in found.values()]
+
+    def is_decided() -> bool:
+        stable = ends(IsolationLevel.READ_COMMITTED)
+        written = ends(IsolationLevel.READ_UNCOMMITTED)
+        assert stable == written, f"last stable offsets {stable}, high watermarks {written}"
+        return True
+
+    wait_until(is_decided, seconds=seconds, what=f"the markers of all transactions of {topic}")

@@ -20,6 +20,7 @@ from confluent_kafka import (
 
 from tests.support.adapters.base import FETCH_WAIT_MS, LARGEST_MESSAGE_BYTES, TIMEOUT_SECONDS
 from tests.support.records import Received, Sample
+from tests.support.topics import wait_for_markers
 
 name = "confluent"
 compressions = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -87,7 +88,8 @@ def consume(bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Recei
 
 
 def consume_committed(bootstrap: str, topic: str, *, partitions: int = 1) -> list[Received]:
-    """Read the committed records of all partitions up to their last stable offsets."""
+    """Read the committed records of all partitions, once no transaction of the topic is undecided."""
+    wait_for_markers(bootstrap, topic, partitions=partitions)
     consumer = _consumer(bootstrap, **{"isolation.level": "read_committed", "enable.partition.eof": True})
     try:
         left = set(range(partitions))
