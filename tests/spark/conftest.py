@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support import kafka_jars
+from tests.support.java_tools import JVM
 from tests.support.spark_session import JVM_VARIABLES, SHORT_LIVED, missing_reason, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from bench.peers.kafka import KafkaPeer
+    from tests.support.broker import BrokerUnderTest
 
 
 HERE = Path(__file__).resolve().parent
@@ -68,3 +73,22 @@ def spark() -> Iterator[SparkSession]:
         pytest.skip(reason)
     with spark_session() as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def bootstrap(broker: BrokerUnderTest) -> str:
+    """Where the broker listens that all tests here share. Their topics have names of their own."""
+    return broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def kafka_peer() -> Iterator[KafkaPeer]:
+    """The Apache Kafka that the tests of the source and of segment files share."""
+    from bench.peers.kafka import KafkaPeer
+
+    if (reason := kafka_jars.missing_reason()) is not None:
+        pytest.skip(reason)
+    # Small segments and intervals: there are indexes and rolls in a small test.
+    settings = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "1024"}
+    with KafkaPeer(settings=settings, jvm=JVM) as peer:
+        yield peer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,6 @@ from kproc.spark.log_options import LogOptions
 from kproc.spark.log_plan import plan
 from kproc.spark.offsets import TopicPartition
 from kproc.spark.options import parse_source
-from tests.support.java_tools import JVM
 from tests.support.kafka_jars import missing_reason
 from tests.support.transactions import Values, committed_fetch, read_committed
 
@@ -38,12 +36,9 @@ pytestmark = [
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[KafkaPeer]:
-    # Small segments and intervals: there are indexes and rolls in a small test.
-    settings = {"log.segment.bytes": "1048576", "log.index.interval.bytes": "1024"}
-    with KafkaPeer(settings=settings, jvm=JVM) as peer:
-        yield peer
+@pytest.fixture
+def kafka(kafka_peer: KafkaPeer) -> KafkaPeer:
+    return kafka_peer
 
 
 def produce(peer: KafkaPeer, topic: str, values: list[bytes], **settings: str) -> None:

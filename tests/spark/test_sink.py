@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +10,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F
 
 from tests.support.adapters import confluent
-from tests.support.broker import EmbeddedBroker
 from tests.support.raw import RawClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.own_broker
+pytestmark = pytest.mark.transports("process")
 PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
-    with EmbeddedBroker(transport="process") as broker:
-        yield broker.bootstrap
 
 
 def make(bootstrap: str, *topics: str, **configs: str) -> None:
@@ -116,54 +108,6 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
     """All the words are in test_writer.py, this is that Spark shows them."""
     with pytest.raises(AnalysisException, match=words):
         save(spark.range(1).selectExpr(*columns.split(", ")), bootstrap, **options)
-
-
-def test_rows_that_cannot_be_written_end_the_write_with_one_clear_line(
-    spark: SparkSession, bootstrap: str
-) -> None:
-    make(bootstrap, "strict")
-    cases = [
-        (
-            ["'v' as value", "7 as partition"],
-            {"topic": "strict"},
-            "topic strict has no partition 7: it has 3",
-        ),
-        (["'v' as value", "cast(null as string) as topic"], {}, "null topic present in the data"),
-        (["repeat('v', 2000000) as value"], {"topic": "strict"}, "larger than kafka.max.request.size"),
-        (
-            ["'v' as value"],
-            {"topic": "nowhere", "onUnknownTopic": "error"},
-            "topic nowhere does not exist on",
-        ),
-    ]
-    for columns, options, words in cases:
-        with pytest.raises(PySparkException) as caught:
-            save(spark.range(1).selectExpr(*columns), bootstrap, **options)
-        assert words in str(caught.value)
-    writer = spark.range(1).selectExpr("'v' as value").write.format("kproc").option("topic", "strict")
-    with pytest.raises(
-        PySparkException, match=r"kafka\.bootstrap\.servers must be specified .* Kafka producer"
-    ):
-        writer.mode("append").save()
-    writer = writer.option("kafka.bootstrap.servers", bootstrap)
-    with pytest.raises(AnalysisException, match="a topic is only appended to"):
-        writer.mode("overwrite").save()
-
-
-def test_what_is_wrong_with_an_option_is_a_sentence_without_a_stack(
-    spark: SparkSession, bootstrap: str
-) -> None:
-    reader = spark.read.format("kproc").option("subscribe", "t")
-    with pytest.raises(PySparkException) as caught:
-        reader.load()
-    assert "option kafka.bootstrap.servers must be specified for configuring Kafka consumer" in str(
-        caught.value
-    )
-    assert "Traceback" not in str(caught.value)
-    with pytest.raises(PySparkException) as caught:
-        reader.option("kafka.bootstrap.servers", bootstrap).option("endingOffsets", "earliest").load().count()
-    assert "a batch that ends at the earliest offset" in str(caught.value)
-    assert "Traceback" not in str(caught.value)
 
 
 def test_a_stream_writes_each_batch_and_goes_on_after_a_restart(

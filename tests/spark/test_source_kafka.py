@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from bench.peers.kafka import KafkaPeer
 from tests.spark.streams import numbered, send
-from tests.support.java_tools import JVM
 from tests.support.kafka_jars import missing_reason
-from tests.support.topics import TopicFactory
+from tests.support.topics import TopicFactory, wait_for_markers
 from tests.support.wait import wait_until
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs the spark extra")
@@ -31,10 +29,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    with KafkaPeer(jvm=JVM) as peer:
-        yield peer.bootstrap
+@pytest.fixture
+def kafka(kafka_peer: KafkaPeer) -> str:
+    return kafka_peer.bootstrap
 
 
 def transact(bootstrap: str, topic: str, first: int, count: int, *, commit: bool) -> None:
@@ -48,6 +45,7 @@ def transact(bootstrap: str, topic: str, first: int, count: int, *, commit: bool
         producer.commit_transaction(30)
     else:
         producer.abort_transaction(30)
+    wait_for_markers(bootstrap, topic)
 
 
 def test_transactions_are_read_as_kafkas_consumer_reads_them(kafka: str) -> None:

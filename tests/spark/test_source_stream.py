@@ -74,37 +74,3 @@ def test_a_running_query_rides_over_a_restart_of_the_broker(spark: SparkSession,
         finally:
             query.stop()
         assert stream.values == numbered(0, 100)
-
-
-def test_a_loss_ends_the_query_with_a_sentence(
-    spark: SparkSession, broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic()
-    send(broker.bootstrap, name, numbered(0, 10))
-    stream = Stream(spark, tmp_path, broker.bootstrap, subscribe=name, startingOffsets="earliest")
-    assert stream.run() == numbered(0, 10)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([name])[name].result(30)
-    text = stream.fail()
-    assert f"DataLoss: {name}-0 is gone, it was read up to offset 10. With failOnDataLoss=false" in text
-    assert stream.run(failOnDataLoss="false") == []
-
-
-def test_a_planned_batch_of_a_deleted_topic_does_not_end_a_query_that_may_lose_records(
-    spark: SparkSession, broker: BrokerUnderTest, topic: TopicFactory, tmp_path: Path
-) -> None:
-    kept, gone = topic(), topic(stem="gone")
-    options = {"subscribe": f"{kept},{gone}", "startingOffsets": "earliest", "failOnDataLoss": "false"}
-    stream = Stream(spark, tmp_path, broker.bootstrap, **options)
-    firsts = {kept: 0, gone: 100}
-    for name, first in firsts.items():
-        send(broker.bootstrap, name, numbered(first, 5))
-    assert len(stream.run()) == 10
-    for name, first in firsts.items():
-        send(broker.bootstrap, name, numbered(first + 5, 5))
-    stream.fails_in_batch = 1
-    assert "this batch is to fail" in stream.fail()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics([gone])[gone].result(30)
-    stream.fails_in_batch = None
-    assert stream.run() == numbered(5, 5)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kproc.pipeline.build import Builder
+from kproc.pipeline.sinks import start_stream
+from kproc.pipeline.spec import parse_spec
 from tests.spark.streams import BATCH_SECONDS, send
 from tests.support.broker import ROOT, EmbeddedBroker
 from tests.support.raw import RawClient
@@ -26,17 +26,16 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(transport="process") as started, RawClient(started.bootstrap) as client:
+@pytest.fixture(scope="module", name="broker")
+def broker_with_orders(shared_brokers: dict[str, EmbeddedBroker]) -> EmbeddedBroker:
+    """The shared broker, with the topics of the examples."""
+    broker = shared_brokers["process"]
+    with RawClient(broker.bootstrap) as client:
         for topic in ("orders", "orders.copy", "orders.once", "orders.counts"):
             client.create_topic(topic)
-        send(
-            started.bootstrap,
-            "orders",
-            ['{"id": 1, "at": "2026-01-31T12:00:00Z", "customer": 7, "amount": 2.5}'],
-        )
-        yield started
+    order = '{"id": 1, "at": "2026-01-31T12:00:00Z", "customer": 7, "amount": 2.5}'
+    send(broker.bootstrap, "orders", [order])
+    return broker
 
 
 def placed(text: str, broker: EmbeddedBroker, directory: Path) -> str:
@@ -75,20 +74,17 @@ def test_python_examples_of_spark_guide_run(
     assert names["cold"].count() > 0
 
 
-def test_pipeline_example_of_spark_guide_runs(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_pipeline_example_of_spark_guide_runs(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     [example] = [block for block in blocks("toml") if "[pipeline]" in block]
     (tmp_path / "client.properties").write_text("security.protocol=PLAINTEXT\n")
-    spec = example.replace("127.0.0.1:9092", broker.bootstrap).replace(
-        'trigger = "1 second"', 'trigger = "available-now"'
-    )
-    (tmp_path / "orders.toml").write_text(spec)
     (tmp_path / "customers.csv").write_text("customer,name\n7,Ada\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "kproc", "pipeline", "run", str(tmp_path / "orders.toml")],
-        capture_output=True,
-        text=True,
-        timeout=BATCH_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    text = example.replace("127.0.0.1:9092", broker.bootstrap)
+    text = text.replace('trigger = "1 second"', 'trigger = "available-now"')
+    pipeline = parse_spec(text, tmp_path / "orders.toml")
+    builder = Builder(pipeline, spark, state=tmp_path / "initial")
+    for sink in pipeline.sinks:
+        query = start_stream(pipeline, sink, builder.frame(sink), lambda _text: None)
+        assert query.awaitTermination(int(BATCH_SECONDS))
     assert list((tmp_path / "lake").glob("*.parquet"))

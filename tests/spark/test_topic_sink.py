@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +16,12 @@ from pyspark.sql import functions as F
 from kproc.spark import topic_sink
 from kproc.spark.option_values import OptionError
 from tests.support.adapters import confluent
-from tests.support.broker import EmbeddedBroker
 from tests.support.raw import RawClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.own_broker
-
-
-@pytest.fixture(scope="module")
-def bootstrap() -> Iterator[str]:
-    with EmbeddedBroker(transport="process") as broker:
-        yield broker.bootstrap
+pytestmark = pytest.mark.transports("process")
 
 
 class Counts:
