@@ -25,7 +25,6 @@ from kproc.cli import (
     lifecycle,
     pipeline,
     pipeline_demo,
-    pipeline_telemetry,
     produce,
     quotas,
     scale,
@@ -104,7 +103,6 @@ app.command("scale", short_help="Change the number of processes; no connection i
 app.command("rebalance", short_help="Move connections from busy processes to idle ones.")(scale.rebalance)
 app.add_typer(tune.app, name="tune", short_help="Propose process counts for this machine, by measuring.")
 pipeline.app.command("demo")(pipeline_demo.demo)
-pipeline.app.command("telemetry")(pipeline_telemetry.telemetry)
 app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor", short_help="Put what a report of a problem needs into one archive.")(doctor.doctor)
 app.command("dump-log", short_help="Show, or check, batches and index entries in log files.")(

@@ -329,7 +329,7 @@ def test_nobody_has_scram_credentials(client: RawClient) -> None:
     ]
 
 
-# -- quorum, features, transactions, telemetry -------------------------------------------------------------
+# -- quorum, features, transactions, client telemetry ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(3))

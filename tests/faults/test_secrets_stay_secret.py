@@ -111,8 +111,6 @@ def scene(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Scene]
             "authorizer.class.name": STANDARD_AUTHORIZER,
             "super.users": "User:alice",
             "kproc.request.log": "all",
-            "kproc.telemetry": "all",
-            "kproc.telemetry.interval.ms": "100",
             "kproc.metrics.listener": "127.0.0.1:0",
         },
     )
@@ -235,7 +233,6 @@ def listen(scene: Scene, tmp_path: Path) -> None:
             extracted = packed.extractfile(member)
             assert extracted is not None
             scene.keep(f"doctor: {member.name}", extracted.read())
-    scene.run("consume", "__kproc_telemetry")
     for pid in [broker.pid, *(int(row["pid"]) for row in broker.processes)]:
         for name in ("cmdline", "environ"):
             scene.keep(f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_bytes())

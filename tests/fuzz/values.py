@@ -75,7 +75,7 @@ BOUNDED_NUMBERS: Final = {
 # A broker's own settings that would shut the fuzzer out, or begin changes of roles, which tests/faults look at.
 HARMFUL: Final = frozenset({"listeners", "max.connections", "node.id"})
 BROKER_SETTINGS: Final = (
-    "kproc.request.log", "kproc.telemetry", "kproc.request.log.slow.ms", "log.cleaner.threads", "message.max.bytes",
+    "kproc.request.log", "kproc.request.log.slow.ms", "log.cleaner.threads", "message.max.bytes",
     "log.retention.ms", "log.segment.bytes", "log.flush.interval.messages", "compression.type", "min.insync.replicas",
 )  # fmt: skip
 MORE_VALUES: Final = (

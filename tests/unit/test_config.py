@@ -267,9 +267,6 @@ REFUSED = [
     ("kproc.control.listener", "127.0.0.1:65536"),
     ("kproc.validate.records", "some"),
     ("kproc.request.log", "some"),
-    ("kproc.telemetry", "some"),
-    ("kproc.telemetry.interval.ms", "99"),
-    ("kproc.telemetry.requests.per.second", "101"),
     ("kproc.slow.request.log.ms", "-1"),
     ("kproc.request.log.bytes", "1023"),
     ("kproc.exit.with.pid", "-1"),
@@ -809,6 +806,14 @@ def test_unknown_settings_warn_where_that_is_wanted(tmp_path):
         f"{file}:1: my.plugin.setting has no effect: nobody knows that setting",
         f"{file}:3: num.partitons has no effect: nobody knows that setting; did you mean num.partitions?",
     ]
+
+
+def test_removed_settings_warn_and_name_the_replacement() -> None:
+    warnings: list[str] = []
+    Config.build({"kproc.telemetry": "all"}, on_warning=warnings.append)
+    assert len(warnings) == 1
+    assert "kproc.telemetry has no effect" in warnings[0]
+    assert "kproc.metrics.listener" in warnings[0]
 
 
 @pytest.mark.parametrize(

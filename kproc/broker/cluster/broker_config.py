@@ -35,10 +35,6 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 # Settings that every Handler reads from its image: handler/request_log.py.
 REQUEST_LOG: Final = frozenset(("kproc.request.log", "kproc.slow.request.log.ms"))
-# Settings that the controller reads from its image, too: controller/telemetry.py.
-TELEMETRY: Final = frozenset(
-    ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
-)
 # Settings that the cleaner reads from its image whenever it needs them: cleaner/compactor.py.
 CLEANER_SETTINGS: Final = frozenset(
     (
@@ -61,7 +57,6 @@ APPLIED_LIVE: Final = (
     | ROLE_COUNTS
     | CONNECTION_LIMITS
     | REQUEST_LOG
-    | TELEMETRY
     | CLEANER_SETTINGS
     | {"listeners"}
 )

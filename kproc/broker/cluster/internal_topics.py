@@ -14,7 +14,6 @@ from kproc.broker.security.acl import ResourceType
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-TELEMETRY_TOPIC: Final = "__kproc_telemetry"
 BROKERS_DEFAULT: Final = -1  # In place of a number of partitions or replicas.
 
 
@@ -59,17 +58,6 @@ _ROWS: Final = (
         FoundBy(1, ResourceType.TRANSACTIONAL_ID),
     ),
     InternalTopic("__share_group_state"),  # Kafka's: nobody else may have its name.
-    InternalTopic(
-        TELEMETRY_TOPIC,
-        lambda _config: 1,
-        lambda _config: {
-            "cleanup.policy": "delete",
-            "compression.type": "producer",
-            "retention.bytes": str(256 << 20),
-            "retention.ms": str(24 * 3600 * 1000),
-            "segment.bytes": str(16 << 20),  # Retention deletes whole segments.
-        },
-    ),
 )
 INTERNAL_TOPICS: Final = {row.name: row for row in _ROWS}
 COORDINATOR_TOPICS: Final = frozenset(row.name for row in _ROWS if row.found_by is not None)

@@ -28,6 +28,10 @@ from kproc.broker.config.values import LONG_MAX, ConfigError, Kind, Setting, lis
 MS_PER_MINUTE: Final = 60_000
 MS_PER_HOUR: Final = 3_600_000
 
+# Settings of earlier releases. A file that still has one must not keep the broker from starting.
+REMOVED: Final = frozenset(
+    ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
+)
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
 # A listener with none of these would serve nobody.
 LISTENER_COUNTS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
@@ -146,6 +150,10 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, take
     """A Kafka setting of no effect here warns; anything else is probably a typing error and is refused."""
     if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
         return f"{name} has no effect: kproc knows this Kafka setting but does not honour it"
+    if name in REMOVED:
+        return (
+            f"{name} has no effect: kproc no longer writes telemetry to a topic; use kproc.metrics.listener"
+        )
     listener = _LISTENER_PREFIX.fullmatch(name)
     if listener is not None:
         plain = listener[2]

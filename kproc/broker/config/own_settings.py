@@ -34,7 +34,7 @@ def _check_address(text: str) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class OwnSettings:
-    """Durability, transports, control and metrics listeners, request log, telemetry."""
+    """Durability, transports, control and metrics listeners, request log."""
 
     kproc_flush: str = setting(
         STRING,
@@ -142,23 +142,6 @@ class OwnSettings:
     kproc_request_log_dir: str = setting(STRING, "", "Where the request logs are; empty: in log.dirs.")
     kproc_request_log_bytes: int = setting(
         LONG, 64 << 20, "At this size a request log becomes .1, over the one before.", at_least(1024)
-    )
-    kproc_telemetry: str = setting(
-        STRING,
-        "off",
-        "off, metrics, requests (a sample of them) or all: what is written to the topic __kproc_telemetry.",
-        one_of("off", "metrics", "requests", "all"),
-        dynamic=CLUSTER,
-    )
-    kproc_telemetry_interval_ms: int = setting(
-        LONG, 10_000, "How often metrics are written to that topic.", at_least(100), dynamic=CLUSTER
-    )
-    kproc_telemetry_requests_per_second: int = setting(
-        INT,
-        10,
-        "How many requests of each API a Handler tells of in that topic, at most.",
-        between(1, 100),
-        dynamic=CLUSTER,
     )
     kproc_unknown_settings: str = setting(
         STRING,

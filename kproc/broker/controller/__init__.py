@@ -1,1 +1,1 @@
-"""The controller: metadata changes, kproc's own operations, the control listener, telemetry's topic."""
+"""The controller: metadata changes, kproc's own operations, the control listener."""

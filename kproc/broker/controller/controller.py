@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, OnResult, R
 from kproc.broker.calls.controller_calls import (
-    CHANGE,
     OWN,
     SET_LOG_LEVELS,
     LogLevels,
@@ -40,12 +39,10 @@ from kproc.broker.controller.answers import serve_changes
 from kproc.broker.controller.control_plane import ControlPlane
 from kproc.broker.controller.freed_names import FreedNames, wanted_names
 from kproc.broker.controller.leftovers import OrphanedDirectories
-from kproc.broker.controller.telemetry import ControllerTelemetry
 from kproc.broker.metrics.requests import CONTROLLER_PART
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.offline_partitions import TOLD, Noted, Report
 from kproc.broker.observe.scrapes import Scrapes
-from kproc.broker.observe.telemetry_feed import TELEMETRY, TOPIC_WANTED, BatchSent, OnSent
 from kproc.broker.observe.uncleanable_partitions import (
     REPORT_UNCLEANABLE,
     UncleanableNoted,
@@ -120,14 +117,6 @@ class Controller(LinkedAgent):
         # For who is asked over the control listener: a Handler that does not answer must not keep an operator waiting.
         self.served_at_once: ServedCalls = self._make_served(waits_for_handlers=False)
         self._control_plane = ControlPlane(plan, self)
-        self._telemetry = ControllerTelemetry(
-            plan,
-            operations.status,
-            metrics.slab,
-            image=lambda: self.image,
-            ask=self._ask_handler,
-            create=lambda on_reply: self._served.ask(CHANGE, TOPIC_WANTED, on_reply),
-        )
         self._commits: deque[_Commit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._next_token_check_ns = 0
@@ -190,7 +179,7 @@ class Controller(LinkedAgent):
 
     def _rest_ms(self) -> int:
         is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
-        is_waiting = is_asking or self._telemetry.is_on or self._operations.has_scales
+        is_waiting = is_asking or self._operations.has_scales
         return STORE_MS if is_waiting else super()._rest_ms()
 
     def _on_tick(self, now_ns: int) -> None:
@@ -201,10 +190,8 @@ class Controller(LinkedAgent):
         self._names.tick(is_stopping=self._is_stopping)
         self._listener_lookups.work()
         self.counts.store()
-        if not self._is_stopping:
-            self._telemetry.tick(now_ns)
-            if now_ns >= self._next_token_check_ns:
-                self._remove_expired_tokens(now_ns)
+        if not self._is_stopping and now_ns >= self._next_token_check_ns:
+            self._remove_expired_tokens(now_ns)
 
     def _remove_expired_tokens(self, now_ns: int) -> None:
         interval_ms = self._plan.config.delegation_token_expiry_check_interval_ms
@@ -218,10 +205,6 @@ class Controller(LinkedAgent):
                 self._next_token_check_ns = 0  # There may be more.
 
         self.serve(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
-
-    def _ask_handler(self, index: int, body: BatchSent, on_reply: OnSent, batch: bytes) -> None:
-        owner = handler_id(index)
-        self._calls.ask(self._outbox(owner), owner, TELEMETRY, body, on_reply, batch)
 
     def is_drained(self) -> bool:
         is_busy = self._commits or self._lookups.is_busy or self._names.is_waited_for

@@ -304,7 +304,6 @@ class DelayedFetch(DelayedOperation):
             return
         context = self._context
         session = self._session
-        traffic = context.services.traffic
         budget = self.budget()
         has_data = False
         is_committed = self.request.isolation_level == READ_COMMITTED
@@ -321,8 +320,6 @@ class DelayedFetch(DelayedOperation):
             has_data = has_data or read.bytes > 0
             if read.bytes:
                 context.services.count_fetched(target.key[0], read.bytes)
-                if traffic is not None:
-                    traffic.fetched(target.key, read.bytes)
             offsets = (-1, -1, -1) if read.error else (read.start, read.end, read.stable)
             is_news = read.error or read.bytes or offsets != target.last_offsets
             if self._is_incremental and not is_news:

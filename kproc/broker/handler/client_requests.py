@@ -526,8 +526,6 @@ class ClientRequests:
         self.served += request.services is services
         if request.is_timed:
             self._timed.append(request)
-            if services.samples is not None:
-                services.samples.begin(request, body)
         containment = services.containment
         containment.owner = request
         try:

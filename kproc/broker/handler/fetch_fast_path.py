@@ -305,7 +305,7 @@ class FetchFastPaths:
         if version >= _FLEXIBLE:
             body = after_header_tags(body)
         located = locate_fetch_offset(version, body) if version >= FIRST_KNOWN_FETCH else None
-        if located is None or services.traffic is not None or len(record) > REPEATED_BYTES_MAX:
+        if located is None or len(record) > REPEATED_BYTES_MAX:
             return None
         wanted, offset_in_body = located
         (target,) = targets_of(wanted)

@@ -22,7 +22,6 @@ from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.coordinators import all_kinds
 from kproc.broker.handler.handler_peers import HandlerPeers, UnlinkedCalls
-from kproc.broker.handler.handler_telemetry import HandlerTelemetry
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
 from kproc.broker.handler.owner_calls import OwnerCalls
 from kproc.broker.handler.partition_transfer import PartitionTransfer, moved_between
@@ -42,7 +41,7 @@ from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
-from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.agent import AgentId, Doze, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
@@ -78,7 +77,6 @@ class Handler(LinkedAgent):
         "_services",
         "_serving",
         "_syncer",
-        "_telemetry",
         "_transfers",
         "_unlinked",
     )
@@ -149,7 +147,6 @@ class Handler(LinkedAgent):
             coordinators=self._coordinators,
         )
         self._offline = OfflineNews(agent_id.index, self._services.peers.ask_controller)
-        self._telemetry = HandlerTelemetry(agent_id, self._services, self._partitions, self._transfers)
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
@@ -165,7 +162,6 @@ class Handler(LinkedAgent):
             transfers=self._transfers,
             rates=self._rates,
             compaction=self._compaction,
-            telemetry=self._telemetry,
         )
 
     def _make_coordinators(self, config: Config) -> CoordinatorRuntime:
@@ -401,7 +397,7 @@ class Handler(LinkedAgent):
             self._purgatory.expire_all()
         image = self._services.image
         if change.broker_configs_changed:
-            self._switch_logs()
+            self._requests.switch_log()
         for topic in image.topics_by_name.values() if change.broker_configs_changed else change.configured:
             self._partitions.reconfigure(topic)
 
@@ -416,7 +412,7 @@ class Handler(LinkedAgent):
         self._services.image = image
         if is_whole:
             self._produce.on_unknown()
-            self._switch_logs()
+            self._requests.switch_log()
         self._forget_fast_paths()
         begin_transfers = self._transfers.on_moved(moved)  # First: what follows calls requests back.
         for topic in deleted:
@@ -436,11 +432,6 @@ class Handler(LinkedAgent):
         """Load coordinators that nobody asks for, once it is known who has their logs open."""
         if self._has_image and self._is_linked:
             self._coordinators.load_eagerly()
-
-    def _switch_logs(self) -> None:
-        """Switch request log and telemetry by the dynamic configs in force."""
-        self._requests.switch_log()
-        self._telemetry.switch()
 
     def _forget_fast_paths(self) -> None:
         """Drop all fast paths: they refer to topics and owners of the old metadata."""
@@ -471,13 +462,9 @@ class Handler(LinkedAgent):
                 return True
         return False
 
-    def _rest_ms(self) -> int:
-        return STORE_MS if self._telemetry.is_on else super()._rest_ms()
-
     def _on_tick(self, now_ns: int) -> None:
         if self._requests.moving:
             self._requests.moving.expire(now_ns)
-        self.containment.run("telemetry", None, self._telemetry.tick, now_ns)
         self._offline.tell(self._partitions.offline)
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S

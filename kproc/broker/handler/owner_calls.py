@@ -21,12 +21,10 @@ from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTI
 from kproc.broker.handler import handler_figures
 from kproc.broker.handler.client_rates import CLIENT_BYTES, ClientRates
 from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.handler_telemetry import HandlerTelemetry
 from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.retention_calls import serve_retention
 from kproc.broker.observe.broker_figures import FIGURES
-from kproc.broker.observe.telemetry_feed import TELEMETRY
 from kproc.broker.peers.served_calls import SERVED
 from kproc.broker.produce.produce import ProduceBatcher
 from kproc.broker.produce.produce_order import PRODUCE, PRODUCE_RECORDS
@@ -52,7 +50,6 @@ class OwnerCalls:
         transfers: PartitionTransfer,
         rates: ClientRates,
         compaction: CompactionCalls,
-        telemetry: HandlerTelemetry,
     ) -> None:
         self._services = services
         self._containment = services.containment
@@ -69,7 +66,6 @@ class OwnerCalls:
         served.add(PREPARE_COMPACTION, compaction.prepare)
         served.add(SWAP_SEGMENTS, compaction.swap)
         served.add(ENFORCE_RETENTION, partial(serve_retention, partitions, transfers))
-        served.add_with_payload(TELEMETRY, telemetry.serve)
 
     def serve_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone

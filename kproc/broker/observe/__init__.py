@@ -1,1 +1,1 @@
-"""What a broker shows about itself: status, network figures, Prometheus, telemetry."""
+"""What a broker shows about itself: status, network figures, Prometheus."""

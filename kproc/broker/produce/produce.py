@@ -318,7 +318,6 @@ class ProduceBatcher:
             return
         appends, self.gathered = self.gathered, {}
         waits_for_sync = self._services.waits_for_sync
-        traffic = self._services.traffic
         for owned, gathered in appends.items():
             try:
                 views = gathered.views
@@ -327,8 +326,6 @@ class ProduceBatcher:
                 self.batches += len(views)
                 size = sum(map(len, views))
                 self.bytes += size
-                if traffic is not None:
-                    traffic.appended(owned.key, size, results)
                 owned.after_append()
                 log = owned.log.state
                 # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.

@@ -33,7 +33,6 @@ from kproc.wire.header import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
     from kproc.broker.request.fetch_session import SessionCache
-    from kproc.broker.request.traffic import Traffic
 
 PartitionKey = tuple[str, int]
 OnReady = Callable[[bool], None]
@@ -263,14 +262,6 @@ class Logins(Protocol):
         """Answer a SaslAuthenticate, now or later. False: no login has begun."""
 
 
-class Samples(Protocol):
-    """The requests that telemetry tells of (handler/handler_telemetry.py); asked of timed requests alone."""
-
-    def begin(self, request: Any, body: memoryview) -> None: ...
-    def end(self, request: Any, answered_ns: int) -> None: ...
-    def drop(self, request: Any) -> None: ...
-
-
 class DividedRequests(Protocol):
     """The role's requests with many rows, which are handled in steps: request/divided_requests.py."""
 
@@ -306,10 +297,8 @@ class Services:
         "producer_ids",
         "purgatory",
         "refusals",
-        "samples",
         "served",
         "session_cache",
-        "traffic",
         "transfers",
         "waits_for_sync",
     )
@@ -351,9 +340,6 @@ class Services:
         self.client_rates: ClientRates = _NO_RATES
         self.coordinators: Mapping[str, Coordinators[Any]]  # By internal topic.
         self.forwarded: dict[Forwarded, None] = {}  # Of other Handlers, whose clients wait here.
-        # What telemetry wants to know; None: nothing.
-        self.traffic: Traffic | None = None
-        self.samples: Samples | None = None
 
     def count_fetched(self, topic: str | bytes | None, count: int) -> None:
         """Records of a topic, by its name or id, left in the answer of a Fetch."""

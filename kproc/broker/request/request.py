@@ -240,8 +240,6 @@ class HandlerRequest(RequestContext):
     def leave_untimed(self) -> None:
         """Record no times for this request: it is none of the advertised APIs."""
         if self._taken_ns:
-            if self.services.samples is not None:
-                self.services.samples.drop(self)
             self._taken_ns = 0
             body = TIMES_BODY.pack(UNTIMED_KEY, 0, 0, 0, 0)
             self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
@@ -249,8 +247,6 @@ class HandlerRequest(RequestContext):
     def _tell_times(self) -> None:
         """Send TIMES; the answer must follow at once."""
         now_ns = self.services.clock.now_ns()
-        if self.services.samples is not None:
-            self.services.samples.end(self, now_ns)
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)

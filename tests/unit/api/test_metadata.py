@@ -120,7 +120,7 @@ def test_auto_creation_creates_topics_of_coordinators(broker):
     assert broker.cluster.image.topics_by_name[name].configs["cleanup.policy"] == "compact"
 
 
-@pytest.mark.parametrize("name", ["__share_group_state", "__kproc_telemetry", "__cluster_metadata"])
+@pytest.mark.parametrize("name", ["__share_group_state", "__cluster_metadata"])
 def test_auto_creation_leaves_other_internal_topics(broker, name):
     assert found(broker.ask(METADATA, 13, topics=asked(name), allow_auto_topic_creation=True)) == [
         (name, UNKNOWN)

@@ -26,7 +26,6 @@ from kproc.broker.calls.cleaner_calls import (
     Swapped,
 )
 from kproc.broker.observe.broker_figures import FIGURES, Group, HandlerFigures
-from kproc.broker.observe.telemetry_feed import TELEMETRY, BatchSent
 from kproc.broker.storage.compaction_files import SegmentIdentity
 
 ID = bytes(range(16))
@@ -54,7 +53,6 @@ GROUPS = [Group("g", "Stable", 2, {"t": {0: 7, 3: 1 << 40}})]
             FromImage(7),
             [HandlerFigures(1, {"t": [1, 2, 3, 4]}, {"t": [0, 9, 1]}, 1, GROUPS, {"Empty": 2})],
         ),
-        (TELEMETRY, BatchSent(7, 1), [Done(None)]),
     ],
     ids=lambda value: value.name if isinstance(value, Call) else "",
 )

@@ -15,7 +15,6 @@ from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.fetch.fetch import DelayedFetch
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler.partition_transfer import PartitionTransfer
-from kproc.broker.metrics.spec import SLOT
 from kproc.broker.security.principal import Principal
 from kproc.broker.storage import log_append
 from kproc.broker.transport.agent import STORE_MS
@@ -177,16 +176,6 @@ def test_timer_of_a_group_that_is_a_surprise_gives_its_coordinator_up(
     assert not parts_of(rig.handler()).coordinators._shards
     again = rig.processors[0].ask(ApiKey.JOIN_GROUP, 4, join_fields("g"))
     assert again["error_code"] == ErrorCode.MEMBER_ID_REQUIRED, "loaded anew"
-
-
-def test_telemetry_that_is_a_surprise_keeps_no_metric_from_being_stored(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = start()
-    monkeypatch.setattr("kproc.broker.handler.handler_telemetry.HandlerTelemetry.tick", stumble)
-    rig.advance_ms(STORE_MS)
-    assert rig.slab.read(0)["contained_failures"] > 0
-    assert parts_of(rig.handler()).metrics.values[SLOT["heartbeat_ns"]] == rig.clock.now_ns()
 
 
 def test_waiter_for_a_producer_id_that_is_a_surprise_keeps_none_from_those_behind_it() -> None:

@@ -14,7 +14,6 @@ from kproc.broker.handler.request_log import HIDDEN, RequestLog, hide_secrets, l
 from kproc.broker.request import registry
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.security.principal import ANONYMOUS, Principal
-from kproc.broker.transport.envelope import FLAG_TIMED, HEAD, REQUEST
 from kproc.wire import codec
 from kproc.wire.header import ApiKey, parse_request_header
 from tests.support.minimal import MINIMAL
@@ -126,18 +125,6 @@ def switch(rig: HandlerRig, mode: str, **more: str) -> None:
 def lines(rig: HandlerRig, index: int = 0) -> list[dict[str, Any]]:
     path = rig.directory / f"requests-handler-{index}.log"
     return [orjson.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
-
-
-def test_a_timed_request_that_telemetry_tells_of_is_logged_too(start: Start) -> None:
-    rig = start()
-    switch(rig, "all", kproc_telemetry="requests")
-    processor = rig.processors[0]
-    frame = codec.encode_request(ApiKey.API_VERSIONS, 0, 7, "test", {})
-    processor.outbox.push(REQUEST, HEAD.pack(1, 0, 0, FLAG_TIMED), frame)
-    processor.outbox.flush()
-    rig.settle()
-    (line,) = lines(rig)
-    assert line["requestHeader"]["requestApiKeyName"] == "API_VERSIONS"
 
 
 def test_it_is_switched_while_the_broker_runs(start: Start) -> None:

@@ -51,13 +51,6 @@ def test_handler_rests_until_it_has_something_to_publish(start: Start, wanted: l
     assert (wanted.pop(), stored_requests(rig)) == (REST_MS, before + 1)
 
 
-def test_handler_with_telemetry_looks_as_often_as_ever(start: Start, wanted: list[float]) -> None:
-    rig = start(settings={"kproc.telemetry": "metrics"})
-    rig.advance_ms(STORE_MS)
-    rig.handler().do_work(LONG_MS)
-    assert wanted.pop() == STORE_MS
-
-
 def test_once_a_second_is_by_the_clock_and_not_by_ticks(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

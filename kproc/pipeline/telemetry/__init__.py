@@ -1,1 +1,0 @@
-"""`kproc pipeline telemetry`: what a broker wrote of itself, as latencies, hot partitions and counts of processes."""
