@@ -368,11 +368,6 @@ def _misdated_batch(case: Case) -> bool:
     return case.step.api == "produce" and case.difference.path[-2:] == ("record_errors", ITEMS)
 
 
-def _refused_row(case: Case) -> bool:
-    """Kafka refuses all resources for one of an unknown type; other slices of the request do not know of it."""
-    return case.step.api == "describe_configs" and case.codes == (0, _INVALID_REQUEST)
-
-
 def _random_producer_ids(case: Case) -> bool:
     """A filter names an id that Kafka gives to its first producers."""
     return case.step.api == "list_transactions" and bool(case.step.body.get("producer_id_filters"))
@@ -407,7 +402,6 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "JoinGroup": _as_many_votes,
     "`min.insync.replicas` of a topic": _eligible_leaders,
     "Produce of a compressed batch with a timestamp too far in the future": _misdated_batch,
-    "requests with more than 200 rows (20 of CreateTopics and DeleteTopics, 1 of DescribeConfigs)": _refused_row,
     "producer ids": _random_producer_ids,
     "lists in a request": _repeated_element,
 }

@@ -1,11 +1,12 @@
 """python -m tests.starvation [--api NAME] [--denied]: a table of every API with arrays, for a quiet machine.
 
-One client sends the largest request that is served, and one as large as socket.request.max.bytes lets through. Another
-one produces a record every 5 ms meanwhile. The table shows how long that took at most, and the memory of the Handler.
+One client sends the largest request that is served, and one as large as socket.request.max.bytes lets through; then
+small requests with answers of ANSWER_ROWS rows. Another one produces a record every 5 ms meanwhile. The table shows how
+long that took at most, and the memory of the Handler.
 `--denied` does it as a client without any right, whose denials are logged for the audit.
 
-The deterministic test of the same requests, which counts bytecodes between two turns of a Handler, is
-tests/unit/handler/test_large_requests.py.
+The deterministic tests of the same requests, which count bytecodes between two turns of a Handler, are
+tests/unit/handler/test_large_requests.py and test_large_answers.py.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ from kproc.wire.hot_fetch import FETCH_ROWS_MAX
 from kproc.wire.hot_produce import PRODUCE_ROWS_MAX
 from tests.support.broker import ServedBroker
 from tests.support.raw import Closed, RawClient, batch
+from tests.unit.handler.large_answers import LARGE_ANSWERS, LargeAnswer
 from tests.unit.handler.large_requests import LARGE, LargeRequest
 
 WAIT_MS_MAX, MEMORY_MIB_MAX = 100, 300
 FRAME_BYTES = 100 << 20  # socket.request.max.bytes
+ANSWER_ROWS = 20_000
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _MIB = 1 << 20
 
@@ -113,7 +116,9 @@ def _largest(large: LargeRequest, rows: int) -> bytes:
     return bytes(frame)
 
 
-def try_one(broker: ServedBroker, large: LargeRequest, label: str, frame: bytes, *, may: bool) -> bool:
+def try_one(
+    broker: ServedBroker, large: LargeRequest | LargeAnswer, label: str, frame: bytes, *, may: bool
+) -> bool:
     """Send one request, print its line of the table. Return True if the bounds hold."""
     outcome: Any
     with Watch(broker, may_produce=may) as watch:
@@ -129,7 +134,7 @@ def try_one(broker: ServedBroker, large: LargeRequest, label: str, frame: bytes,
         watch.wait_for_a_round()
     is_well = watch.longest_s * 1000 < WAIT_MS_MAX and watch.memory < MEMORY_MIB_MAX * _MIB
     print(
-        f"{large.name:34} {label:>13} {len(frame) / _MIB:7.1f} MiB  answer {outcome:>14} in {took_s:6.2f} s  "
+        f"{large.name:34} {label:>16} {len(frame) / _MIB:7.1f} MiB  answer {outcome:>14} in {took_s:6.2f} s  "
         f"others waited {watch.longest_s * 1000:6.0f} ms  Handler {watch.memory / _MIB:5.0f} MiB"
         f"{'' if is_well else '  TOO MUCH'}",
         flush=True,
@@ -159,6 +164,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if options.api.lower() in large.name.lower():
                     for label, frame in frames_of(large):
                         is_well &= try_one(broker, large, label, frame, may=not options.denied)
+            for answer in [] if options.denied else LARGE_ANSWERS:
+                if options.api.lower() in answer.name.lower():
+                    with RawClient(broker.bootstrap, timeout=300) as client:
+                        answer.fill(client.call, ANSWER_ROWS)
+                    frame = codec.encode_request(answer.key, answer.version, 1, "starvation", answer.fields)
+                    is_well &= try_one(broker, answer, f"{ANSWER_ROWS:,} in answer", frame, may=True)
             if options.denied:
                 print(f"{len(broker.log()):,} characters of log")
         finally:

@@ -7,20 +7,20 @@ which only ask whether partitions have joined (KIP-890); v5 knows TRANSACTION_AB
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.peers.coordinator_call import Fields, Item, Outcome
 from kproc.broker.peers.owners import Join
 from kproc.broker.peers.transaction_call import ADD, TRANSACTIONS, VERIFY, as_known, to_add
-from kproc.broker.request.division import rows_at
+from kproc.broker.request.division import divide, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import check_needs, denied_topics, on_cluster
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.transaction.messages import AddRequest
 from kproc.broker.transaction.state import EPOCH_PER_TRANSACTION
-from kproc.common.errors import ErrorCode
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -28,21 +28,37 @@ if TYPE_CHECKING:
 
 _FENCED_SINCE: Final = 2
 _OF_BROKERS_SINCE: Final = 4
-
-
-@api(
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    versions=(0, 5),
-    rows=(
-        rows_at(
-            "transactions.topics.partitions", "results_by_transaction.topic_results.results_by_partition"
-        ),
-        rows_at("v3_and_below_topics.partitions", "results_by_topic_v3_and_below.results_by_partition"),
-    ),
+_ROWS_OF_BROKERS: Final = rows_at(
+    "transactions.topics.partitions", "results_by_transaction.topic_results.results_by_partition"
 )
-def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> None:
+_ROWS: Final = rows_at("v3_and_below_topics.partitions", "results_by_topic_v3_and_below.results_by_partition")
+# Added to a request that is divided: the transactions that no partition joins, because one of them cannot.
+_REFUSED: Final = "refused"
+
+
+def _prepare(context: RequestContext, request: Fields) -> Iterator[None]:
     if context.api_version >= _OF_BROKERS_SINCE:
         check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
+    elif not context.is_allowed(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request["v3_and_below_transactional_id"]
+    ):
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return _find_refused(context, request)
+
+
+def _find_refused(context: RequestContext, request: Fields) -> Iterator[None]:
+    """Find the transactions with a partition that cannot join, before another slice lets its partitions join."""
+    refused: set[str] = set()
+    for part in divide(request, _ROWS_OF_BROKERS if context.api_version >= _OF_BROKERS_SINCE else _ROWS):
+        for transaction in _transactions_of(context.api_version, part.fields):
+            if _refusals(context, transaction, ()):
+                refused.add(transaction["transactional_id"])
+        yield
+    request[_REFUSED] = refused
+
+
+@api(ApiKey.ADD_PARTITIONS_TO_TXN, versions=(0, 5), prepare=_prepare, rows=(_ROWS_OF_BROKERS, _ROWS))
+def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> None:
     transactions = _transactions_of(context.api_version, request)
 
     def on_done(codes: list[Sequence[int]]) -> None:
@@ -53,7 +69,7 @@ def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> No
     if not transactions:
         on_done([])
     for at, transaction in enumerate(transactions):
-        _ask(context, transaction, join.taker(at))
+        _ask(context, transaction, request.get(_REFUSED, ()), join.taker(at))
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
@@ -77,13 +93,14 @@ def _keys(transaction: Fields) -> list[tuple[str, int]]:
     return [(topic["name"], index) for topic in transaction["topics"] for index in topic["partitions"]]
 
 
-def _refusals(context: RequestContext, transaction: Fields) -> list[int]:
-    """The code of each partition if some of them cannot join; of the others the transaction is not asked, either."""
-    keys, name = _keys(transaction), transaction["transactional_id"]
+def _refusals(context: RequestContext, transaction: Fields, refused: Collection[str]) -> list[int]:
+    """The code of each partition if one of them cannot join. None of them joins then.
+
+    `refused`: the transactions of which another slice has such a partition.
+    """
+    keys = _keys(transaction)
     hidden: Collection[str] = ()
     if context.api_version < _OF_BROKERS_SINCE:  # Brokers have asked.
-        if not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
-            return [int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)] * len(keys)
         # What coordinators keep is theirs, whatever rights a client has.
         others = [topic for topic, _ in keys if topic not in INTERNAL_TOPICS]
         hidden = {*INTERNAL_TOPICS, *denied_topics(context, Operation.WRITE, others)}
@@ -96,13 +113,20 @@ def _refusals(context: RequestContext, transaction: Fields) -> list[int]:
         else ErrorCode.NONE
         for key in keys
     ]
-    return [int(code or ErrorCode.OPERATION_NOT_ATTEMPTED) for code in codes] if any(codes) else []
+    if not any(codes) and transaction["transactional_id"] not in refused:
+        return []
+    return [int(code or ErrorCode.OPERATION_NOT_ATTEMPTED) for code in codes]
 
 
-def _ask(context: RequestContext, transaction: Fields, on_codes: Callable[[Sequence[int]], None]) -> None:
+def _ask(
+    context: RequestContext,
+    transaction: Fields,
+    refused: Collection[str],
+    on_codes: Callable[[Sequence[int]], None],
+) -> None:
     """Ask the coordinator of one transaction, unless a partition cannot join."""
     keys, version = _keys(transaction), context.api_version
-    refusals = _refusals(context, transaction)
+    refusals = _refusals(context, transaction, refused)
     if refusals:
         on_codes(refusals)
         return

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     ApiKey.ALTER_CLIENT_QUOTAS,
     versions=(0, 1),
     needs=(on_cluster(Operation.ALTER_CONFIGS),),
-    rows=(rows_at("entries", "entries", validate=partial(check_size, "alter_client_quotas")),),
+    prepare=partial(check_size, "alter_client_quotas"),
+    rows=(rows_at("entries", "entries"),),
 )
 def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
     answer_with_reply(context, "alter_client_quotas", request, request=request, error_response=error_response)

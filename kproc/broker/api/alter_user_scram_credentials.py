@@ -5,6 +5,7 @@ A client sends the salted password. The keys that a login is checked with are de
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.peers.controller_call import answer_with_reply, check_size
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 _OPERATION: Final = "alter_user_scram_credentials"
 
 
-@api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), needs=(on_cluster(Operation.ALTER),))
+@api(
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    versions=(0, 0),
+    needs=(on_cluster(Operation.ALTER),),
+    prepare=partial(check_size, _OPERATION),
+)
 def handle_alter_user_scram_credentials(context: RequestContext, request: dict[str, Any]) -> None:
-    check_size(_OPERATION, request)  # Before its keys are derived.
     body = {**request, "upsertions": [keys_for_password(row) for row in request["upsertions"]]}
     answer_with_reply(context, _OPERATION, body, request=request, error_response=error_response)
 

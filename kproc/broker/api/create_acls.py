@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     ApiKey.CREATE_ACLS,
     versions=(1, 3),
     needs=(on_cluster(Operation.ALTER),),
-    rows=(rows_at("creations", "results", validate=partial(check_size, "create_acls")),),
+    prepare=partial(check_size, "create_acls"),
+    rows=(rows_at("creations", "results"),),
 )
 def handle_create_acls(context: RequestContext, request: dict[str, Any]) -> None:
     if context.services.authorizer is None:

@@ -26,7 +26,8 @@ _REFUSED_SINCE = 3  # The first version whose clients know THROTTLING_QUOTA_EXCE
 @api(
     ApiKey.CREATE_PARTITIONS,
     versions=(0, 3),
-    rows=(rows_at("topics", "results", unique=("name",), validate=partial(check_size, "create_partitions")),),
+    prepare=partial(check_size, "create_partitions"),
+    rows=(rows_at("topics", "results", unique=("name",)),),
 )
 def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -> None:
     refused = denied_topics(context, Operation.ALTER, (topic["name"] for topic in request["topics"]))

@@ -31,10 +31,9 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
 @api(
     ApiKey.CREATE_TOPICS,
     versions=(2, 7),
+    prepare=partial(check_size, "create_topics"),
     # The answer has the configs of each topic, so that one row costs as much as many rows of other APIs.
-    rows=(
-        rows_at("topics", "topics", size=20, unique=("name",), validate=partial(check_size, "create_topics")),
-    ),
+    rows=(rows_at("topics", "topics", size=20, unique=("name",)),),
 )
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
     names = [topic["name"] for topic in request["topics"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.peers.controller_call import answer_with_reply, check_size
+from kproc.broker.peers.controller_call import RECORDS_MAX, answer_with_reply, check_size
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     ApiKey.DELETE_ACLS,
     versions=(1, 3),
     needs=(on_cluster(Operation.ALTER),),
-    rows=(rows_at("filters", "filter_results", validate=partial(check_size, "delete_acls")),),
+    prepare=partial(check_size, "delete_acls"),
+    # The controller applies all filters together, or none.
+    rows=(rows_at("filters", "filter_results", size=RECORDS_MAX),),
 )
 def handle_delete_acls(context: RequestContext, request: dict[str, Any]) -> None:
     if context.services.authorizer is None:

@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 _NAME: Final = "delete_groups"
 
 
-@api(ApiKey.DELETE_GROUPS, versions=(0, 2), rows=(rows_at("groups_names", "results"),))
+def _prepare(_context: RequestContext, request: Fields) -> None:
+    """As in Kafka a group that is named twice is deleted and answered once."""
+    request["groups_names"] = list(dict.fromkeys(request["groups_names"]))
+
+
+@api(ApiKey.DELETE_GROUPS, versions=(0, 2), prepare=_prepare, rows=(rows_at("groups_names", "results"),))
 def handle_delete_groups(context: RequestContext, request: Fields) -> None:
-    group_ids = list(dict.fromkeys(request["groups_names"]))
+    group_ids = request["groups_names"]
     refused = denied(context, Operation.DELETE, ResourceType.GROUP, group_ids)
     asked = [group_id for group_id in group_ids if group_id not in refused]
 

@@ -8,7 +8,6 @@ controller_mutation_rate; v6 topics by id (KIP-516).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
@@ -17,7 +16,7 @@ from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import REFUSALS, denied, denied_topics, has_on_cluster
 from kproc.broker.security.acl import Operation, ResourceType
-from kproc.common.errors import ErrorCode
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -28,21 +27,24 @@ _DELETION_DISABLED_SINCE = 3
 _REFUSED_SINCE = 5  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
 
 
+def _check_whole(context: RequestContext, request: dict[str, Any]) -> None:
+    check_size("delete_topics", context, request)
+    if not context.services.config.delete_topic_enable:
+        is_known = context.api_version >= _DELETION_DISABLED_SINCE
+        code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
+        raise KafkaError(code, "Topic deletion is disabled.")
+
+
 @api(
     ApiKey.DELETE_TOPICS,
     versions=(1, 6),
+    prepare=_check_whole,
     rows=(
-        rows_at(
-            "topics", "responses", unique=("name", "topic_id"), validate=partial(check_size, "delete_topics")
-        ),
-        rows_at("topic_names", "responses", unique=("name",), validate=partial(check_size, "delete_topics")),
+        rows_at("topics", "responses", unique=("name", "topic_id")),
+        rows_at("topic_names", "responses", unique=("name",)),
     ),
 )
-def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
-    if not context.services.config.delete_topic_enable:
-        known = context.api_version >= _DELETION_DISABLED_SINCE
-        code = ErrorCode.TOPIC_DELETION_DISABLED if known else ErrorCode.INVALID_REQUEST
-        return error_response(request, code, "Topic deletion is disabled.")
+def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> None:
     wishes = _wishes(request)
     refused = _refused(context, wishes)
     asked = {"topics": [wish for at, wish in enumerate(wishes) if at not in refused]}
@@ -62,7 +64,6 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> di
         complete=complete,
         has_any=bool(asked["topics"]),
     )
-    return None
 
 
 def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.cluster.acls import describe
+from kproc.broker.cluster.acls import by_pattern, filter_in
+from kproc.broker.request.listing import list_items
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 
 @api(ApiKey.DESCRIBE_ACLS, versions=(1, 3), needs=(on_cluster(Operation.DESCRIBE),))
-def handle_describe_acls(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+def handle_describe_acls(context: RequestContext, request: dict[str, Any]) -> None:
     if context.services.authorizer is None:
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
-    resources = describe(context.services.image.acls, request)
-    return {"error_code": int(ErrorCode.NONE), "error_message": "", "resources": resources}
+    items = context.services.image.acls.scan(filter_in(request))
+    fields = {"error_code": int(ErrorCode.NONE), "error_message": ""}
+    list_items(context, "resources.acls", items, fields=fields, to_rows=by_pattern)
 
 
 def error_response(_request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Versions: v1 sources and synonyms; v3 types and documentation; v4 flexible.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.config_changes import (
@@ -47,14 +48,18 @@ _KINDS = {RESOURCE_TOPIC, RESOURCE_BROKER, *_NAMELESS}
 Rows = list[dict[str, Any]]
 
 
+def _check_types(_context: RequestContext, request: dict[str, Any]) -> None:
+    if not _KINDS.issuperset(map(itemgetter("resource_type"), request["resources"])):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Unexpected resource type")
+
+
 @api(
     ApiKey.DESCRIBE_CONFIGS,
     versions=(1, 4),
+    prepare=_check_types,
     rows=(rows_at("resources", "results", size=1, are_looked_up_once=True),),
 )
 def handle_describe_configs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    if any(resource["resource_type"] not in _KINDS for resource in request["resources"]):
-        return error_response(request, ErrorCode.INVALID_REQUEST, "Unexpected resource type")
     with_synonyms = request["include_synonyms"]
     with_documentation = request.get("include_documentation", False)
     results = []

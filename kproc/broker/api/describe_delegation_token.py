@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from kproc.broker.api.delegation_tokens import Name, may_ask, requester_of
 from kproc.broker.cluster.records import DelegationTokenSet
+from kproc.broker.request.listing import list_items
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.tokens import token_hmac, token_key
-from kproc.common.errors import ErrorCode
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -22,21 +23,22 @@ if TYPE_CHECKING:
 
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, versions=(1, 3))
-def handle_describe_delegation_token(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+def handle_describe_delegation_token(context: RequestContext, request: dict[str, Any]) -> None:
     if not may_ask(context):
-        return error_response(request, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, None)
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     key = token_key(context.services.config)
     if key is None:
-        return error_response(request, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, None)
+        raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
     owners: set[Name] | None = None
     if request["owners"] is not None:
         owners = {(each["principal_type"], each["principal_name"]) for each in request["owners"]}
-    shown = [
+    shown = (
         _row(token, key)
-        for token in context.services.image.delegation_tokens.values()
         if (owners is None or not owners.isdisjoint(_concerned(token))) and _may_see(context, token)
-    ]
-    return {"error_code": int(ErrorCode.NONE), "tokens": shown}
+        else None
+        for token in list(context.services.image.delegation_tokens.values())
+    )
+    list_items(context, "tokens", shown)
 
 
 def _concerned(token: DelegationTokenSet) -> set[Name]:

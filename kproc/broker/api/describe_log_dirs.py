@@ -7,11 +7,13 @@ the directory is cordoned, which ours never is.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.cleaner_calls import DESCRIBE_LOG_DIR, LogDirAsked, LogDirUsage
 from kproc.broker.cluster.image import ClusterImage
+from kproc.broker.request import division
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
@@ -32,7 +34,15 @@ Wanted = list[tuple[str, list[int]]]
     rows=(rows_at("topics.partitions", "results.topics.partitions"),),
 )
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
-    wanted = _wanted(context.services.image, request["topics"])
+    image = context.services.image
+    if request["topics"] is None and _has_many(image):
+        context.divide(
+            lambda: {
+                "topics": [{"topic": name, "partitions": rows} for name, rows in _all(context.services.image)]
+            }
+        )
+        return
+    wanted = _all(image) if request["topics"] is None else _wanted(image, request["topics"])
 
     def on_reply(reply: LogDirUsage | Lost) -> None:
         if isinstance(reply, Lost):
@@ -47,10 +57,18 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
     return {"error_code": int(code), "results": []}
 
 
-def _wanted(image: ClusterImage, topics: list[dict[str, Any]] | None) -> Wanted:
-    """The partitions asked for that exist, null meaning all; Kafka leaves the others out without a word."""
-    if topics is None:
-        return [(topic.name, list(range(len(topic.partitions)))) for topic in image.topics_by_name.values()]
+def _has_many(image: ClusterImage) -> bool:
+    """Return True if there are more partitions than a slice may have."""
+    count = accumulate(len(topic.partitions) for topic in image.topics_by_name.values())
+    return any(sum_ > division.SLICE_ROWS for sum_ in count)
+
+
+def _all(image: ClusterImage) -> Wanted:
+    return [(topic.name, list(range(len(topic.partitions)))) for topic in image.topics_by_name.values()]
+
+
+def _wanted(image: ClusterImage, topics: list[dict[str, Any]]) -> Wanted:
+    """The partitions asked for that exist; Kafka leaves the others out without a word."""
     wanted = []
     for row in topics:
         indexes = [

@@ -7,7 +7,7 @@ directory ids, error messages and the voters' endpoints (KIP-853).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.topic_names import CLUSTER_METADATA_TOPIC
 from kproc.broker.request.division import rows_at
@@ -20,16 +20,23 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+_HAS_QUORUM: Final = "has_quorum"
+
+
+def _prepare(_context: RequestContext, request: dict[str, Any]) -> None:
+    # A slice of a larger request could look as if it named the one partition that has a quorum.
+    request[_HAS_QUORUM] = _is_metadata_partition(request["topics"])
+
 
 @api(
     ApiKey.DESCRIBE_QUORUM,
     versions=(0, 2),
     needs=(on_cluster(Operation.DESCRIBE),),
+    prepare=_prepare,
     rows=(rows_at("topics.partitions", "topics.partitions"),),
 )
 def handle_describe_quorum(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    topics = request["topics"]
-    if not _is_metadata_partition(topics):
+    if not request[_HAS_QUORUM]:
         return _no_quorum(request)
     node_id = context.services.config.node_id
     listener = {"name": context.listener, "host": context.advertised_host, "port": context.advertised_port}

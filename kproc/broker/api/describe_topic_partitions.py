@@ -9,6 +9,7 @@ each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.image import ClusterImage, TopicImage
@@ -16,10 +17,12 @@ from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
 from kproc.broker.cluster.topic_names import complaint_about
 from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
+from kproc.broker.request.listing import Items, list_items
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.common.errors import ErrorCode, KafkaError
+from kproc.common.step_sort import sort_by_steps
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -29,37 +32,50 @@ Cursor = dict[str, Any]
 
 
 @api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0), rows_max=20_000)
-def handle_describe_topic_partitions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+def handle_describe_topic_partitions(context: RequestContext, request: dict[str, Any]) -> None:
+    names = _names(context.services.image, request["topics"], request["cursor"])
+    fields: dict[str, Any] = {"next_cursor": None}
+    list_items(context, "topics", _page(context, request, names, fields), fields=fields)
+
+
+def _page(
+    context: RequestContext, request: dict[str, Any], names: Iterator[str | None], fields: dict[str, Any]
+) -> Items:
+    """Yield the topics of a page, then those that the client may not describe. Set `next_cursor` of `fields`."""
     services, cursor = context.services, request["cursor"]
     asks_for_all = not request["topics"]
-    names = _names(services.image, request["topics"], cursor)
     page_max = services.config.max_request_partition_size_limit
     room = max(1, min(page_max, request["response_partition_limit"]))
-    rows: list[dict[str, Any]] = []
+    count = 0
     refused: list[dict[str, Any]] = []
-    following: Cursor | None = None
     for name in names:
+        if name is None:
+            yield None
+            continue
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
-        # As in Kafka also before a topic that is not there.
-        if not room or len(rows) + len(refused) >= page_max:
-            following = {"topic_name": name, "partition_index": 0}
+        # As in Kafka also before a topic that does not exist.
+        if not room or count >= page_max:
+            fields["next_cursor"] = {"topic_name": name, "partition_index": 0}
             break
         if denied(context, Operation.DESCRIBE, ResourceType.TOPIC, (name,), is_question=asks_for_all):
             if not asks_for_all:
                 refused.append(_refused(name))
+                count += 1
+            yield None
             continue
         topic = services.image.topic(name)
         node_id = services.config.node_id
         row = _missing(name) if topic is None else _topic_row(topic, node_id, first, room)
         row["topic_authorized_operations"] = operations_on(context, ResourceType.TOPIC, name)
-        rows.append(row)
+        count += 1
+        yield row
         if topic is None:
             continue
         if first + room < len(topic.partitions):
-            following = {"topic_name": name, "partition_index": first + room}
+            fields["next_cursor"] = {"topic_name": name, "partition_index": first + room}
             break
         room -= max(0, len(topic.partitions) - first)
-    return {"topics": [*rows, *refused], "next_cursor": following}
+    yield from refused
 
 
 def error_response(request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
@@ -67,16 +83,17 @@ def error_response(request: dict[str, Any], code: int, _message: str | None) -> 
     return {"topics": rows, "next_cursor": None}
 
 
-def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> list[str]:
-    """The topics of this page and of those after it: none named means all."""
-    names = sorted({topic["name"] for topic in wanted} or image.topics_by_name)
+def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> Iterator[str | None]:
+    """The topics of this page and of those after it, in order: none named means all."""
+    names = {topic["name"] for topic in wanted} or list(image.topics_by_name)
     if cursor is None:
-        return names
+        return sort_by_steps(names, key=str)
     if cursor["partition_index"] < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    if wanted and cursor["topic_name"] not in names:
+    first = cursor["topic_name"]
+    if wanted and first not in names:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
-    return [name for name in names if name >= cursor["topic_name"]]
+    return sort_by_steps((name if name >= first else None for name in names), key=str)
 
 
 def _refused(name: str) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
+from kproc.broker.request import division
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
@@ -15,23 +17,42 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+_IS_REPEATED: Final = "is_repeated"
+# Marks a user that the client has not named. It is left out if it is deleted by then.
+_LISTED: Final = "listed"
+
+
+def _prepare(_context: RequestContext, request: dict[str, Any]) -> None:
+    """Leave each name once, and mark those that the client has named several times."""
+    times = Counter(map(itemgetter("name"), request["users"] or ()))
+    if times:
+        request["users"] = [{"name": name, _IS_REPEATED: count > 1} for name, count in times.items()]
+
 
 @api(
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
     versions=(0, 0),
     needs=(on_cluster(Operation.DESCRIBE),),
-    rows=(rows_at("users", "results", unique=("name",)),),
+    prepare=_prepare,
+    rows=(rows_at("users", "results"),),
 )
 def handle_describe_user_scram_credentials(
     context: RequestContext, request: dict[str, Any]
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     users = context.services.image.scram_users
-    # Without names: all users.
-    times = Counter(user["name"] for user in request["users"] or [{"name": name} for name in users.names()])
+    wanted = request["users"]
+    if not wanted:  # All users.
+        wanted = [{"name": name, _LISTED: True} for name in users.names()]
+        if len(wanted) > division.SLICE_ROWS:
+            context.divide(lambda: {"users": wanted})
+            return None
     results = []
-    for name, count in times.items():
+    for user in wanted:
+        name = user["name"]
         code, why, found = ErrorCode.NONE, "", users.of(name)
-        if count > 1:
+        if _LISTED in user and not found:
+            continue
+        if user.get(_IS_REPEATED):
             code, found = ErrorCode.DUPLICATE_RESOURCE, {}
             why = f"Cannot describe SCRAM credentials for the same user twice in a single request: {name}"
         elif not found:

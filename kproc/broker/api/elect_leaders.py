@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.request.division import rows_at
+from kproc.broker.request.listing import list_items
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
@@ -23,29 +24,32 @@ _PREFERRED, _UNCLEAN = 0, 1
 _NOT_NEEDED: Final = "Leader election not needed for topic partition."
 
 
+def _check_type(_context: RequestContext, request: dict[str, Any]) -> None:
+    election_type = request.get("election_type", _PREFERRED)
+    if election_type not in (_PREFERRED, _UNCLEAN):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
+
+
 @api(
     ApiKey.ELECT_LEADERS,
     versions=(0, 2),
     needs=(on_cluster(Operation.ALTER),),
+    prepare=_check_type,
     rows=(rows_at("topic_partitions.partitions", "replica_election_results.partition_result"),),
 )
-def handle_elect_leaders(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    election_type = request.get("election_type", _PREFERRED)
-    if election_type not in (_PREFERRED, _UNCLEAN):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
+def handle_elect_leaders(context: RequestContext, request: dict[str, Any]) -> dict[str, Any] | None:
     image, wanted = context.services.image, request["topic_partitions"]
     if wanted is None:
-        rows: list[dict[str, Any]] = [
-            {"topic": name, "partition_result": []} for name in image.topics_by_name
-        ]
-    else:
-        rows = [
-            {
-                "topic": topic["topic"],
-                "partition_result": [_result(image, topic["topic"], index) for index in topic["partitions"]],
-            }
-            for topic in wanted
-        ]
+        results = ({"topic": name, "partition_result": []} for name in list(image.topics_by_name))
+        list_items(context, "replica_election_results", results)
+        return None
+    rows = [
+        {
+            "topic": topic["topic"],
+            "partition_result": [_result(image, topic["topic"], index) for index in topic["partitions"]],
+        }
+        for topic in wanted
+    ]
     return {"error_code": int(ErrorCode.NONE), "replica_election_results": rows}
 
 

@@ -37,35 +37,35 @@ if TYPE_CHECKING:
 
 _OPERATION: Final = "incremental_alter_configs"
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
+# Also those of AlterConfigs.
+RESOURCES: Final = rows_at("resources", "responses", unique=("resource_type", "resource_name"))
 
 
 @api(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     versions=(0, 1),
-    rows=(
-        rows_at(
-            "resources",
-            "responses",
-            unique=("resource_type", "resource_name"),
-            validate=partial(check_size, _OPERATION),
-        ),
-    ),
+    prepare=partial(check_size, _OPERATION),
+    rows=(RESOURCES,),
 )
 def handle_incremental_alter_configs(context: RequestContext, request: dict[str, Any]) -> None:
-    check_size(_OPERATION, request)
     asked, complete = without_refused(context, request)
-    if all(resource["resource_type"] != RESOURCE_BROKER_LOGGER for resource in asked["resources"]):
-        answer_with_reply(
-            context,
-            _OPERATION,
-            asked,
-            request=asked,
-            error_response=error_response,
-            complete=complete,
-            has_any=bool(asked["resources"]),
-        )
-    else:
+    if any(resource["resource_type"] == RESOURCE_BROKER_LOGGER for resource in asked["resources"]):
         _alter_with_loggers(context, asked, complete)
+    else:
+        alter(context, _OPERATION, asked, complete)
+
+
+def alter(context: RequestContext, operation: str, request: dict[str, Any], complete: Complete) -> None:
+    """Let the controller alter the configs of `request`, and answer with what `complete` makes of its reply."""
+    answer_with_reply(
+        context,
+        operation,
+        request,
+        request=request,
+        error_response=error_response,
+        complete=complete,
+        has_any=bool(request["resources"]),
+    )
 
 
 def without_refused(context: RequestContext, request: dict[str, Any]) -> tuple[dict[str, Any], Complete]:

@@ -15,6 +15,7 @@ from kproc.broker.cluster.config_changes import (
     RESOURCE_GROUP,
     RESOURCE_TOPIC,
 )
+from kproc.broker.request.listing import list_items
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
@@ -34,18 +35,18 @@ _TYPES: Final = (
 
 
 @api(ApiKey.LIST_CONFIG_RESOURCES, versions=(0, 1), needs=(on_cluster(Operation.DESCRIBE_CONFIGS),))
-def handle_list_config_resources(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
+def handle_list_config_resources(context: RequestContext, request: dict[str, Any]) -> None:
     wanted = request.get("resource_types") or _TYPES
     if context.api_version == 0:
         wanted = (RESOURCE_CLIENT_METRICS,)
     if not set(wanted) <= set(_TYPES):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    rows = [
+    rows = (
         {"resource_type": kind, "resource_name": name}
         for kind in dict.fromkeys(wanted)
         for name in _names(context.services, kind)
-    ]
-    return {"error_code": int(ErrorCode.NONE), "config_resources": rows}
+    )
+    list_items(context, "config_resources", rows)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

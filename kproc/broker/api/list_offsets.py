@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.peers.forwarding import Answer, Later, OnAnswer, gather, operation
-from kproc.broker.request.division import rows_at
+from kproc.broker.request.division import divide, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
 from kproc.broker.security.acl import Operation
@@ -57,7 +58,26 @@ class Search(NamedTuple):
     progress: TimestampSearch
 
 
-@api(ApiKey.LIST_OFFSETS, versions=(1, 11), rows=(rows_at("topics.partitions", "topics.partitions"),))
+_ROWS: Final = rows_at("topics.partitions", "topics.partitions")
+# Added to a request that is divided: the partitions that it names several times, by topic.
+_REPEATED: Final = "repeated"
+
+
+def _find_repeated(_context: RequestContext, request: dict[str, Any]) -> Iterator[None]:
+    """Find the partitions that different slices name, too."""
+    named: dict[str, set[int]] = {}
+    repeated: dict[str, set[int]] = {}
+    for part in divide(request, _ROWS):
+        for topic in part.fields["topics"]:
+            known = named.setdefault(topic["name"], set())
+            for wanted in topic["partitions"]:
+                index = wanted["partition_index"]
+                (repeated.setdefault(topic["name"], set()) if index in known else known).add(index)
+        yield
+    request[_REPEATED] = repeated
+
+
+@api(ApiKey.LIST_OFFSETS, versions=(1, 11), prepare=_find_repeated, rows=(_ROWS,))
 def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
     """Look up our partitions, ask the owners of the others, answer when all are there."""
     topics = request["topics"]
@@ -65,6 +85,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
     times_asked = Counter(
         (topic["name"], wanted["partition_index"]) for topic in topics for wanted in topic["partitions"]
     )
+    repeated = request.get(_REPEATED, {})
     denied = denied_topics(context, Operation.DESCRIBE, (topic["name"] for topic in topics))
     refused: dict[tuple[int, int], Answer] = {}  # By the positions of the topic and of the partition in it.
     parts: list[tuple[str, int, list[int]]] = []
@@ -74,7 +95,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
             index, timestamp = wanted["partition_index"], wanted["timestamp"]
             if name in denied:
                 refused[topic_at, part_at] = _failed(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            elif times_asked[name, index] > 1:
+            elif times_asked[name, index] > 1 or index in repeated.get(name, ()):
                 refused[topic_at, part_at] = _failed(index, ErrorCode.INVALID_REQUEST)
             elif not _is_known(timestamp, context.api_version):
                 refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)

@@ -8,15 +8,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.calls.calls import Answers, Call, FromImage, OnResult
-from kproc.broker.peers.every_handler import EveryHandler, Row
+from kproc.broker.calls.calls import Call, FromImage, OnResult
+from kproc.broker.peers.every_handler import EveryHandler
 from kproc.broker.peers.served_calls import serves
 from kproc.broker.peers.transaction_call import TRANSACTIONS
+from kproc.broker.request.listing import Items, Page
 from kproc.broker.request.name_pattern import NamePattern
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.transaction.state import State
+from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Filters(FromImage):
     pattern: str
 
 
-LIST_OWN: Final = Call("list_transactions", Filters, Answers)
+LIST_OWN: Final = Call("list_transactions", Filters, Page)
 
 
 @api(ApiKey.LIST_TRANSACTIONS, versions=(0, 2))
@@ -50,15 +52,16 @@ def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -
         request.get("transactional_id_pattern") or "",
     )
     NamePattern(filters.pattern)  # Refused before anybody is asked.
+    unknown = [word for word in filters.states if word not in _WORDS]
+    fields = {"error_code": int(ErrorCode.NONE), "unknown_state_filters": unknown}
+    _question(services, filters).answer(context, "transaction_states", fields, partial(_visible, context))
 
-    def on_done(code: int, rows: list[Row]) -> None:
-        ids = (row["transactional_id"] for row in rows)
-        hidden = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, is_question=True)
-        rows = [row for row in rows if row["transactional_id"] not in hidden]
-        unknown = [word for word in filters.states if word not in _WORDS]
-        context.reply({"error_code": code, "unknown_state_filters": unknown, "transaction_states": rows})
 
-    _question(services, filters).ask_all(context, on_done)
+def _visible(context: RequestContext, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out the transactional ids that the client may not describe."""
+    ids = (row["transactional_id"] for row in rows)
+    hidden = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, is_question=True)
+    return [row for row in rows if row["transactional_id"] not in hidden]
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
 
 
 @serves(LIST_OWN)
-def serve_call(services: Services, body: Filters, on_reply: OnResult[Answers]) -> None:
+def serve_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
     """Another Handler asks for our transactional ids."""
     _question(services, body).serve_call(on_reply)
 
@@ -77,22 +80,26 @@ def _question(services: Services, filters: Filters) -> EveryHandler:
     )
 
 
-def _ours(services: Services, filters: Filters) -> list[Row]:
+def _ours(services: Services, filters: Filters) -> Items:
     now_ms, pattern = services.clock.wall_ms(), NamePattern(filters.pattern)
     states, producer_ids = frozenset(filters.states), frozenset(filters.producer_ids)
-    return [
-        {
-            "transactional_id": each.transactional_id,
-            "producer_id": each.transaction.producer_id,
-            "transaction_state": each.transaction.state.word,
-        }
-        for coordinator in TRANSACTIONS.of(services).loaded()
-        for each in coordinator.overviews()
-        if (not states or each.transaction.state.word in states)
-        and (not producer_ids or each.transaction.producer_id in producer_ids)
-        and _is_old_enough(each, filters.duration_ms, now_ms)
-        and pattern.matches(each.transactional_id)
-    ]
+    for coordinator in TRANSACTIONS.of(services).loaded():
+        for each in coordinator.overviews():
+            is_wanted = (
+                (not states or each.transaction.state.word in states)
+                and (not producer_ids or each.transaction.producer_id in producer_ids)
+                and _is_old_enough(each, filters.duration_ms, now_ms)
+                and pattern.matches(each.transactional_id)
+            )
+            yield (
+                {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.transaction.producer_id,
+                    "transaction_state": each.transaction.state.word,
+                }
+                if is_wanted
+                else None
+            )
 
 
 def _is_old_enough(each: Overview, duration_ms: int, now_ms: int) -> bool:

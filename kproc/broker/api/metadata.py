@@ -22,8 +22,9 @@ from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, INTERNAL_TO
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
 from kproc.broker.cluster.topic_names import CLUSTER_METADATA_TOPIC, complaint_about
 from kproc.broker.peers.controller_call import RECORDS_MAX, with_client
+from kproc.broker.request import division
 from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on, operations_on_cluster
-from kproc.broker.request.division import SLICE_ROWS, ManyRows, rows_at
+from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied, denied_topics, has_on_cluster
 from kproc.broker.security.acl import Operation, ResourceType
@@ -39,30 +40,40 @@ _NULL_MEANS_ALL_SINCE: Final = 1
 _LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 Fields = dict[str, Any]
-# Marks a topic that the client has not named itself. If it is deleted before its slice is handled, it is left out.
+# Marks a topic that the client has not named. It is left out if the client may not see it, or if it is deleted by then.
 _LISTED: Final = "listed"
 
 
-@api(ApiKey.METADATA, versions=(0, 13), rows=(rows_at("topics", "topics"),))
+def _prepare(context: RequestContext, request: Fields) -> None:
+    """Reject a topic without a name where it needs one. As in Kafka a name is not looked at beside ids."""
+    wanted: list[Fields] = request["topics"] or []
+    has_ids = any(topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID for topic in wanted)
+    if has_ids and context.api_version >= _BY_ID_SINCE:
+        request["topics"] = [topic for topic in wanted if topic["topic_id"] != NO_TOPIC_ID]
+    elif has_ids or any(topic["name"] is None for topic in wanted):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Metadata below v{_BY_ID_SINCE} needs names of topics, not ids."
+        )
+
+
+@api(ApiKey.METADATA, versions=(0, 13), prepare=_prepare, rows=(rows_at("topics", "topics"),))
 def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
     wanted: list[Fields] | None = request["topics"]
     topics = context.services.image.topics_by_name
     if wanted is None or (not wanted and context.api_version < _NULL_MEANS_ALL_SINCE):
+        if len(topics) > division.SLICE_ROWS:
+            context.divide(
+                lambda: {
+                    **request,
+                    "topics": [
+                        {"name": name, _LISTED: True} for name in context.services.image.topics_by_name
+                    ],
+                    "allow_auto_topic_creation": False,
+                }
+            )
+            return None
         hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, topics, is_question=True)
-        if len(topics) - len(hidden) > SLICE_ROWS:
-            named = [
-                {"name": name, "topic_id": NO_TOPIC_ID, _LISTED: True}
-                for name in topics
-                if name not in hidden
-            ]
-            raise ManyRows({**request, "topics": named, "allow_auto_topic_creation": False})
         return _answer(context, request, [topic for name, topic in topics.items() if name not in hidden])
-    for topic in wanted:
-        _check_asked_for(topic, context.api_version)
-    if by_id := [topic for topic in wanted if topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID]:
-        wanted = by_id  # As in Kafka what has no id is not looked at beside ids.
-    elif any(topic["name"] is None for topic in wanted):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
     hidden = _not_to_be_seen(context, wanted)
     absent = _absent(context, request, wanted, hidden)
     refused = _not_to_be_created(context, absent)
@@ -90,19 +101,19 @@ def error_response(request: Fields, code: int, _message: str | None) -> Fields:
     return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": rows, "error_code": int(code)}
 
 
-def _check_asked_for(topic: Fields, version: int) -> None:
-    """Refuse ids, and entries without a name, in the two versions that have them in the schema only."""
-    name, topic_id = topic["name"], topic.get("topic_id", NO_TOPIC_ID)
-    if version < _BY_ID_SINCE and (name is None or topic_id != NO_TOPIC_ID):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Topic ids need Metadata v{_BY_ID_SINCE}.")
-
-
 def _not_to_be_seen(context: RequestContext, wanted: list[Fields]) -> Collection[str]:
     """Names of topics, whether there are such or not, that the client may not describe."""
     image = context.services.image
     topics = (image.topic_by_id(topic.get("topic_id", NO_TOPIC_ID)) or topic["name"] for topic in wanted)
     names = (topic.name if isinstance(topic, TopicImage) else topic for topic in topics)
-    return denied_topics(context, Operation.DESCRIBE, (name for name in names if name is not None))
+    is_question = bool(wanted) and _LISTED in wanted[0]
+    return denied(
+        context,
+        Operation.DESCRIBE,
+        ResourceType.TOPIC,
+        (name for name in names if name is not None),
+        is_question=is_question,
+    )
 
 
 def _absent(

@@ -10,11 +10,13 @@ epoch, which the classic protocol does not look at; v10 topic ids (KIP-848).
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.group.records import NO_EPOCH, CommittedOffset
 from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
 from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.request import division
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied, denied_topics
@@ -33,6 +35,10 @@ _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8
 _IDS_SINCE: Final = 10
 _NO_OFFSET: Final = -1
+# Behind the partition in a row without an offset.
+_NOTHING: Final[list[Any]] = [_NO_OFFSET, NO_EPOCH, ""]
+# Marks a topic that the client has not named. Offsets that are gone when its slice comes are left out.
+_LISTED: Final = "listed"
 # Of one offset as it travels: partition, offset, leader epoch, metadata, and an error code if it has one.
 Row = list[Any]
 
@@ -48,12 +54,14 @@ Row = list[Any]
 def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     groups = _groups_of(context.api_version, request)
     image = context.services.image
+    if sum(group["topics"] is None for group in groups) > 1:
+        context.divide(lambda: request)  # Each of them may have many offsets. A slice has one such group.
+        return
     has_ids = context.api_version >= _IDS_SINCE
     is_stable = request.get("require_stable", False)
     refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, (group["group_id"] for group in groups))
     asked = [group for group in groups if group["group_id"] not in refused]
-    named = (_name_of(image, topic) for group in asked for topic in group["topics"] or ())
-    hidden = denied_topics(context, Operation.DESCRIBE, (name for name in named if name is not None))
+    hidden = _hidden_topics(context, asked)
     items = [
         Item(group["group_id"], [_wanted_of(group, image, hidden, has_ids=has_ids), is_stable])
         for group in asked
@@ -65,6 +73,9 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
         for group in groups:
             is_refused = group["group_id"] in refused
             outcome = ErrorCode.GROUP_AUTHORIZATION_FAILED if is_refused else next(left)
+            if isinstance(outcome, dict) and "listed" in outcome:
+                context.divide(partial(_with_topics, context, request, group, outcome["listed"]))
+                return
             if isinstance(outcome, int):
                 answers.append(_group_failed(context.api_version, group, outcome))
             else:
@@ -76,6 +87,36 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
 
 def _groups_of(version: int, request: Fields) -> list[Fields]:
     return request["groups"] if version >= _GROUPS_SINCE else [request]
+
+
+def _with_topics(context: RequestContext, request: Fields, group: Fields, listed: list[list[Any]]) -> Fields:
+    """A copy of a request with the topics that one of its groups has committed offsets of."""
+    image, topics = context.services.image, []
+    for name, indexes in listed:
+        label, shown = "name", name
+        if context.api_version >= _IDS_SINCE:
+            if (topic := image.topic(name)) is None:
+                continue  # A topic that was deleted meanwhile cannot be named.
+            label, shown = "topic_id", topic.topic_id
+        topics.append({label: shown, "partition_indexes": indexes, _LISTED: True})
+    if context.api_version < _GROUPS_SINCE:
+        return {**request, "topics": topics}
+    groups = [{**each, "topics": topics} if each is group else each for each in request["groups"]]
+    return {**request, "groups": groups}
+
+
+def _hidden_topics(context: RequestContext, groups: list[Fields]) -> Collection[str]:
+    """The topics that a request names, or lists, and that its client may not see."""
+    if context.services.authorizer is None:
+        return ()
+    image = context.services.image
+    topics = [(topic, _name_of(image, topic)) for group in groups for topic in group["topics"] or ()]
+    named = (name for topic, name in topics if name is not None and _LISTED not in topic)
+    listed = (name for topic, name in topics if name is not None and _LISTED in topic)
+    return {
+        *denied_topics(context, Operation.DESCRIBE, named),
+        *denied(context, Operation.DESCRIBE, ResourceType.TOPIC, listed, is_question=True),
+    }
 
 
 def _name_of(image: ClusterImage, topic: Fields) -> str | None:
@@ -94,9 +135,12 @@ def _wanted_of(
         return None
     wanted: list[list[Any]] = []
     for topic in group["topics"]:
-        if _name_of(image, topic) in hidden:
+        name = _name_of(image, topic)
+        if name is None or name in hidden:
             continue
-        if not has_ids:
+        if _LISTED in topic:
+            wanted.append([name, ZERO_UUID, topic["partition_indexes"]])
+        elif not has_ids:
             wanted.append([topic["name"], ZERO_UUID, topic["partition_indexes"]])
         elif (found := image.topic_by_id(topic["topic_id"])) is not None:
             wanted.append([found.name, found.topic_id, topic["partition_indexes"]])
@@ -111,13 +155,17 @@ def _group_answer(
     if wanted is None:
         names = (name for name, _, _ in outcome["topics"])
         hidden = denied(context, Operation.DESCRIBE, ResourceType.TOPIC, names, is_question=True)
-    refused = [topic for topic in wanted or () if _name_of(image, topic) in hidden]
+    named = [topic for topic in wanted or () if _LISTED not in topic]
+    is_listed = len(named) < len(wanted or ())
+    refused = [topic for topic in named if _name_of(image, topic) in hidden]
     topics = [_topic_failed(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in refused]
     shown: set[bytes] = {topic["topic_id"] for topic in refused} if has_ids else set()
     for name, topic_id, rows in outcome["topics"]:
         if name in hidden:
             continue
-        partitions = [_partition(*row) for row in rows]
+        partitions = [_partition(*row) for row in rows if not is_listed or row[1:] != _NOTHING]
+        if is_listed and not partitions:
+            continue
         if not has_ids:
             topics.append({"name": name, "partitions": partitions})
             continue
@@ -127,7 +175,7 @@ def _group_answer(
             shown.add(topic_id)
             topics.append({"topic_id": topic_id, "partitions": partitions})
     if has_ids and wanted is not None:
-        unknown = [topic for topic in wanted if topic["topic_id"] not in shown]
+        unknown = [topic for topic in named if topic["topic_id"] not in shown]
         topics += [_topic_failed(topic, ErrorCode.UNKNOWN_TOPIC_ID) for topic in unknown]
     return {"group_id": group["group_id"], "topics": topics, "error_code": int(ErrorCode.NONE)}
 
@@ -175,17 +223,16 @@ def _serve(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:
     topics, is_stable = wanted
-
     coordinator.read(
         lambda: _look_up(coordinator, group_id, topics, is_stable=is_stable),
-        lambda code, found: on_outcome(int(code) if code else {"topics": found}),
+        lambda code, found: on_outcome(int(code) if code else found),
     )
 
 
 def _look_up(
     coordinator: GroupCoordinator, group_id: str, wanted: list[list[Any]] | None, *, is_stable: bool
-) -> list[list[Any]]:
-    """[topic, topic id, rows] each."""
+) -> Fields:
+    """Return "topics": [topic, topic id, rows] each. If there are many rows, "listed": [topic, partitions] each."""
     offsets = coordinator.offsets
     pending = offsets.pending if is_stable and offsets.pending.has_group(group_id) else None
 
@@ -193,15 +240,20 @@ def _look_up(
         if pending is not None and pending.has(group_id, topic, index):
             return [index, _NO_OFFSET, NO_EPOCH, "", int(ErrorCode.UNSTABLE_OFFSET_COMMIT)]
         if committed is None:
-            return [index, _NO_OFFSET, NO_EPOCH, ""]
+            return [index, *_NOTHING]
         return [index, committed.offset, committed.leader_epoch, committed.metadata]
 
     if wanted is None:
-        return [
+        of_group = offsets.of_group(group_id)
+        if offsets.has_more_than(group_id, division.SLICE_ROWS):
+            return {"listed": [[topic, list(partitions)] for topic, partitions in of_group.items()]}
+        found = [
             [topic, ZERO_UUID, [row(topic, index, committed) for index, committed in partitions.items()]]
-            for topic, partitions in offsets.of_group(group_id).items()
+            for topic, partitions in of_group.items()
         ]
-    return [
-        [topic, topic_id, [row(topic, at, offsets.get(group_id, topic, at, topic_id)) for at in indexes]]
-        for topic, topic_id, indexes in wanted
-    ]
+    else:
+        found = [
+            [topic, topic_id, [row(topic, at, offsets.get(group_id, topic, at, topic_id)) for at in indexes]]
+            for topic, topic_id, indexes in wanted
+        ]
+    return {"topics": found}

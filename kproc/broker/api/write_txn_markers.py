@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 _OLDEST_TRANSACTION_VERSION: Final = 0  # What v1 stands for.
 
 
+def _check_rights(context: RequestContext, request: dict[str, Any]) -> None:
+    if not has_on_cluster(context, Operation.ALTER):
+        check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
+
+
 @api(
     ApiKey.WRITE_TXN_MARKERS,
     versions=(1, 2),
+    prepare=_check_rights,
     rows=(rows_at("markers.topics.partition_indexes", "markers.topics.partitions"),),
 )
 def handle_write_txn_markers(context: RequestContext, request: dict[str, Any]) -> None:
-    if not has_on_cluster(context, Operation.ALTER):
-        check_needs(context, (on_cluster(Operation.CLUSTER_ACTION),), request)
     parts: list[tuple[PartitionKey, Marker]] = []
     for row in request["markers"]:
         marker = Marker(

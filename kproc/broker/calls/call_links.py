@@ -1,7 +1,7 @@
 """Calls between Handlers, the controller and the cleaner: an op, a body, and a reply by callback.
 
 A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
-reply with `is_open` is followed by exactly one more. When the peer dies, every open call to it is answered
+reply with `is_open` is followed by another one. When the peer dies, every open call to it is answered
 as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
 successor (`Calls.take_back`). Each call is declared with its types (calls/calls.py); a `ServedCalls` answers it.
 

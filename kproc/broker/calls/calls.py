@@ -23,7 +23,7 @@ class ForOwner(FromImage):
 
 
 class Reply(msgspec.Struct, array_like=True, kw_only=True):
-    """What is answered. With `is_open` exactly one more follows."""
+    """What is answered. With `is_open` another reply follows."""
 
     is_open: bool = False
 

@@ -8,6 +8,8 @@ are listed in order, not as a hash table has them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final
 
 from kproc.broker.cluster import records as r
@@ -27,6 +29,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 REMOVED_MAX: Final = 10_000
 # How often one request may compare a rule with a filter that may mean several: all of them take half a second.
 LOOKS_MAX: Final = 1_000_000
+
+_pattern_of: Final = attrgetter("resource_type", "resource_name", "pattern_type")
 
 Reply = dict[str, Any]
 Row = dict[str, Any]
@@ -76,20 +80,17 @@ def filter_in(row: Row) -> AclFilter:
     )
 
 
-def describe(acls: AclTable, request: Row) -> list[Row]:
-    """The resources of the answer to DescribeAcls: the rules that the filter means, by resource pattern."""
-    resources: list[Row] = []
-    last: tuple[ResourceType, str, PatternType] | None = None
-    for acl in acls.matching(filter_in(request)):
-        pattern = acl.resource_type, acl.resource_name, acl.pattern_type
-        if pattern != last:
-            last = pattern
-            kind, name, how = pattern
-            resources.append(
-                {"resource_type": int(kind), "resource_name": name, "pattern_type": int(how), "acls": []}
-            )
-        resources[-1]["acls"].append(_entry(acl))
-    return resources
+def by_pattern(acls: list[Acl]) -> list[Row]:
+    """The resources of an answer to DescribeAcls, for rules that are sorted by resource pattern."""
+    return [
+        {
+            "resource_type": int(kind),
+            "resource_name": name,
+            "pattern_type": int(how),
+            "acls": [_entry(acl) for acl in rules],
+        }
+        for (kind, name, how), rules in groupby(acls, key=_pattern_of)
+    ]
 
 
 def _entry(acl: Acl) -> Row:

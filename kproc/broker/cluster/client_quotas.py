@@ -122,19 +122,26 @@ class ClientQuotas:
             for key, value in quotas.items():
                 yield r.ClientQuotaSet(entity, key, value)
 
-    def describe(self, components: list[Row], *, strict: bool) -> list[tuple[Entity, Mapping[str, float]]]:
-        """The answer to DescribeClientQuotas; KafkaError for an invalid filter."""
+    def describe(
+        self, components: list[Row], *, strict: bool
+    ) -> Iterator[tuple[Entity, Mapping[str, float]] | None]:
+        """Yield the entities that a filter of DescribeClientQuotas means, and None for each other one.
+
+        KafkaError for an invalid filter.
+        """
         exact, specified = _parse_filter(components)
-        found: list[tuple[Entity, Mapping[str, float]]] = []
-        for entity, quotas in self._entities.items():
-            names = dict(entity)
-            if strict and len(names) != len(exact) + len(specified):
-                continue
-            if all(kind in names and names[kind] == name for kind, name in exact.items()) and all(
-                kind in names for kind in specified
-            ):
-                found.append((entity, quotas))
-        return found
+        return (
+            (entity, quotas) if _is_meant(dict(entity), exact, specified, strict=strict) else None
+            for entity, quotas in list(self._entities.items())
+        )
+
+
+def _is_meant(names: dict[str, Any], exact: dict[str, Any], specified: Set[str], *, strict: bool) -> bool:
+    if strict and len(names) != len(exact) + len(specified):
+        return False
+    return all(kind in names and names[kind] == name for kind, name in exact.items()) and all(
+        kind in names for kind in specified
+    )
 
 
 class QuotaChanges:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -355,9 +355,9 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         return group.describe() if group is not None else None
 
-    def overviews(self) -> list[GroupOverview]:
-        """ListGroups: all of them."""
-        return [group.overview() for group in self._groups.values()]
+    def overviews(self) -> Iterator[GroupOverview]:
+        """List the groups that exist now, each as it is when its turn comes."""
+        return (group.overview() for group in list(self._groups.values()))
 
     def sizes(self) -> list[tuple[str, str, int]]:
         """Id, state and number of members of each."""

@@ -8,6 +8,7 @@ as in Kafka the one that is later in the log holds, so each is kept with its rec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import Final
 
 from kproc.broker.coordinator.rules import KnownTopics, Producer
@@ -42,6 +43,11 @@ class GroupOffsets:
     def of_group(self, group_id: str) -> Mapping[str, ByPartition]:
         """Topic -> partition -> offset. Not to be kept: it is the table itself."""
         return self._by_group.get(group_id, _NOTHING)
+
+    def has_more_than(self, group_id: str, count: int) -> bool:
+        """Return True if a group has more offsets than `count`."""
+        sums = accumulate(len(partitions) for partitions in self.of_group(group_id).values())
+        return any(each > count for each in sums)
 
     def get(
         self, group_id: str, topic: str, partition: int, topic_id: bytes = ZERO_UUID

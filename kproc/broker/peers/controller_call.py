@@ -44,9 +44,8 @@ def answer_with_reply(
     """Send `op` to the controller; its reply has the shape of the response and becomes the answer.
 
     `complete` adds what the controller is not asked about: what the client has no right for. Without `has_any` there is
-    nothing else. KafkaError if the request is too large.
+    nothing else.
     """
-    check_size(op, request)
     if not has_any:
         context.reply(complete(error_response(request, ErrorCode.NONE, None)))
         return
@@ -63,8 +62,8 @@ def answer_with_reply(
     context.ask_controller(CHANGE, Change(op, body), on_reply)
 
 
-def check_size(op: str, request: Mapping[str, Any]) -> None:
-    """Refuse a request that asks for more than the controller decides on at once: it serves nobody meanwhile."""
+def check_size(op: str, _context: RequestContext, request: Fields) -> None:
+    """Reject a request for more changes than the controller decides on at once: other clients wait meanwhile."""
     if _room_left(request, RECORDS_MAX * _ROWS_OF_RECORD.get(op, 1)) < 0:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 

@@ -1,55 +1,58 @@
-"""A question to every Handler about all that its coordinators of one kind store: lists of groups, of transactions."""
+"""List what the coordinators of every Handler keep: groups, transactional ids.
+
+The Handler of the client collects its own items, and calls every other Handler for theirs. Each answers with a page as
+an open reply, and with one more in each later duty cycle until its list ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kproc.broker.calls.calls import Answers, Call, OnResult
-from kproc.broker.peers.owners import Gather, OnOwnersReply, serve_parts
+from kproc.broker.calls.calls import Call, Lost, OnResult
+from kproc.broker.request.listing import Items, ListedPages, Listing, Page, ToRows
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import Coordinators, RequestContext, Services
 
-Row = dict[str, Any]
-Rows = list[Row] | int  # One Handler's, or why they are not known.
+Fields = dict[str, Any]
 
 
 class EveryHandler(NamedTuple):
-    """The question; each Handler is a part."""
+    """One question to all Handlers. `own_items` is called when all coordinators of a Handler are loaded."""
 
     services: Services
-    call: Call[Any, Answers]
+    call: Call[Any, Page]
     body: Any  # Of the call.
     coordinators: Coordinators[Any]
-    own_rows: Callable[[], list[Row]]  # When all of ours are loaded.
+    own_items: Callable[[], Items]
 
-    def owner_of(self, handler: int) -> int:
-        """The Handler itself."""
-        return handler
+    def answer(self, context: RequestContext, path: str, fields: Fields, to_rows: ToRows) -> None:
+        """Answer with `fields` and the rows of all items at `path`; with an error if a Handler dies meanwhile."""
+        count = self.services.image.handler_count
+        listing = Listing(context, (path,), fields, self._start, sources=count, to_rows=to_rows)
+        self.services.divided.add_listing(listing)
 
-    def serve(self, _handler: int, on_answer: Callable[[Rows | None], None]) -> None:
-        """Answer for this one."""
-        self.coordinators.when_loaded(lambda: on_answer(self.own_rows()))
+    def _start(self, listing: Listing) -> None:
+        services = self.services
+        self.coordinators.when_loaded(lambda: listing.collect(self.own_items()))
+        for handler in range(services.image.handler_count):
+            if handler != services.handler_index:
+                services.peers.ask(handler, self.call, self.body, partial(_on_reply, listing))
 
-    def ask(self, owner: int, _handlers: Sequence[int], on_reply: OnOwnersReply) -> None:
-        """Ask another one."""
-        self.services.peers.ask(owner, self.call, self.body, on_reply)
+    def serve_call(self, on_reply: OnResult[Page]) -> None:
+        """Send another Handler our items."""
+        services = self.services
+        self.coordinators.when_loaded(
+            lambda: services.divided.add_pages(ListedPages(self.own_items(), on_reply))
+        )
 
-    def lost(self, _handler: int) -> Rows:
-        """What a Handler stores is not known when it dies: clients ask again."""
-        return int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    def ask_all(self, context: RequestContext, on_done: Callable[[int, list[Row]], None]) -> None:
-        """`on_done` gets NONE and all rows, or an error code."""
-
-        def on_answers(answers: list[Rows]) -> None:
-            code = next((answer for answer in answers if isinstance(answer, int)), int(ErrorCode.NONE))
-            on_done(code, [row for answer in answers if not isinstance(answer, int) for row in answer])
-
-        Gather(self.services, self, range(self.services.image.handler_count), on_answers).start_for(context)
-
-    def serve_call(self, on_reply: OnResult[Answers]) -> None:
-        """Another Handler asks for ours."""
-        serve_parts(self.services, [self.services.handler_index], self.serve, on_reply)
+def _on_reply(listing: Listing, reply: Page | Lost) -> None:
+    if isinstance(reply, Lost):
+        # Nobody knows the items of a Handler that has died until they are loaded again. Clients retry.
+        listing.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    else:
+        listing.add_page(reply.items, is_last=not reply.is_open)

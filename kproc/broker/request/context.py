@@ -268,8 +268,14 @@ class DividedRequests(Protocol):
     def add(self, request: Any, api: Any, decoded: Any, size_bytes: int) -> None:
         """Handle a request in later duty cycles."""
 
-    def add_answer(self, request: Any, fields: dict[str, Any], path: tuple[str, ...]) -> None:
-        """Encode an answer, whose rows are at `path`, in later duty cycles, then send it."""
+    def divide(self, request: Any, name_rows: Callable[[], dict[str, Any]], *, is_held: bool) -> None:
+        """Handle, in later duty cycles, the request that names all rows which `request` stands for."""
+
+    def add_listing(self, listing: Any) -> None:
+        """Collect an answer (request/listing.py) now if it is short, else in later duty cycles."""
+
+    def add_pages(self, pages: Any) -> None:
+        """Send a list to another Handler, the first page now and the others in later duty cycles."""
 
 
 _NO_RATES: Final = _NoRates()
@@ -369,6 +375,15 @@ def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
                 yield from error_codes(each)
 
 
+def row_error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
+    """The error codes in the rows of an answer. The one of the whole answer counts once, when it is sent."""
+    for value in fields.values():
+        if isinstance(value, list):
+            for row in value:
+                if isinstance(row, dict):
+                    yield from error_codes(row)
+
+
 class RequestContext:
     """One request in work. Answered exactly once: by `reply`, `send`, `send_parts`, `no_op` or `close`."""
 
@@ -452,6 +467,11 @@ class RequestContext:
         """Enter an error code of the answer into the metrics, one for each place where it stands in the answer."""
         self.services.counts.add(ERRORS, self.api_key, code)
 
+    def count_row_errors(self, fields: Mapping[str, Any]) -> None:
+        """Count the error codes in the rows of an answer that is sent in parts."""
+        for code in row_error_codes(fields):
+            self.count_error(code)
+
     def reply(self, fields: Mapping[str, Any]) -> None:
         """Answer with the response's fields in any version's shape."""
         for code in error_codes(fields):
@@ -489,6 +509,13 @@ class RequestContext:
 
     def fail(self) -> None:
         """A surprise came up: answer UNKNOWN_SERVER_ERROR, else close the connection. Nothing if it was answered."""
+        raise NotImplementedError
+
+    def divide(self, name_rows: Callable[[], dict[str, Any]]) -> None:
+        """Handle the request that `name_rows` returns instead of this one, which stands for many rows (all topics).
+
+        The rows are named when their turn comes: the requests that wait until then take no memory for them.
+        """
         raise NotImplementedError
 
     def no_op(self) -> None:

@@ -22,7 +22,7 @@ from kproc.broker.request.divided_requests import (
     DecodedBySteps,
     handle,
 )
-from kproc.broker.request.division import ManyRows, count_rows
+from kproc.broker.request.division import count_rows
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from kproc.common.errors import ErrorCode, ProtocolError
@@ -73,9 +73,6 @@ def dispatch(request: HandlerRequest, body: memoryview) -> None:
         return
     try:
         handle(request, api)
-    except ManyRows as many:
-        decoded = DecodedBySteps(api_key, version, body, many.fields)
-        request.services.divided.add(request, api, decoded, len(body))
     except Exception as error:  # noqa: BLE001 - contained
         what = f"{ApiKey(api_key).name} version {version} from {request.header.client_id!r}"
         request.services.containment.caught(what, error, request)

@@ -5,7 +5,11 @@ has few rows, it is handled at once, like a small request. Anything larger becom
 rows are decoded in steps, then it is divided (request/division.py), and each slice is handled after the one before is
 answered. To the API's handler function, the coordinators, other owners and the controller each slice is a small request
 of its own. Every slice is authorised, routed, parked, throttled and failed like any request. A change between two
-slices (of rights, owners or topics) takes effect from the next slice on.
+slices (of rights, owners or topics) takes effect from the next slice on. Errors of the whole request, such as a
+missing right on the cluster, are checked once, before the first slice.
+
+A small request may stand for many rows (all topics). Its handler function names them with `RequestContext.divide`, or
+lists them in pages (request/listing.py).
 
 `DividedRequests` is one role's table of them. It bounds how many are in work and runs one step in each duty cycle.
 Steps are counted in rows and not by the clock, so that the simulation repeats them.
@@ -17,13 +21,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 from msgspec import msgpack
 
-from kproc.broker.request.context import RequestContext, error_codes
-from kproc.broker.request.division import SLICE_ROWS, JoinedAnswer, Rows, Slice, divide
-from kproc.broker.request.registry import Api
+from kproc.broker.request import division
+from kproc.broker.request.context import RequestContext
+from kproc.broker.request.division import SLICE_ROWS, TOO_LARGE, JoinedAnswer, Rows, Slice, count_rows, divide
+from kproc.broker.request.listing import ListedPages, Listing
+from kproc.broker.request.registry import APIS, Api
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.rights import check_needs
 from kproc.broker.security.acl import Operation, ResourceType
@@ -38,7 +45,6 @@ logger = logging.getLogger(__name__)
 # Documented in SECURITY.md. Produce has its own bound, because its batches are not decoded.
 REQUEST_BYTES_MAX: Final = 16 << 20
 ROWS_MAX: Final = 100_000
-ANSWER_BYTES_MAX: Final = 16 << 20
 # Limits of requests in work: their number and their bytes together. A single one may be larger. Others wait encoded.
 IN_WORK_MAX: Final = 4
 IN_WORK_BYTES_MAX: Final = 4 << 20
@@ -55,13 +61,12 @@ class DecodedBySteps:
 
     __slots__ = ("_steps", "fields")
 
-    def __init__(self, api_key: int, version: int, body: memoryview, fields: Fields | None = None) -> None:
+    def __init__(self, api_key: int, version: int, body: memoryview) -> None:
         budget = RowBudget(ROWS_MAX, STEP_ROWS)
         self._steps: Generator[None, None, Fields] = codec.decode_request_by_steps(
             api_key, version, body, budget
         )
-        # None until the last step, unless a handler function has supplied them (ManyRows).
-        self.fields = fields
+        self.fields: Fields | None = None  # Until the last step is done.
 
     def step(self) -> None:
         """Decode the rows of one step. Raises ProtocolError for malformed bytes."""
@@ -119,11 +124,13 @@ class SliceRequest(RequestContext):
         if self._is_answered:
             return
         self._is_answered = True
-        for code in row_error_codes(fields):
-            self.count_error(code)
         self._divided.on_answer(self, dict(fields))
 
-    def begin_throttle(self, duration_ms: int) -> None:
+    def divide(self, name_rows: Callable[[], Fields]) -> None:
+        self._is_answered = True
+        self._divided.replace_slice(self, name_rows())
+
+    def throttle(self, duration_ms: int) -> None:
         self._divided.request.begin_throttle(duration_ms)
 
     def fail(self) -> None:
@@ -138,7 +145,7 @@ class SliceRequest(RequestContext):
 
 
 class DividedRequest:
-    """A large request in work."""
+    """A large request in work: its bytes, which are `decoded` by steps, or one whose rows `name_rows` names."""
 
     __slots__ = (
         "__weakref__",
@@ -146,10 +153,15 @@ class DividedRequest:
         "_decoded",
         "_errors_per_step",
         "_failure",
+        "_fields",
         "_is_waiting",
         "_joined",
         "_key",
         "_known",
+        "_left",
+        "_name_rows",
+        "_preparing",
+        "_rows",
         "_slices",
         "is_over",
         "on_gone",
@@ -157,16 +169,29 @@ class DividedRequest:
         "size_bytes",
     )
 
-    def __init__(self, request: HandlerRequest, api: Api, decoded: DecodedBySteps, size_bytes: int) -> None:
+    def __init__(
+        self,
+        request: HandlerRequest,
+        api: Api,
+        size_bytes: int = 0,
+        *,
+        decoded: DecodedBySteps | None = None,
+        name_rows: Callable[[], Fields] | None = None,
+    ) -> None:
         self.request = request
         self.size_bytes = size_bytes
         self.on_gone: Callable[[], None] | None = None  # Of the slice that is parked.
         self.is_over = False
         self._api = api
         self._decoded = decoded
+        self._name_rows = name_rows
+        self._fields: Fields | None = None  # While they are checked as a whole.
+        self._preparing: Iterator[None] | None = None  # The checks of the whole request.
+        self._rows: Rows | None = None
         self._slices: Iterator[Slice] | None = None
         self._joined: JoinedAnswer | None = None
         self._failure: KafkaError | None = None  # The error for the remaining rows.
+        self._left: Iterator[Slice] | None = None  # Of the answer to a slice, which has many rows.
         self._is_waiting = False
         self._errors_per_step = 1
         # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
@@ -179,13 +204,16 @@ class DividedRequest:
         return not self._is_waiting and not self.is_over
 
     def step(self) -> None:
-        """Decode some rows, or handle one slice."""
+        """Decode or check some rows, or handle one slice."""
         if self._slices is None:
-            if self._decoded.fields is None:
-                self._decoded.step()
-            if self._decoded.fields is not None:
-                self._start(self._decoded.fields)
+            self._step_before_slices()
             return
+        if self._left is not None:
+            left = next(self._left, None)
+            if left is not None:
+                self._add(left.fields, is_continued=left.is_continued)
+                return
+            self._left = None
         if self._failure is None:
             self._handle_slice(self._slices)
             return
@@ -209,29 +237,84 @@ class DividedRequest:
         self._is_waiting = True
         context = SliceRequest(self, part)
         what = f"a slice of {self._api.key.name} version {self.request.api_version}"
-        context.services.containment.run(what, context, handle, context, self._api, self._failure)
+        context.services.containment.run(what, context, handle_slice, context, self._api, self._failure)
+
+    def _step_before_slices(self) -> None:
+        if self._fields is not None:
+            self._prepare_some(self._fields)
+        elif self._name_rows is not None:
+            self._divide(self._name_rows())
+            self._name_rows = None
+        else:
+            assert self._decoded is not None
+            if self._decoded.fields is None:
+                self._decoded.step()
+            if self._decoded.fields is not None:
+                self._start(self._decoded.fields)
 
     def _start(self, fields: Fields) -> None:
-        """Divide the decoded request. A request without divisible rows is handled as a whole."""
+        """Check the decoded request as a whole. A request without divisible rows is handled as a whole, too."""
         request = self.request
-        where = self._api.rows_in(fields)
-        if where is None:
+        if self._api.rows_in(fields) is None:
             self.is_over = True
             request.decoded = fields
             check_whole(request, self._api)
             handle(request, self._api)
             return
-        if where.validate is not None:
+        try:
+            check_needs(request, self._api.needs, fields)
+            if self._api.prepare is not None:
+                self._preparing = self._api.prepare(request, fields)
+        except KafkaError as error:
+            self._fail(error)
+        self._fields, self._decoded = fields, None
+        self._prepare_some(fields)
+
+    def _prepare_some(self, fields: Fields) -> None:
+        """Take a step of the checks of the whole request. After the last one divide it."""
+        if self._preparing is not None:
             try:
-                where.validate(fields)
+                next(self._preparing)
+                return
+            except StopIteration:
+                pass
             except KafkaError as error:
-                # A new error without the traceback, whose frames refer to all rows and to this object.
-                self._failure = KafkaError(error.code, error.message)
-        self._joined = JoinedAnswer(request.api_key, request.api_version, where.response)
-        self._known = {} if where.are_looked_up_once else None
+                self._fail(error)
+        self._preparing = self._fields = None
+        self._divide(fields)
+
+    def _fail(self, error: KafkaError) -> None:
+        """Answer the rows that are left with an error."""
+        # A new error without the traceback, whose frames refer to all rows and to this object.
+        self._failure = KafkaError(error.code, error.message)
+
+    def _divide(self, fields: Fields) -> None:
+        # What was to be named may be gone by now: there is a slice without rows then.
+        where = next(each for each in self._api.rows if each.request[0] in fields)
+        shared = max(0, len(where.response) - len(where.request))
+        self._joined = JoinedAnswer(
+            self.request.api_key, self.request.api_version, where.response, shared=shared
+        )
+        if where.are_looked_up_once:
+            self._known = {}
         self._errors_per_step = max(1, SLICE_ROWS // where.size)
-        # A request that fails as a whole may have far more rows than one step could search for duplicates.
-        self._slices = divide(fields, where if self._failure is None else replace(where, unique=()))
+        if self._failure is not None:
+            # A request that fails as a whole may have far more rows than one step could search for duplicates.
+            where = replace(where, unique=(), size=min(where.size, SLICE_ROWS))
+        self._rows = where
+        self._slices = divide(fields, where)
+
+    def replace_slice(self, part: SliceRequest, fields: Fields) -> None:
+        """Handle the slices of `fields` instead of `part`, which stands for more rows than a slice."""
+        if self.is_over:
+            return
+        assert self._rows is not None
+        assert self._slices is not None
+        self.on_gone = None
+        self._is_waiting = False
+        slices = divide(fields, self._rows)
+        first = next(slices)._replace(is_continued=part.is_continued)
+        self._slices = chain((first,), slices, self._slices)
 
     def on_answer(self, part: SliceRequest, fields: Fields) -> None:
         """Add the answer of the slice in work. The next slice is handled in a later duty cycle."""
@@ -241,9 +324,18 @@ class DividedRequest:
         self.on_gone = None
         self._is_waiting = False
         before = self._joined.count(), self._joined.size_bytes()
-        self._joined.add(fields, is_continued=part.is_continued)
+        path = self._joined.path
+        if count_rows(fields, path) > 2 * SLICE_ROWS:
+            self._left = divide(fields, Rows(path, path))
+            fields = next(self._left).fields
+        self._add(fields, is_continued=part.is_continued)
         if self._known is not None and self._failure is None:
             self._known[self._key] = self._joined.rows_since(*before)
+
+    def _add(self, fields: Fields, *, is_continued: bool) -> None:
+        assert self._joined is not None
+        self.request.count_row_errors({self._joined.path[0]: fields[self._joined.path[0]]})
+        self._joined.add(fields, is_continued=is_continued)
         self._check_size()
 
     def _repeat(self, count: int, encoded: bytes) -> None:
@@ -253,11 +345,8 @@ class DividedRequest:
 
     def _check_size(self) -> None:
         assert self._joined is not None
-        if self._failure is None and self._joined.size_bytes() > ANSWER_BYTES_MAX:
-            self._failure = KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"The answer is larger than {ANSWER_BYTES_MAX >> 20} MiB. Request fewer rows at once.",
-            )
+        if self._failure is None and self._joined.size_bytes() > division.ANSWER_BYTES_MAX:
+            self._failure = KafkaError(ErrorCode.INVALID_REQUEST, TOO_LARGE)
 
     def fail_slice(self, part: SliceRequest) -> None:
         """Answer a slice with UNKNOWN_SERVER_ERROR; if the API has no error response, close the connection."""
@@ -273,14 +362,17 @@ class DividedRequest:
             self.is_over = True
             self.request.close()
 
-    def abandon(self) -> None:
-        """Stop after the client has disconnected. The request is finished without an answer, which frees its block."""
-        if self.is_over:
-            return
+    def stop(self) -> None:
+        """Handle no further slice, because the client has disconnected."""
         self.is_over = True
         if self.on_gone is not None:
             self.on_gone()
-        self.request.no_op()
+
+    def abandon(self) -> None:
+        """The client has disconnected. The request is finished, so that its block is freed."""
+        if not self.is_over:
+            self.stop()
+            self.request.no_op()
 
     def _answer(self) -> None:
         assert self._joined is not None
@@ -289,67 +381,29 @@ class DividedRequest:
         self.request.reply(self._joined.fields())
 
 
-class DividedAnswer:
-    """A large answer that is encoded in steps: an API that lists what the broker has cannot bound its answer."""
-
-    __slots__ = ("_joined", "_name", "_slices", "is_over", "request", "size_bytes")
-
-    def __init__(self, request: HandlerRequest, fields: Fields, path: tuple[str, ...]) -> None:
-        self.request = request
-        self.size_bytes = 0  # Of the request, which is not stored any more.
-        self.is_over = False
-        self._name = path[0]
-        self._slices = divide(fields, Rows(path, path))
-        self._joined = JoinedAnswer(request.api_key, request.api_version, path)
-        request.when_gone(self._stop)
-
-    @property
-    def is_ready(self) -> bool:
-        """True until the answer is encoded."""
-        return not self.is_over
-
-    def step(self) -> None:
-        """Encode some rows. Send the answer after the last ones."""
-        part = next(self._slices, None)
-        if part is None:
-            self.is_over = True
-            self.request.done_ns = 0
-            self.request.reply(self._joined.fields())
-            return
-        for code in row_error_codes({self._name: part.fields[self._name]}):
-            self.request.count_error(code)
-        self._joined.add(part.fields, is_continued=part.is_continued)
-
-    def abandon(self) -> None:
-        """Stop after the client has disconnected."""
-        if not self.is_over:
-            self.is_over = True
-            self.request.no_op()
-
-    def _stop(self) -> None:
-        self.is_over = True  # The caller finishes the request.
+Job = DividedRequest | Listing | ListedPages
 
 
-Job = DividedRequest | DividedAnswer
+def handle(request: HandlerRequest, api: Api) -> None:
+    """Call the API's handler function for a decoded request that is handled as a whole."""
+    try:
+        if api.needs:
+            check_needs(request, api.needs, request.decoded)
+        if api.prepare is not None:
+            api.prepare(request, request.decoded)  # The iterator is for slices.
+        fields = api.handler(request, request.decoded)
+    except KafkaError as error:
+        fields = _error_fields(request, api, error)
+    if fields is not None:
+        request.reply(fields)
 
 
-def row_error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
-    """Yield the error codes in the rows of an answer. The code of the whole answer is counted when it is sent."""
-    for value in fields.values():
-        if isinstance(value, list):
-            for row in value:
-                if isinstance(row, dict):
-                    yield from error_codes(row)
-
-
-def handle(context: RequestContext, api: Api, failure: KafkaError | None = None) -> None:
-    """Call the API's handler function for a decoded request or slice. With `failure`, answer that error instead."""
+def handle_slice(context: SliceRequest, api: Api, failure: KafkaError | None) -> None:
+    """Call the API's handler function for a slice. With `failure`, answer that error instead."""
     if failure is not None:
         fields = _error_fields(context, api, failure)
     else:
         try:
-            if api.needs:
-                check_needs(context, api.needs, context.decoded)
             fields = api.handler(context, context.decoded)
         except KafkaError as error:
             fields = _error_fields(context, api, error)
@@ -391,7 +445,16 @@ def _count_all_rows(fields: Mapping[str, Any]) -> int:
 class DividedRequests:
     """The large requests and answers of one role, in order of arrival. `on_end` is called for each one that ends."""
 
-    __slots__ = ("_containment", "_in_work", "_on_end", "_refuse", "_waiting", "jobs", "newest")
+    __slots__ = (
+        "_containment",
+        "_has_stepped",
+        "_in_work",
+        "_on_end",
+        "_refuse",
+        "_waiting",
+        "jobs",
+        "newest",
+    )
 
     def __init__(
         self,
@@ -406,22 +469,54 @@ class DividedRequests:
         self._waiting: deque[Job] = deque()
         self.jobs: dict[Job, None] = {}  # All of them. The duty cycle checks whether it is empty.
         self.newest: DividedRequest | None = None  # The last request that was added.
+        self._has_stepped = False  # A page was collected since `work`.
 
     def __len__(self) -> int:
         return len(self.jobs)
 
     def add(self, request: HandlerRequest, api: Api, decoded: DecodedBySteps, size_bytes: int) -> None:
         """Handle a request in later duty cycles."""
-        self.newest = DividedRequest(request, api, decoded, size_bytes)
+        self.newest = DividedRequest(request, api, size_bytes, decoded=decoded)
         self._add(self.newest)
 
-    def add_answer(self, request: HandlerRequest, fields: Fields, path: tuple[str, ...]) -> None:
-        """Encode an answer, whose rows are at `path`, in later duty cycles, then send it."""
-        self._add(DividedAnswer(request, fields, path))
+    def divide(self, request: HandlerRequest, name_rows: Callable[[], Fields], *, is_held: bool) -> None:
+        """Handle, in later duty cycles, the request that names all rows which `request` stands for."""
+        divided = DividedRequest(request, APIS[request.api_key], name_rows=name_rows)
+        if is_held:
+            self.newest = divided
+        else:
+            request.when_gone(divided.stop)
+        self._add(divided)
+
+    def add_listing(self, listing: Listing) -> None:
+        """Collect an answer now if it is short, else in later duty cycles."""
+        if self._has_slot():
+            listing.step()
+            self._has_stepped = True
+        if listing.is_over:
+            return
+        listing.request.when_gone(listing.stop)
+        self._add(listing)
+
+    def add_pages(self, pages: ListedPages) -> None:
+        """Send a list to another Handler, the first page now and the others in later duty cycles."""
+        self._send_page(pages)
+        if not pages.is_over:
+            # It waits for nothing and takes no slot: the Handler that called may be waiting in a slot of its own.
+            self.jobs[pages] = None
+            self._in_work.append(pages)
 
     def _add(self, job: Job) -> None:
         self.jobs[job] = None
         self._waiting.append(job)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._has_slot():
+            self._in_work.append(self._waiting.popleft())
+
+    def _has_slot(self) -> bool:
+        return sum(not isinstance(job, ListedPages) for job in self._in_work) < IN_WORK_MAX
 
     def has_room(self, size_bytes: int) -> bool:
         """Return True if a large request of that size may start now. A single one may have any size.
@@ -433,21 +528,21 @@ class DividedRequests:
         return not in_memory or in_memory + size_bytes <= IN_WORK_BYTES_MAX
 
     def is_ready(self) -> bool:
-        """Return True if `work` has work now."""
-        return any(each.is_ready for each in self._in_work) or bool(
-            self._waiting and len(self._in_work) < IN_WORK_MAX
-        )
+        """Return True if `work` has something to do at once."""
+        return any(each.is_ready for each in self._in_work) or bool(self._waiting and self._has_slot())
 
     def work(self) -> int:
-        """Run one step of one job. Jobs take turns. Return the number of steps."""
-        while self._waiting and len(self._in_work) < IN_WORK_MAX:
-            self._in_work.append(self._waiting.popleft())
-        work = 0
+        """Take one step of one job, unless a new list has taken one in this duty cycle. They take turns."""
+        self._admit()
+        work, self._has_stepped = int(self._has_stepped), False
         for _ in range(len(self._in_work)):
             job = self._in_work.popleft()
-            if job.is_ready and not work:
+            if not work and job.is_ready:
                 work = 1
-                self._step(job)
+                if isinstance(job, ListedPages):
+                    self._send_page(job)
+                else:
+                    self._step(job)
             if job.is_over:
                 self.jobs.pop(job, None)
                 self._on_end(job)
@@ -455,7 +550,14 @@ class DividedRequests:
                 self._in_work.append(job)
         return work
 
-    def _step(self, job: Job) -> None:
+    def _send_page(self, pages: ListedPages) -> None:
+        try:
+            pages.step()
+        except Exception as error:  # noqa: BLE001 - contained
+            self._containment.caught("a list for another Handler", error)
+            pages.fail()
+
+    def _step(self, job: DividedRequest | Listing) -> None:
         request = job.request
         if request.meter is not None:
             request.meter.resume()

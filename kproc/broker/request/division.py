@@ -11,7 +11,7 @@ request/divided_requests.py decides when the smaller requests are handled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,9 @@ from kproc.wire.schema_writer import EncodedRows
 
 Fields = dict[str, Any]
 SLICE_ROWS: Final = 200
+# Documented in SECURITY.md.
+ANSWER_BYTES_MAX: Final = 16 << 20
+TOO_LARGE: Final = f"The answer is larger than {ANSWER_BYTES_MAX >> 20} MiB. Request fewer rows at once."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +32,15 @@ class Rows:
 
     `request` and `response` are paths of array fields, outermost first: with "topics.partitions" each partition of each
     topic is a row. `size` is the limit of rows that are handled at once. Rows with equal `unique` fields are handled at
-    once, however many there are, because the API rejects duplicates. `validate` raises KafkaError for a request that is
-    too large as a whole. If `are_looked_up_once` is true, equal rows are looked up once and their answer is repeated.
+    once, however many there are, because the API rejects duplicates. If `are_looked_up_once` is true, equal rows are
+    looked up once and their answer is repeated.
     """
 
     request: tuple[str, ...]
     response: tuple[str, ...]
     size: int = SLICE_ROWS
     unique: tuple[str, ...] = ()
-    validate: Callable[[Fields], None] | None = None
     are_looked_up_once: bool = False
-
-
-class ManyRows(Exception):
-    """Raised by a handler function for a small request that stands for many rows, for example for all topics.
-
-    `fields` are those of an equivalent request that names the rows. It is divided and handled instead.
-    """
-
-    def __init__(self, fields: Fields) -> None:
-        super().__init__()
-        self.fields = fields
 
 
 def rows_at(
@@ -58,12 +49,11 @@ def rows_at(
     *,
     size: int = SLICE_ROWS,
     unique: tuple[str, ...] = (),
-    validate: Callable[[Fields], None] | None = None,
     are_looked_up_once: bool = False,
 ) -> Rows:
     """Declare `Rows`, with paths in dotted notation."""
     paths = tuple(request.split(".")), tuple(response.split("."))
-    return Rows(*paths, size, unique, validate, are_looked_up_once)
+    return Rows(*paths, size, unique, are_looked_up_once)
 
 
 def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
@@ -137,8 +127,10 @@ class _Cutter:
         self._copy(container, depth)
         name = self._path[depth]
         found: list[Any] | None = container[name]
-        if found is None:  # Null has its own meaning, mostly "all of them".
+        if found is None:
+            # Null stands for all rows that there are. They fill the slice.
             self._open[depth][name] = None
+            self._room = 0
             return
         is_last = depth == len(self._path) - 1
         at = 0
@@ -158,10 +150,14 @@ class _Cutter:
 
 
 class JoinedAnswer:
-    """The answers to the slices of one request, joined in their order."""
+    """The answers to the slices of one request, joined in their order.
 
-    def __init__(self, api_key: int, version: int, path: tuple[str, ...]) -> None:
-        self._path = path
+    The first `shared` levels of `path` are not in the request: all slices answer within the same container.
+    """
+
+    def __init__(self, api_key: int, version: int, path: tuple[str, ...], *, shared: int = 0) -> None:
+        self.path = path
+        self._shared = shared
         self._schemas = [codec.response_rows(api_key, version, path[: at + 1]) for at in range(len(path))]
         self._fields: Fields = {}
         self._rows = [EncodedRows() for _ in path]
@@ -187,7 +183,7 @@ class JoinedAnswer:
 
     def add(self, fields: Fields, *, is_continued: bool) -> None:
         """Add the answer to the next slice."""
-        name = self._path[0]
+        name = self.path[0]
         others = {key: value for key, value in fields.items() if key != name}
         if not self._fields or (others.get("error_code") and not self._fields.get("error_code")):
             self._fields = others
@@ -196,27 +192,27 @@ class JoinedAnswer:
     def fields(self) -> Fields:
         """Return the whole answer. Nothing can be added afterwards."""
         self._close(0)
-        return {**self._fields, self._path[0]: self._rows[0]}
+        return {**self._fields, self.path[0]: self._rows[0]}
 
     def _add(self, found: Sequence[Any], level: int, *, is_continued: bool) -> None:
         rows_, schema = self._rows[level], self._schemas[level]
-        if level == len(self._path) - 1:
+        if level == len(self.path) - 1:
             for row in found:
                 schema.write(rows_.data, row)
             rows_.count += len(found)
             return
-        name = self._path[level + 1]
+        name = self.path[level + 1]
         for row in found:
             before = self._open[level]
             is_same = (
-                is_continued
+                (is_continued or level < self._shared)
                 and before is not None
                 and all(row.get(field) == before.get(field) for field in schema.identity)
             )
             if not is_same:
                 self._close(level)
                 self._open[level] = {key: value for key, value in row.items() if key != name}
-            self._add(row[name] or (), level + 1, is_continued=is_same)
+            self._add(row[name] or (), level + 1, is_continued=is_continued and is_same)
             is_continued = False
 
     def _close(self, level: int) -> None:
@@ -224,7 +220,7 @@ class JoinedAnswer:
         if level >= len(self._open) or (container := self._open[level]) is None:
             return
         self._close(level + 1)
-        container[self._path[level + 1]] = self._rows[level + 1]
+        container[self.path[level + 1]] = self._rows[level + 1]
         self._rows[level + 1] = EncodedRows()
         self._schemas[level].write(self._rows[level].data, container)
         self._rows[level].count += 1

@@ -7,7 +7,7 @@ both read from it, so the broker cannot advertise what it has no code for. `kpro
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from kproc.broker.request.division import SLICE_ROWS, Rows
@@ -19,6 +19,10 @@ from kproc.wire.header import ApiKey
 HandlerFunction = Callable[[Any, Any], dict[str, Any] | None]
 # (request, error code, message) -> response fields that carry the code wherever this API has room for it.
 ErrorResponse = Callable[[Any, int, str | None], dict[str, Any]]
+# (context, request fields): checks a request as a whole, once, before it is handled or divided. Raises KafkaError for
+# an error of the whole request, and may replace fields. If the request is divided, the returned iterator is run: it
+# looks at all rows for what no slice can see, and yields between steps that are as cheap as a slice.
+Prepare = Callable[[Any, dict[str, Any]], Iterator[None] | None]
 # Limit of rows of a request that is handled in one step. The most expensive rows, changes of users, then take 10 ms.
 ROWS_MAX: Final = 2_000
 # Limit of bytes of a request that is decoded in one step. It can hold 256 of the smallest rows, partition numbers.
@@ -37,6 +41,7 @@ class Api:
         "key",
         "lo",
         "needs",
+        "prepare",
         "rows",
         "rows_max",
     )
@@ -49,6 +54,7 @@ class Api:
         hi: int,
         advertised_lo: int,
         needs: tuple[Need, ...],
+        prepare: Prepare | None,
         rows: tuple[Rows, ...],
         rows_max: int,
     ) -> None:
@@ -58,6 +64,7 @@ class Api:
         self.hi = hi
         self.advertised_lo = advertised_lo
         self.needs = needs  # The rights without which a request is refused as a whole.
+        self.prepare = prepare
         # A large request is divided by the first of these that it has. There may be several, because versions differ.
         self.rows = rows
         self.rows_max = rows_max  # Of a request that is not divided.
@@ -100,13 +107,15 @@ def api(
     *,
     advertised_from: int | None = None,
     needs: tuple[Need, ...] = (),
+    prepare: Prepare | None = None,
     rows: tuple[Rows, ...] = (),
     rows_max: int = ROWS_MAX,
 ) -> Callable[[_F], _F]:
     """Serve `key` in `versions` (both ends included) with the decorated function, to who has the rights `needs`.
 
     A request with many `rows` is divided by the first of `rows` that it has; see division.py. Without `rows` it is
-    handled in one step, and may have at most `rows_max` rows in all its arrays.
+    handled in one step, and may have at most `rows_max` rows in all its arrays. `needs` and `prepare` are checked
+    once for the whole request, not for each slice.
 
     `advertised_from` shows clients a lower minimum than is served. Only Produce needs it: librdkafka takes
     compression away from a broker that does not show version 0 (KAFKA-18659).
@@ -118,7 +127,7 @@ def api(
 
     def register(handler: _F) -> _F:
         assert key not in APIS or APIS[key].handler.__module__ == handler.__module__, f"{key.name} twice"
-        APIS[key] = Api(key, handler, lo, hi, shown, needs, rows, rows_max)
+        APIS[key] = Api(key, handler, lo, hi, shown, needs, prepare, rows, rows_max)
         return handler
 
     return register

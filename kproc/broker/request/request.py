@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from kproc.broker.request.context import RequestContext, Services
-from kproc.broker.request.division import SLICE_ROWS, count_rows
-from kproc.broker.request.registry import APIS, lookup
+from kproc.broker.request.registry import lookup
 from kproc.broker.role.handoff import ADDRESS_BYTES, address_text
 from kproc.broker.security.acl import Operation, ResourceType, host_of_rule
 from kproc.broker.security.principal import ANONYMOUS, Identity
@@ -39,30 +38,9 @@ from kproc.broker.transport.envelope import (
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
 from kproc.wire.file_range import FileRange
-from kproc.wire.header import ApiKey
 
 UNKNOWN_HOST: Final = "/unknown"
 _UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
-# Limit of rows of an answer that is encoded in one step.
-ANSWER_ROWS_MAX: Final = 2 * SLICE_ROWS
-# APIs whose answers grow with the broker's contents. All other answers have as many rows as the request, or few.
-_LISTING: Final = frozenset(
-    int(key)
-    for key in (
-        ApiKey.METADATA,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.LIST_GROUPS,
-        ApiKey.LIST_TRANSACTIONS,
-        ApiKey.DESCRIBE_ACLS,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS,
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN,
-        ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.LIST_CONFIG_RESOURCES,
-    )
-)
 _HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connections of one host share one text.
 
 
@@ -121,17 +99,6 @@ class ClientPeer:
         for request, on_gone in list(self.waiting.pop(connection_id, {}).items()):
             on_gone()
             request.no_op()
-
-
-def large_rows(api_key: int, fields: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the path of an answer's rows if they are too many to be encoded in one step, else None."""
-    api = APIS[api_key]
-    for name, value in fields.items():
-        if type(value) is list and value and isinstance(value[0], dict):
-            path = next((each.response for each in api.rows if each.response[0] == name), (name,))
-            if count_rows(fields, path) > ANSWER_ROWS_MAX:
-                return path
-    return None
 
 
 class HandlerRequest(RequestContext):
@@ -251,12 +218,9 @@ class HandlerRequest(RequestContext):
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
-    def reply(self, fields: Mapping[str, Any]) -> None:
-        path = large_rows(self.api_key, fields) if self.api_key in _LISTING else None
-        if path is None:
-            super().reply(fields)
-        else:
-            self.services.divided.add_answer(self, dict(fields), path)
+    def divide(self, name_rows: Callable[[], dict[str, Any]]) -> None:
+        # A request that has waited does not hold up the requests behind it.
+        self.services.divided.divide(self, name_rows, is_held=not self._is_waiting)
 
     def send(self, frame: bytes) -> None:
         self.is_answered = True

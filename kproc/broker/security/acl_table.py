@@ -14,8 +14,10 @@ from operator import attrgetter
 from typing import Final
 
 from kproc.broker.security.acl import ANY_NAME, ANYBODY, Acl, AclFilter, PatternType, ResourceType
+from kproc.common.step_sort import sort_by_steps
 
 _order: Final = attrgetter("order")
+_place: Final = attrgetter("resource_type", "resource_name", "pattern_type", "order")
 
 Bucket = Mapping[tuple[str, str], list[Acl]]
 """The rules of one resource pattern by (principal, host), each list in Kafka's order."""
@@ -73,13 +75,21 @@ class AclTable:
         self.version += 1
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
-        """The rules that a filter means: sorted by type, name and kind of pattern, then in Kafka's order."""
+        """The rules that a filter means, in the order of `scan`."""
+        return [acl for acl in self.scan(wanted) if acl is not None]
+
+    def scan(self, wanted: AclFilter) -> Iterator[Acl | None]:
+        """Yield None for each rule while it is compared with a filter, then the rules that the filter means.
+
+        They are sorted by type, name and kind of pattern, then in Kafka's order. Rules that are added or removed
+        meanwhile do not count.
+        """
         only = wanted.as_acl()
         if only is not None:
-            return [only] if only in self._ids else []
-        found = [acl for acl in self._ids if wanted.matches(acl)]
-        found.sort(key=lambda acl: (acl.resource_type, acl.resource_name, acl.pattern_type, acl.order))
-        return found
+            yield only if only in self._ids else None
+            return
+        meant = (acl if wanted.matches(acl) else None for acl in list(self._ids))
+        yield from sort_by_steps(meant, key=_place)
 
     @property
     def index(self) -> AclIndex:

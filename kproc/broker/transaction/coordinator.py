@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -461,14 +461,14 @@ class TransactionCoordinator:
         entry = self._entries.get(name)
         return Overview(name, entry.appended) if entry is not None and entry.appended is not None else None
 
-    def overviews(self) -> list[Overview]:
-        """ListTransactions: all of them."""
+    def overviews(self) -> Iterator[Overview]:
+        """List the transactional ids that exist now, each as it is when its turn comes."""
         self._log.flush()
-        return [
+        return (
             Overview(entry.name, entry.appended)
-            for entry in self._entries.values()
+            for entry in list(self._entries.values())
             if entry.appended is not None
-        ]
+        )
 
     def owed_again(self) -> tuple[int, int]:
         """How many transactions wait to send markers again, and how many to write Complete* again."""

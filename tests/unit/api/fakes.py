@@ -17,6 +17,7 @@ from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.controller import failure_reply
 from kproc.broker.controller.answers import serve_changes
 from kproc.broker.request import registry
+from kproc.broker.request.listing import Listing
 from kproc.broker.request.rights import check_needs
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.security.authorizer import make_authorizer
@@ -45,6 +46,7 @@ class Broker:
             config=self.cluster.config,
             image=self.cluster.image,
             authorizer=make_authorizer(self.cluster.config, lambda: self.cluster.image.acls, kafka_name),
+            divided=SimpleNamespace(add_listing=_list_all),
             producer_ids=ProducerIdAllocator(self.ask_controller, Containment()),
         )
 
@@ -74,6 +76,9 @@ class Broker:
         request = codec.decode_request(key, version, frame[body_at:])
         answer = PendingAnswer(key, version)
         context = SimpleNamespace(
+            api_key=int(key),
+            decoded=request,
+            count_row_errors=lambda _fields: None,
             api_version=version,
             client_id_bytes=b"test",
             principal=self.client.principal,
@@ -88,6 +93,8 @@ class Broker:
         )
         try:
             check_needs(context, api.needs, request)
+            if api.prepare is not None:
+                api.prepare(context, request)
             immediate = api.handler(context, request)
         except KafkaError as error:
             assert api.error_response is not None
@@ -112,6 +119,11 @@ class Broker:
 
     def fail_controller(self, code: ErrorCode, message: str) -> None:
         self.controller_failure = failure_reply(code, message)
+
+
+def _list_all(listing: Listing) -> None:
+    while not listing.is_over:
+        listing.step()
 
 
 class PendingAnswer:

@@ -63,9 +63,10 @@ def test_divide_bounds_every_slice_and_keeps_the_order() -> None:
     assert [each.fields["topics"] for each in slices] == [
         [{"name": "a", "partitions": [0, 1, 2, 3]}],
         [{"name": "a", "partitions": [4, 5, 6]}, {"name": "b", "partitions": [7]}],
-        [{"name": "none", "partitions": None}, {"name": "c", "partitions": [8, 9]}],
+        [{"name": "none", "partitions": None}],
+        [{"name": "c", "partitions": [8, 9]}],
     ]
-    assert [each.is_continued for each in slices] == [False, True, False]
+    assert [each.is_continued for each in slices] == [False, True, False, False]
     assert all(each.fields["timeout"] == 3 for each in slices)
 
 
@@ -140,6 +141,20 @@ def test_join_keeps_the_first_error_of_the_whole_answer() -> None:
     joined.add({"filter_results": [], "error_code": 42}, is_continued=False)
     joined.add({"filter_results": [], "error_code": 7}, is_continued=False)
     assert joined.fields()["error_code"] == 42
+
+
+def test_join_keeps_all_topics_within_one_log_directory() -> None:
+    """The request of DescribeLogDirs names no directories: each slice answers with a row for the same one."""
+    where = registry.APIS[ApiKey.DESCRIBE_LOG_DIRS].rows[0]
+    joined = JoinedAnswer(ApiKey.DESCRIBE_LOG_DIRS, 1, where.response, shared=1)
+    partition = {"partition_index": 0, "partition_size": 1, "offset_lag": 0, "is_future_key": False}
+    names = [f"t{at}" for at in range(6)]
+    for at in range(0, 6, 2):
+        topics = [{"name": name, "partitions": [partition]} for name in names[at : at + 2]]
+        row = {"error_code": 0, "log_dir": "/data", "topics": topics}
+        joined.add({"results": [row], "error_code": 0}, is_continued=False)
+    (row,) = decoded(ApiKey.DESCRIBE_LOG_DIRS, 1, joined.fields())["results"]
+    assert [topic["name"] for topic in row["topics"]] == names
 
 
 def test_join_separates_rows_of_one_topic_that_differ_in_their_error() -> None:

@@ -21,7 +21,7 @@ class LargeRequest:
     make: Callable[[int], Fields]
 
 
-def _partitions(label: str, **others: Any) -> Callable[[int], list[Fields]]:
+def partitions(label: str, **others: Any) -> Callable[[int], list[Fields]]:
     """Partitions of topic "t": those that exist come first."""
     return lambda count: [{label: index, **others} for index in range(count)]
 
@@ -48,7 +48,7 @@ def _creations(count: int) -> list[Fields]:
     return [{"name": f"new{at}", **row} for at in range(count)]
 
 
-def _acl(at: int) -> Fields:
+def acl(at: int) -> Fields:
     return {
         "resource_type": 2,
         "resource_name": f"t{at}",
@@ -78,10 +78,10 @@ def _resources(kind: int, name: Callable[[int], str], **others: Any) -> Callable
     }
 
 
-_COMMITTED = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+COMMITTED = {"committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
 _SET = {"configs": [{"name": "retention.ms", "value": "1"}]}
-_QUOTA = [{"key": "producer_byte_rate", "value": 1e9, "remove": False}]
-_MEMBER = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+QUOTA = [{"key": "producer_byte_rate", "value": 1e9, "remove": False}]
+MEMBER = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
 _TRANSACTION = {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0}
 _ADDED = {f"v3_and_below_{name}": value for name, value in _TRANSACTION.items()}
 _MARKER = {"producer_id": 1, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 0}
@@ -100,13 +100,13 @@ _NOTHING: Fields = {"records": None}
 K = ApiKey
 LARGE: list[LargeRequest] = [
     LargeRequest(
-        "ListOffsets", K.LIST_OFFSETS, 5, _topics("partitions", _partitions("partition_index", timestamp=-1))
+        "ListOffsets", K.LIST_OFFSETS, 5, _topics("partitions", partitions("partition_index", timestamp=-1))
     ),
     LargeRequest(
         "ListOffsets, topics",
         K.LIST_OFFSETS,
         6,
-        _spread("partitions", _partitions("partition_index", timestamp=-1)),
+        _spread("partitions", partitions("partition_index", timestamp=-1)),
     ),
     LargeRequest(
         "Metadata",
@@ -122,8 +122,8 @@ LARGE: list[LargeRequest] = [
         K.OFFSET_COMMIT,
         7,
         lambda count: {
-            **_MEMBER,
-            **_topics("partitions", _partitions("partition_index", **_COMMITTED))(count),
+            **MEMBER,
+            **_topics("partitions", partitions("partition_index", **COMMITTED))(count),
         },
     ),
     LargeRequest(
@@ -168,7 +168,7 @@ LARGE: list[LargeRequest] = [
         K.DELETE_RECORDS,
         1,
         lambda count: {
-            **_topics("partitions", _partitions("partition_index", offset=0))(count),
+            **_topics("partitions", partitions("partition_index", offset=0))(count),
             "timeout": 30_000,
         },
     ),
@@ -181,7 +181,7 @@ LARGE: list[LargeRequest] = [
             "topics": [
                 {
                     "topic": "t",
-                    "partitions": _partitions("partition", leader_epoch=0, current_leader_epoch=-1)(count),
+                    "partitions": partitions("partition", leader_epoch=0, current_leader_epoch=-1)(count),
                 }
             ],
         },
@@ -229,11 +229,11 @@ LARGE: list[LargeRequest] = [
         lambda count: {
             "group_id": "g",
             **_TRANSACTION,
-            **_topics("partitions", _partitions("partition_index", **_COMMITTED))(count),
+            **_topics("partitions", partitions("partition_index", **COMMITTED))(count),
         },
     ),
     LargeRequest(
-        "CreateAcls", K.CREATE_ACLS, 2, lambda count: {"creations": [_acl(at) for at in range(count)]}
+        "CreateAcls", K.CREATE_ACLS, 2, lambda count: {"creations": [acl(at) for at in range(count)]}
     ),
     LargeRequest(
         "DeleteAcls", K.DELETE_ACLS, 2, lambda count: {"filters": [_acl_filter(at) for at in range(count)]}
@@ -335,7 +335,7 @@ LARGE: list[LargeRequest] = [
         0,
         lambda count: {
             "timeout": 30_000,
-            "topics": [{"name": "t", "partitions": _partitions("partition_index", replicas=[1])(count // 2)}],
+            "topics": [{"name": "t", "partitions": partitions("partition_index", replicas=[1])(count // 2)}],
         },
     ),
     LargeRequest(
@@ -348,7 +348,7 @@ LARGE: list[LargeRequest] = [
         "OffsetDelete",
         K.OFFSET_DELETE,
         0,
-        lambda count: {"group_id": "g", **_topics("partitions", _partitions("partition_index"))(count)},
+        lambda count: {"group_id": "g", **_topics("partitions", partitions("partition_index"))(count)},
     ),
     LargeRequest(
         "AlterClientQuotas",
@@ -356,7 +356,7 @@ LARGE: list[LargeRequest] = [
         0,
         lambda count: {
             "entries": [
-                {"entity": [{"entity_type": "user", "entity_name": name}], "ops": _QUOTA}
+                {"entity": [{"entity_type": "user", "entity_name": name}], "ops": QUOTA}
                 for name in _names(count // 3)
             ],
             "validate_only": True,
@@ -390,7 +390,7 @@ LARGE: list[LargeRequest] = [
         "DescribeQuorum",
         K.DESCRIBE_QUORUM,
         0,
-        lambda count: {"topics": [{"topic_name": "t", "partitions": _partitions("partition_index")(count)}]},
+        lambda count: {"topics": [{"topic_name": "t", "partitions": partitions("partition_index")(count)}]},
     ),
     LargeRequest(
         "UpdateFeatures",
@@ -469,7 +469,7 @@ LARGE: list[LargeRequest] = [
         lambda count: {
             "acks": 1,
             "timeout": 1000,
-            "topic_data": [{"name": "t", "partition_data": _partitions("index", **_NOTHING)(count)}],
+            "topic_data": [{"name": "t", "partition_data": partitions("index", **_NOTHING)(count)}],
         },
     ),
     LargeRequest(
@@ -491,7 +491,7 @@ LARGE: list[LargeRequest] = [
         11,
         lambda count: {
             **_FETCH,
-            "topics": [{"topic": "t", "partitions": _partitions("partition", **_FROM_START)(count)}],
+            "topics": [{"topic": "t", "partitions": partitions("partition", **_FROM_START)(count)}],
         },
     ),
     LargeRequest(
@@ -520,7 +520,7 @@ LARGE: list[LargeRequest] = [
         lambda count: {
             **_FETCH,
             "session_epoch": 0,
-            "topics": [{"topic": "t", "partitions": _partitions("partition", **_FROM_START)(count)}],
+            "topics": [{"topic": "t", "partitions": partitions("partition", **_FROM_START)(count)}],
         },
     ),
 ]

@@ -13,7 +13,7 @@ import pytest
 
 from kproc.broker.handler import client_requests
 from kproc.broker.peers import controller_call
-from kproc.broker.request import divided_requests, registry
+from kproc.broker.request import divided_requests, division, registry
 from kproc.broker.security.principal import Principal
 from kproc.broker.transport.envelope import CLOSE, NO_OP, SEND
 from kproc.common.errors import ErrorCode
@@ -425,7 +425,7 @@ def test_produce_and_fetch_of_too_many_partitions_end_their_connection(
 def test_rows_beyond_the_bound_of_the_answer_get_an_error(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(divided_requests, "ANSWER_BYTES_MAX", 15_000)
+    monkeypatch.setattr(division, "ANSWER_BYTES_MAX", 15_000)
     rig = cluster(start)
     processor = rig.processors[0]
     processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(ROWS))

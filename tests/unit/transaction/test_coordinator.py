@@ -433,7 +433,7 @@ def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
     rig.coordinator.begin_sweep()
     rig.coordinator.sweep_some()
     assert words(rig)[-2:] == ["CompleteCommit", "-"]
-    assert rig.coordinator.overviews() == []
+    assert list(rig.coordinator.overviews()) == []
     assert rig.log.unsynced == []
 
 
@@ -504,7 +504,7 @@ def test_unused_ids_are_forgotten_and_ongoing_ones_never() -> None:
     rig.add(other, name="other")
     rig.clock.advance_ms(999)
     sweep(rig)
-    assert len(rig.coordinator.overviews()) == 2
+    assert len(list(rig.coordinator.overviews())) == 2
     rig.clock.advance_ms(1)
     sweep(rig)
     assert [each.transactional_id for each in rig.coordinator.overviews()] == ["other"]

@@ -1,0 +1,195 @@
+"""Answer an API that lists what the broker has (groups, rules, topics): a page of it in a duty cycle of the role.
+
+The request is small and bounds nothing. `list_items` answers a short list at once. A long one is collected, filtered by
+the client's rights and encoded a page at a time, and other clients are served between two pages. Only the encoded rows
+are kept, up to ANSWER_BYTES_MAX. Pages of other Handlers come as the open replies of one call (every_handler.py).
+
+`request/divided_requests.py` decides when a page is collected, and how many lists are in work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from kproc.broker.calls.calls import OnResult, Reply
+from kproc.broker.request import division
+from kproc.broker.request.registry import lookup
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
+
+Fields = dict[str, Any]
+# Yields what is listed, and None for what was looked at and is left out: both count for the size of a page.
+Items = Iterator[Any | None]
+ToRows = Callable[[list[Any]], list[Fields]]
+
+
+class Page(Reply):
+    """Some items of a Handler's list."""
+
+    items: list[Any]
+
+
+def next_page(items: Items) -> tuple[list[Any], bool]:
+    """Return the items of the next page, and True if there are no more."""
+    page = list(islice(items, division.SLICE_ROWS))
+    return [item for item in page if item is not None], len(page) < division.SLICE_ROWS
+
+
+def _as_rows(items: list[Any]) -> list[Fields]:
+    return items
+
+
+class Listing:
+    """One client's answer. `start` is called once and makes each of `sources` add its pages or fail."""
+
+    __slots__ = (
+        "_fields",
+        "_is_started",
+        "_items",
+        "_joined",
+        "_path",
+        "_sources",
+        "_start",
+        "_to_rows",
+        "is_over",
+        "request",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        request: RequestContext,
+        path: tuple[str, ...],
+        fields: Fields,
+        start: Callable[[Listing], None],
+        *,
+        sources: int = 1,
+        to_rows: ToRows = _as_rows,
+    ) -> None:
+        self.request: Final[Any] = request
+        self.size_bytes = 0  # Of the request, which is small.
+        self.is_over = False
+        self._path = path
+        self._fields = fields  # Of the response, besides the rows. Read when the last page is added.
+        self._start = start
+        self._is_started = False
+        self._sources = sources
+        self._to_rows = to_rows
+        self._items: Items | None = None
+        self._joined: division.JoinedAnswer | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True if `step` has something to do, False while only other Handlers have."""
+        return not self.is_over and (self._items is not None or not self._is_started)
+
+    def step(self) -> None:
+        """Start, and collect a page of this Handler's own items."""
+        if not self._is_started:
+            self._is_started = True
+            self._start(self)
+        if self._items is not None and not self.is_over:
+            page, is_last = next_page(self._items)
+            if is_last:
+                self._items = None
+            self.add_page(page, is_last=is_last)
+
+    def collect(self, items: Items) -> None:
+        """Collect these items in the next steps."""
+        self._items = items
+
+    def add_page(self, items: list[Any], *, is_last: bool) -> None:
+        """Add a page of one source. After the last page of the last source the client is answered."""
+        if self.is_over:
+            return
+        self._sources -= is_last
+        rows = self._to_rows(items)
+        if self._joined is None and not self._sources:
+            self._finish({**self._fields, self._path[0]: rows})
+            return
+        if self._joined is None:
+            self._joined = division.JoinedAnswer(self.request.api_key, self.request.api_version, self._path)
+        self.request.count_row_errors({self._path[0]: rows})
+        self._joined.add({self._path[0]: rows}, is_continued=True)
+        if self._joined.size_bytes() > division.ANSWER_BYTES_MAX:
+            self.fail(ErrorCode.INVALID_REQUEST, division.TOO_LARGE)
+        elif not self._sources:
+            self._finish({**self._fields, **self._joined.fields()})
+
+    def fail(self, code: int, message: str | None = None) -> None:
+        """Answer with an error in place of the list."""
+        api = lookup(self.request.api_key)
+        if not self.is_over:
+            assert api is not None
+            assert api.error_response is not None, "every API that lists has one"
+            self._finish(api.error_response(self.request.decoded, int(code), message))
+
+    def stop(self) -> None:
+        """The client has disconnected; the caller finishes the request."""
+        self.is_over = True
+        self._items = None
+
+    def abandon(self) -> None:
+        """The client has disconnected."""
+        if not self.is_over:
+            self.stop()
+            self.request.no_op()
+
+    def _finish(self, fields: Fields) -> None:
+        self.stop()
+        self.request.done_ns = 0  # A timed request was in work until now.
+        self.request.reply(fields)
+
+
+class ListedPages:
+    """The pages that another Handler has called for, each sent as a reply; all but the last one are open."""
+
+    __slots__ = ("_items", "_on_reply", "is_over", "size_bytes")
+
+    def __init__(self, items: Items, on_reply: OnResult[Page]) -> None:
+        self.size_bytes = 0
+        self.is_over = False
+        self._items = items
+        self._on_reply = on_reply
+
+    @property
+    def is_ready(self) -> bool:
+        """Return True until the last page is sent."""
+        return not self.is_over
+
+    def step(self) -> None:
+        """Send a page."""
+        page, self.is_over = next_page(self._items)
+        self._on_reply(Page(items=page, is_open=not self.is_over))
+
+    def fail(self) -> None:
+        """Answer the call as if this Handler had died."""
+        self.is_over = True
+        self._on_reply(None)
+
+    def abandon(self) -> None:
+        """Send nothing more."""
+        self.is_over = True
+
+
+def list_items(
+    context: RequestContext,
+    path: str,
+    items: Items,
+    *,
+    fields: Fields | None = None,
+    to_rows: ToRows = _as_rows,
+) -> None:
+    """Answer with `fields` and the rows of `items` at `path`, which is dotted."""
+    listing = Listing(
+        context,
+        tuple(path.split(".")),
+        {"error_code": int(ErrorCode.NONE)} if fields is None else fields,
+        lambda listing: listing.collect(items),
+        to_rows=to_rows,
+    )
+    context.services.divided.add_listing(listing)
