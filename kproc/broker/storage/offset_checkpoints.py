@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -94,6 +94,26 @@ def write_offset_checkpoint(
     for entry, at in unconfirmed.items():
         named[entry] = max(at, named.get(entry, 0))
     checkpoints.write_offsets(fs, path, named)
+
+
+def discard_offsets(
+    fs: Fs, data_directory: Path, partitions: Collection[PartitionId], names: Mapping[bytes, str]
+) -> None:
+    """Remove what all checkpoints say of partitions whose files are replaced while the broker is stopped.
+
+    `names` has the name of every existing topic id. Raises StorageFailure.
+    """
+    replaced = {(names[topic_id], index) for topic_id, index in partitions}
+    for file_name in (
+        checkpoints.RECOVERY_POINT_FILE,
+        checkpoints.LOG_START_FILE,
+        checkpoints.CLEANER_OFFSET_FILE,
+    ):
+        found = read_offset_checkpoint(fs, data_directory, file_name)
+        by_id = {key: at for key, at in found.by_id.items() if key not in partitions and key[0] in names}
+        by_name = {entry: at for entry, at in found.by_name.items() if entry not in replaced}
+        if (by_id, by_name) != (found.by_id, found.by_name):
+            write_offset_checkpoint(fs, data_directory, file_name, by_id, names, by_name)
 
 
 def by_id_path(path: Path) -> Path:

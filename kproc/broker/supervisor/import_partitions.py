@@ -38,6 +38,7 @@ from kproc.broker.storage.format import (
     parse_set_aside_directory_name,
 )
 from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.offset_checkpoints import discard_offsets
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.storage.set_aside import rename_for_deletion
 from kproc.broker.supervisor.data_directory import LOCK_FILE, DataDirectory
@@ -92,6 +93,13 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
             _check(fs, directory.path, image, source)
         copies = _copy_all(fs, directory.path, image, sources)
         checkpoints.take_clean_shutdown(fs, directory.path)
+        # They are of files that were here before. A log that ends below its recovery point would be refused.
+        discard_offsets(
+            fs,
+            directory.path,
+            {(image.topics_by_name[source.topic].topic_id, source.partition) for source in sources},
+            {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()},
+        )
         for source in sources:
             _put_in_place(fs, directory.path, source)
         return copies

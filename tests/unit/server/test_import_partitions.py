@@ -19,6 +19,7 @@ from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import DiskFull, OsFs
 from kproc.broker.storage.log import Log
 from kproc.broker.storage.log_config import LogConfig
+from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from kproc.broker.storage.set_aside import set_aside
 from kproc.broker.supervisor.import_partitions import ImportedPartition, import_partitions
 from kproc.broker.supervisor.offline_users import alter_users
@@ -29,6 +30,11 @@ from tests.support.old_messages import message
 from tests.unit.cluster.in_memory import topic
 
 FS = OsFs()
+CHECKPOINT_FILES = (
+    checkpoints.RECOVERY_POINT_FILE,
+    checkpoints.LOG_START_FILE,
+    checkpoints.CLEANER_OFFSET_FILE,
+)
 
 
 @pytest.fixture
@@ -122,6 +128,19 @@ def test_import_replaces_the_empty_log_of_a_new_topic(config: Config, tmp_path: 
     log = opened(config, "t-0")
     assert log.end_offset == 3
     log.close()
+
+
+def test_import_discards_the_checkpoints_of_former_files(config: Config, tmp_path: Path) -> None:
+    """The operator moved a damaged partition away and has an older copy: it ends below the recovery point."""
+    data, topic_id = Path(config.log_dirs), topic_id_of(config, "t")
+    for name in CHECKPOINT_FILES:
+        offsets = {(topic_id, 0): 100, (topic_id, 1): 2}
+        write_offset_checkpoint(FS, data, name, offsets, {topic_id: "t"}, {("other", 0): 7})
+    import_partitions(config, [kafkas(tmp_path, "t-0") / "t-0"])
+    for name in CHECKPOINT_FILES:
+        found = read_offset_checkpoint(FS, data, name)
+        assert found.by_id == {(topic_id, 1): 2}
+        assert found.by_name == {("t", 1): 2, ("other", 0): 7}
 
 
 def test_import_takes_a_directory_that_was_set_aside(config: Config, tmp_path: Path) -> None:
