@@ -64,7 +64,7 @@ def lost_with_controller() -> KafkaError:
 
 
 def random_producer_id() -> int:
-    """Return the first producer id of a cluster, a random number above PRODUCER_ID_MIN."""
+    """Return where the producer ids of a controller begin: at random above PRODUCER_ID_MIN."""
     return PRODUCER_ID_MIN + uuid.uuid4().int % 2**40 * PRODUCER_ID_BLOCK_COUNT
 
 
@@ -99,7 +99,9 @@ def do_at_once(
 class ControllerState:
     """Decides on metadata operations. One instance, in the controller; `image` is the controller's own."""
 
-    __slots__ = ("_config", "_config_changes", "_image", "_operations", "_random_id", "_topic_changes")
+    __slots__ = (
+        "_config", "_config_changes", "_has_allocated_ids", "_image", "_operations", "_random_id", "_topic_changes",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -113,6 +115,7 @@ class ControllerState:
         self._config = config
         self._image = image
         self._random_id = random_id
+        self._has_allocated_ids = False
         self._topic_changes = TopicChanges(config, image, self._new_topic_id, clock.now_ns)
         self._config_changes = ConfigChanges(config, image, check_tls)
         acl_changes = AclChanges(lambda: image.acls, random_id)
@@ -168,14 +171,17 @@ class ControllerState:
         return self._topic_changes.delete(body)
 
     def _allocate_producer_ids(self, _body: dict[str, Any]) -> Handled:
-        """Allocate a block of unused ids. It is recorded before it is used, so a crash only wastes ids.
+        """Return a block of unused ids. It is recorded before it is used, so a crash only wastes ids.
 
-        A cluster's first block begins at a random number. Kafka begins at 0, and partitions remember the producers that
-        wrote into them. If a new producer got an id that files from another broker contain, its first batches would be
-        taken for duplicates, answered as such and not stored.
+        The first block of each controller begins at random. Partitions remember the producers that wrote into them,
+        and the metadata can be older than the partitions: restored from an earlier copy, or copied first from a
+        running broker. With the next id of such metadata a new producer would be mistaken for an earlier one, and its
+        first batches for repetitions, which are answered and not stored. Files of another broker do the same: Kafka
+        begins at 0.
         """
         first = self._image.next_producer_id
-        if first < PRODUCER_ID_MIN:
+        if not self._has_allocated_ids:
+            self._has_allocated_ids = True
             # Below 2**53, so that JSON tools which read numbers as doubles show every id exactly.
             first = random_producer_id()
         if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:

@@ -31,9 +31,9 @@ def test_an_id_that_is_taken_or_zero_is_not_given_out_again():
         assert reply["topics"][0]["topic_id"] == expected
 
 
-@pytest.mark.parametrize("before", [0, 5000])
-def test_producer_ids_differ_between_clusters(before):
-    """Kafka's begin at 0, as ours once did. Partitions' files that move take their producers' sequences along."""
+@pytest.mark.parametrize("before", [0, 5000, 2**41])
+def test_producer_ids_differ_between_controllers(before):
+    """Kafka's begin at 0. Files that move take their producers' sequences along, and restored metadata are older."""
     firsts = set()
     for _ in range(20):
         cluster = InMemoryController()
@@ -43,6 +43,17 @@ def test_producer_ids_differ_between_clusters(before):
     assert len(firsts) == 20
     assert min(firsts) >= 2**40
     assert max(firsts) < 2**53 - 10**6
+
+
+def test_producer_ids_after_restored_metadata_are_new():
+    """The partitions remember producers that the copy of the metadata does not know."""
+    cluster = InMemoryController()
+    cluster.do("allocate_producer_ids")
+    restored = ClusterImage.from_snapshot(cluster.image.snapshot())
+    used = cluster.do("allocate_producer_ids")["first_producer_id"]
+    controller = ControllerState(Config.build(), restored, ManualClock())
+    reply, _records = controller.handle("allocate_producer_ids", {})
+    assert reply["first_producer_id"] != used
 
 
 def test_leader_epoch_is_raised_to_at_least_the_one_of_a_log():
