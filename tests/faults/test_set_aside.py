@@ -25,6 +25,30 @@ SETTINGS = {
 }
 
 
+def test_restored_directory_of_a_deleted_topic_is_kept(tmp_path: Path) -> None:
+    """A topic was deleted by mistake, and its directory is moved back from a copy before the topic is created again.
+
+    The deletion is recorded, but a clean stop has come since.
+    """
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        client.create_topic("orders")
+        assert client.produce("orders", batch(b"precious"))["error_code"] == 0
+        shutil.copytree(data / "orders-0", copy)
+        fields = {"topic_names": ["orders"], "timeout": 10_000}
+        assert client.call(ApiKey.DELETE_TOPICS, 4, fields)["responses"][0]["error_code"] == 0
+    assert not (data / "orders-0").exists()
+    copy.rename(data / "orders-0")
+    with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        status = json.loads(run_kproc("status", "--json", "-b", broker.bootstrap).stdout)
+        assert [row["directory"] for row in status["unserved_directories"]["first"]] == ["orders-0"]
+        client.create_topic("orders")
+        assert client.fetch("orders", 0)["error_code"] == ErrorCode.NONE
+        pause(2.5)  # The cleaner removes deleted directories once a second.
+    (aside,) = data.glob("orders-0.*-stray")
+    assert b"precious" in (aside / f"{0:020d}.log").read_bytes()
+
+
 def test_lost_metadata_cost_no_record(tmp_path: Path) -> None:
     """Topics are created again by producers, the internal ones first: every old directory is kept aside."""
     data = tmp_path / "data"

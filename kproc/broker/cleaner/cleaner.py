@@ -77,8 +77,7 @@ class Cleaner(LinkedAgent):
         self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
-        # At once: earlier runs may have left directories to be removed.
-        self._next_removal_ns: int | None = clock.now_ns()
+        self._next_removal_ns: int | None = None
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
         # (version of the metadata that the caller knows, whom to answer when the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
@@ -206,6 +205,8 @@ class Cleaner(LinkedAgent):
 
     def _adopt(self, image: ClusterImage) -> None:
         before, self._image = self._image, image
+        # At once: earlier runs may have left directories to be removed.
+        self._next_removal_ns = self._clock.now_ns()
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
         ]
@@ -218,6 +219,10 @@ class Cleaner(LinkedAgent):
         self._take_records(self._take_record)  # What the controller sent before it closed.
         self._compactor.close()
         if not self._config.keeps_data:
+            return
+        if not self._image.version:
+            # This cleaner started during the stop. Without the metadata it cannot tell which logs were closed in order.
+            logger.info("no metadata have come before the stop; the next start recovers")
             return
         # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
         self._checkpoints.write(self._image)
@@ -294,6 +299,9 @@ class Cleaner(LinkedAgent):
         """
         while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
             self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
+        if not self._image.version:
+            # The metadata have not come yet. They may have been restored from a copy that is older than a deletion.
+            return True
         waits = bool(self._deleted)
         try:
             paths = list_deleted(self._fs, self._directory)

@@ -1,8 +1,8 @@
 """StrayDirectories: sets aside the directories of partitions that are not in the metadata, as Kafka does.
 
-Such directories come from another broker, or they remain when an older copy of the metadata is restored. They are
-renamed to `<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its
-directories leaves some, too: if the metadata record the deletion of their topic id, they are deleted.
+They come from another broker, or somebody has restored them or the metadata from an older copy. They are renamed to
+`<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories leaves
+some behind, too: if the metadata record the deletion of their topic id, and no clean stop since, they are deleted.
 
 A Handler may create the directories of a new topic before the cleaner receives the metadata with the topic. A directory
 is therefore moved only if two scans have found it, file.delete.delay.ms and at least a minute apart: a delta arrives
@@ -65,7 +65,9 @@ class StrayDirectories:
         for suspect, since_ns in list(self._suspects.items()):
             if now_ns - since_ns >= self._wait_ns:
                 del self._suspects[suspect]
-                self._when_let_go(partial(self._move, suspect, suspect.topic_id in image.deleted_topics))
+                self._when_let_go(
+                    partial(self._move, suspect, suspect.topic_id in image.unfinished_deletions)
+                )
         if self._suspects:
             self._next_ns = min(self._next_ns, min(self._suspects.values()) + self._wait_ns)
 

@@ -230,7 +230,10 @@ class ControllerState:
             )
         return {"cluster_id": cluster_id}, []
 
-    def _start_broker(self, _body: dict[str, Any]) -> Handled:
-        """Record a start of the broker: a new broker epoch, and a higher leader epoch of every partition."""
+    def _start_broker(self, body: dict[str, Any]) -> Handled:
+        """Record a start of the broker: a new broker epoch, and a higher leader epoch of every partition.
+
+        {"was_clean"} says how the broker stopped before.
+        """
         epoch = self._image.broker_epoch + 1
-        return {"broker_epoch": epoch}, [r.BrokerStarted(epoch)]
+        return {"broker_epoch": epoch}, [r.BrokerStarted(epoch, body.get("was_clean", False))]

@@ -113,6 +113,7 @@ class ClusterImage:
         "slots_used",
         "topics_by_id",
         "topics_by_name",
+        "unfinished_deletions",
         "unusable_configs",
         "version",
     )
@@ -127,7 +128,12 @@ class ClusterImage:
         self.topics_by_id: dict[bytes, TopicImage] = {}
         # Id to name of the topics that were deleted last, the oldest first. Only their directories and committed
         # offsets may be deleted.
+        # Id to name of the topics that were deleted last, the oldest first. Committed offsets of these
+        # topics, and of no others, are left over from a deletion.
         self.deleted_topics: dict[bytes, str] = {}
+        # Those of them whose directories a crash may have left behind: no clean stop has come since. If another one's
+        # directory is found, somebody has restored it.
+        self.unfinished_deletions: set[bytes] = set()
         # By collision key (topic_names.py): a new topic's name must not collide with one of these.
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE (records.py), to its overrides.
@@ -210,8 +216,16 @@ class ClusterImage:
         """The fewest records that rebuild this image, in an order that applies: the Handler count first."""
         if self.cluster_id:
             yield r.ClusterRegistered(self.cluster_id)
+        # Before the topics that exist, because one of them may have the name of a deleted one. In records that an older
+        # kproc can read, which a downgrade needs. The start comes between the finished deletions and the others.
+        for topic_id, name in self.deleted_topics.items():
+            if topic_id not in self.unfinished_deletions:
+                yield from _deletion_records(topic_id, name)
         if self.broker_epoch >= 0:
-            yield r.BrokerStarted(self.broker_epoch)
+            yield r.BrokerStarted(self.broker_epoch, was_clean=True)
+        for topic_id, name in self.deleted_topics.items():
+            if topic_id in self.unfinished_deletions:
+                yield from _deletion_records(topic_id, name)
         yield r.HandlersCounted(self.handler_count)
         if self.next_producer_id:
             yield r.ProducerIdsTaken(self.next_producer_id)
@@ -231,8 +245,6 @@ class ClusterImage:
         if self.retired_slots:
             slots, generations = zip(*self.retired_slots, strict=True)
             yield r.SlotsRetired(slots, generations)
-        if self.deleted_topics:
-            yield r.TopicsDeletedBefore(tuple(self.deleted_topics), tuple(self.deleted_topics.values()))
         for topic in self.topics_by_name.values():
             yield from _topic_records(topic)
 
@@ -341,8 +353,11 @@ class ClusterImage:
         del self.names_by_collision_key[collision_key(topic.name)]
         self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
         self.deleted_topics[topic.topic_id] = topic.name
+        self.unfinished_deletions.add(topic.topic_id)
         if len(self.deleted_topics) > DELETED_TOPICS_MAX:
-            del self.deleted_topics[next(iter(self.deleted_topics))]
+            oldest = next(iter(self.deleted_topics))
+            del self.deleted_topics[oldest]
+            self.unfinished_deletions.discard(oldest)
         change.deleted.append(topic)
 
     def _retire(self, places: Iterator[tuple[int, int]]) -> None:
@@ -352,6 +367,8 @@ class ClusterImage:
 
     def _start_broker(self, record: r.BrokerStarted, change: ImageChange) -> None:
         self.broker_epoch = record.broker_epoch
+        if record.was_clean:
+            self.unfinished_deletions.clear()
         for topic in self.topics_by_name.values():
             for partition in topic.partitions:
                 partition.leader_epoch = min(partition.leader_epoch + 1, LEADER_EPOCH_MAX)
@@ -383,6 +400,11 @@ class ClusterImage:
             else:
                 places.append((self.slots_used + n - len(self.retired_slots), 1))
         return places
+
+
+def _deletion_records(topic_id: bytes, name: str) -> Iterator[r.Record]:
+    yield r.TopicCreated(name, topic_id)
+    yield r.TopicDeleted(topic_id)
 
 
 def _topic_records(topic: TopicImage) -> Iterator[r.Record]:

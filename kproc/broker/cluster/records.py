@@ -40,10 +40,12 @@ class ClusterRegistered(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class BrokerStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The broker was started: every partition's leader epoch grows by one.
 
-    One record for all of them, because a start with 100,000 partitions must not write 100,000 records.
+    One record for all of them, because a start with 100,000 partitions must not write 100,000 records. `was_clean` says
+    that the stop before it was clean: it carried out every deletion of a topic.
     """
 
     broker_epoch: int
+    was_clean: bool = False
 
 
 class HandlersCounted(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -117,7 +119,11 @@ class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class TopicsDeletedBefore(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """Ids and former names of the topics that were deleted last, the oldest first. Occurs only in snapshots."""
+    """The topics that were deleted last, the oldest first, with the names that they had.
+
+    Only in snapshots of 26 November 2026. Later ones have TopicCreated and TopicDeleted for each, which older versions
+    of kproc can read, too.
+    """
 
     topic_ids: tuple[bytes, ...]
     names: tuple[str, ...]

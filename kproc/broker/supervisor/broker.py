@@ -57,6 +57,7 @@ from kproc.broker.role.roles import (
     slab_row,
 )
 from kproc.broker.security.authorizer import locks_everybody_out
+from kproc.broker.storage import checkpoints
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import tls_check
 from kproc.broker.transport.agent import AgentId, BlockOwner, Doze, Link
@@ -234,7 +235,9 @@ def make_controller(
         ("set_handler_count", {"count": handler_count}),
     ]
     if not is_restart:  # The leader epoch grows with the broker's starts, not with the controller's.
-        starting.append(("start_broker", {}))
+        # The supervisor removes the marker later, when nothing else can keep the broker from starting.
+        was_clean = plan.fs.exists(Path(plan.config.log_dirs) / checkpoints.CLEAN_SHUTDOWN_FILE)
+        starting.append(("start_broker", {"was_clean": was_clean}))
     try:
         for op, body in starting:
             do_at_once(state, log, image, op, body)

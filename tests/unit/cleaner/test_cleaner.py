@@ -595,6 +595,20 @@ def test_deleted_directory_of_an_existing_topic_stays(rig: CleanerRig) -> None:
     assert not kept.exists()
 
 
+def test_deleted_directories_stay_until_the_metadata_come(
+    tmp_path: Path, start: Callable[..., CleanerRig]
+) -> None:
+    """A cleaner that starts, or stops, before the controller has sent them knows no topic."""
+    kept = doomed_directory(tmp_path)
+    rig = start(has_metadata=False)
+    rig.clock.set_wall_ms(time.time_ns() // 1_000_000 + 2 * DELAY_MS)
+    rig.advance_ms(DELAY_MS)
+    assert kept.exists()
+    rig.cleaner.finish(is_clean=True)
+    assert kept.exists()
+    assert not (tmp_path / checkpoints.CLEAN_SHUTDOWN_FILE).exists(), "nobody has looked at the rows"
+
+
 def test_directory_of_no_topic_is_set_aside_after_a_while(
     tmp_path: Path, start: Callable[..., CleanerRig]
 ) -> None:
@@ -649,6 +663,22 @@ def test_directory_of_a_deleted_topic_id_is_deleted(tmp_path: Path) -> None:
     strays.look(cluster.image, 60_000_000_000)
     (path,) = tmp_path.iterdir()
     assert path.name.endswith("-delete")
+
+
+def test_restored_directory_of_a_deleted_topic_is_set_aside(tmp_path: Path) -> None:
+    """A topic was deleted by mistake, and somebody puts a copy of its files back while the broker is stopped."""
+    cluster = InMemoryController({"log.dirs": str(tmp_path)})
+    cluster.create(topic("t"))
+    topic_id = cluster.image.topics_by_name["t"].topic_id
+    cluster.do("delete_topics", topics=[{"name": "t", "topic_id": bytes(16)}])
+    cluster.do("start_broker", was_clean=True)
+    (tmp_path / "t-0").mkdir()
+    checkpoints.write_partition_metadata(OsFs(), tmp_path / "t-0", topic_id)
+    strays = StrayDirectories(OsFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then())
+    strays.look(cluster.image, 0)
+    strays.look(cluster.image, 60_000_000_000)
+    (path,) = tmp_path.iterdir()
+    assert path.name.endswith("-stray")
 
 
 def test_directory_of_a_topic_that_the_cleaner_hears_of_late_is_left_alone(
