@@ -109,7 +109,7 @@ def test_clear_keeps_a_directory_without_recorded_deletion(
     assert aside.name.endswith("-stray")
     assert (aside / "00000000000000000000.log").read_bytes() == b"records"
     (shown,) = list_set_aside(fs, tmp_path)
-    assert "no deletion is recorded" in shown.reason
+    assert "no unfinished deletion is recorded" in shown.reason
 
 
 def test_a_deletion_is_durable_in_names_before_the_name_is_used_again(
