@@ -38,7 +38,7 @@ class DataDirectory:
             self.path.mkdir(_MODE, parents=True, exist_ok=True)
             self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
-            raise FatalError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
+            raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {error.strerror}") from error
         try:
             fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
