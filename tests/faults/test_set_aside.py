@@ -49,6 +49,29 @@ def test_restored_directory_of_a_deleted_topic_is_kept(tmp_path: Path) -> None:
     assert b"precious" in (aside / f"{0:020d}.log").read_bytes()
 
 
+def test_older_copy_of_a_partition_is_refused_and_can_be_imported(tmp_path: Path) -> None:
+    """OPERATING.md, 'Partitions that are refused': only by the import does an operator accept the loss."""
+    data, copy = tmp_path / "data", tmp_path / "orders-0"
+    with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        client.create_topic("orders")
+        assert client.produce("orders", batch(b"old"))["error_code"] == 0
+    shutil.copytree(data / "orders-0", copy)
+    with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        assert client.produce("orders", batch(b"new"))["error_code"] == 0
+    shutil.rmtree(data / "orders-0")
+    shutil.copytree(copy, data / "orders-0")
+    with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        assert client.fetch("orders", 0)["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "files are missing or cut" in broker.log()
+    shutil.rmtree(data / "orders-0")
+    done = run_kproc("import-log", str(copy), "--data", str(data))
+    assert done.returncode == 0, done.stderr
+    with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
+        assert client.produce("orders", batch(b"again"))["base_offset"] == 1
+        row = client.fetch("orders", 0)
+        assert [value for _, value in values_of(row["records"])] == [b"old", b"again"]
+
+
 def test_lost_metadata_cost_no_record(tmp_path: Path) -> None:
     """Topics are created again by producers, the internal ones first: every old directory is kept aside."""
     data = tmp_path / "data"
