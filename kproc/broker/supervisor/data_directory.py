@@ -35,10 +35,15 @@ class DataDirectory:
         self._fs = fs or OsFs()
         self.path = Path(config.log_dirs).absolute()
         try:
+            str(self.path).encode()
+        except UnicodeEncodeError as error:  # Ready file, status and log are UTF-8.
+            raise FatalError(f"log.dirs: the name of {str(self.path)!r} is not UTF-8") from error
+        try:
             self.path.mkdir(_MODE, parents=True, exist_ok=True)
             self.lock_fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
-            raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {error.strerror}") from error
+            reason = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise FatalError(f"log.dirs: cannot use {error.filename or self.path}: {reason}") from error
         try:
             fcntl.flock(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

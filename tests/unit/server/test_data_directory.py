@@ -175,7 +175,19 @@ def test_a_directory_of_apache_kafka_is_refused_as_it_is(tmp_path: Path) -> None
 
 def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot use" in refusal(tmp_path / "file")
+    assert refusal(tmp_path / "file") == f"log.dirs: cannot use {tmp_path / 'file'}: not a directory"
+
+
+def test_directory_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """Ready file and status could not name it."""
+    path = tmp_path / os.fsdecode(b"\xff")
+    assert refusal(path) == f"log.dirs: the name of {str(path)!r} is not UTF-8"
+    assert not path.exists()
+
+
+def test_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    assert str(tmp_path / ".lock") in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
