@@ -62,7 +62,7 @@ def test_older_copy_of_a_partition_is_refused_and_can_be_imported(tmp_path: Path
     shutil.copytree(copy, data / "orders-0")
     with ServedBroker(data, settings=SETTINGS) as broker, RawClient(broker.bootstrap) as client:
         assert client.fetch("orders", 0)["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "files are missing or cut" in broker.log()
+        assert "files are missing or truncated" in broker.log()
     shutil.rmtree(data / "orders-0")
     done = run_kproc("import-log", str(copy), "--data", str(data))
     assert done.returncode == 0, done.stderr

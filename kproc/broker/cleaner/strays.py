@@ -1,8 +1,8 @@
 """StrayDirectories: sets aside the directories of partitions that are not in the metadata, as Kafka does.
 
-They come from another broker, or somebody has restored them or the metadata from an older copy. They are renamed to
-`<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories leaves
-some behind, too: if the metadata record the deletion of their topic id, and no clean stop since, they are deleted.
+Such directories come from another broker, or they or the metadata were restored from an older copy. They are renamed
+to `<topic>-<partition>.<hex>-stray` and kept. A crash between a topic's deletion and the rename of its directories
+leaves some, too: if the metadata record the deletion of their topic id, and no clean stop since, they are deleted.
 
 A Handler may create the directories of a new topic before the cleaner receives the metadata with the topic. A directory
 is therefore moved only if two scans have found it, file.delete.delay.ms and at least a minute apart: a delta arrives

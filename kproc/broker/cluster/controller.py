@@ -175,9 +175,9 @@ class ControllerState:
 
         The first block of each controller begins at random. Partitions remember the producers that wrote into them,
         and the metadata can be older than the partitions: restored from an earlier copy, or copied first from a
-        running broker. With the next id of such metadata a new producer would be mistaken for an earlier one, and its
-        first batches for repetitions, which are answered and not stored. Files of another broker do the same: Kafka
-        begins at 0.
+        running broker. With the next id of such metadata a new producer would be taken for an earlier one, and its
+        first batches for duplicates, which are answered and not stored. Files of another broker have the same effect:
+        Kafka begins at 0.
         """
         first = self._image.next_producer_id
         if not self._has_allocated_ids:

@@ -119,10 +119,10 @@ class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
 
 class TopicsDeletedBefore(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """The topics that were deleted last, the oldest first, with the names that they had.
+    """Ids and former names of the topics that were deleted last, the oldest first.
 
-    Only in snapshots of 26 November 2026. Later ones have TopicCreated and TopicDeleted for each, which older versions
-    of kproc can read, too.
+    Occurs only in snapshots of 26 November 2026. Later snapshots have TopicCreated and TopicDeleted for each topic,
+    which older versions of kproc can read, too.
     """
 
     topic_ids: tuple[bytes, ...]

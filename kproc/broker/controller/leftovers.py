@@ -6,9 +6,9 @@ and a new topic of the same name would use it. Before a topic is created, the re
 therefore synced, and every directory with the name of one of its partitions is moved away. From then on a directory of
 that name belongs to the new topic, whatever partition.metadata says.
 
-A directory goes only if the metadata record the deletion of its topic id, and no clean stop since, which would have
-removed it. Any other one is set aside and kept: it may hold another broker's records, or this broker's while they or
-the metadata were restored from an older copy.
+A directory is deleted only if the metadata record the deletion of its topic id, and no clean stop since. A clean stop
+leaves no such directory. Any other directory is set aside and kept: it can hold records of another broker, or it or the
+metadata were restored from an older copy.
 
 No Handler has such a directory open: a name is free only after every Handler has closed it (freed_names.py).
 """
@@ -70,7 +70,7 @@ class OrphanedDirectories:
         except StorageFailure as failure:
             return set_aside(self._fs, path, f"a topic of its name was created, and {failure}") is not None
         if topic_id in image.unfinished_deletions:
-            logger.info("removing %s: its topic was deleted, and a crash came before its rename", path)
+            logger.info("removing %s: its topic was deleted, but a crash prevented the rename", path)
             return rename_for_deletion(self._fs, path) is not None
         reason = (
             f"a topic of its name was created, and it has {describe_topic_id(topic_id)}, "

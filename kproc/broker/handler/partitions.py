@@ -185,7 +185,7 @@ class Partitions:
                 sync_directory(self.fs, self._directory)
                 log = self._load(directory, topic, partition, row)
             except OtherTopic as problem:
-                # Somebody put another broker's files here, or an older copy of the metadata.
+                # The files come from another broker, or they or the metadata were restored from an older copy.
                 if problem.topic_id in self._image().unfinished_deletions:
                     logger.warning("removing %s: its topic was deleted", directory)
                     rename_for_deletion(self.fs, directory)

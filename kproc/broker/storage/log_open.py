@@ -64,8 +64,8 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
     raise Corrupt(
-        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or cut; restore "
-        "them and restart the broker; OPERATING.md, 'Partitions that are refused', says how to accept the loss"
+        f"{directory} {found}, but records up to offset {confirmed} were stored: files are missing or truncated; "
+        "restore them and restart the broker; OPERATING.md, 'Partitions that are refused', says how to accept the loss"
     )
 
 

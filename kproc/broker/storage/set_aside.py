@@ -1,7 +1,8 @@
 """Renames partitions' directories: for deletion, or to set them aside and keep them.
 
-A directory is deleted only if a deletion of its topic, by id, is recorded, and no clean stop since, which would have
-finished it. It is renamed to `<topic>-<p>.<hex>-delete`, and the cleaner removes it after file.delete.delay.ms.
+A directory is deleted only if the metadata record the deletion of its topic id, and no clean stop since: a clean stop
+finishes every deletion. It is renamed to `<topic>-<p>.<hex>-delete`, and the cleaner removes it after
+file.delete.delay.ms.
 
 Every other directory that the broker cannot serve is set aside: it is renamed to `<topic>-<p>.<hex>-stray`, as in
 Kafka. Only people remove it. A small file inside has the reason, for `kproc status` and `kproc doctor`.
