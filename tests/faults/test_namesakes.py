@@ -164,6 +164,32 @@ def test_log_below_its_recovery_point_is_refused_aloud(tmp_path: Path, transport
         wait_until(reported, what="the status names the partition")
 
 
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGKILL])
+def test_log_without_its_first_segment_is_refused_until_it_is_imported(
+    tmp_path: Path, transport: str, ends: signal.Signals
+) -> None:
+    """MOVING.md says how to accept the loss."""
+    data = tmp_path / "data"
+    broker = ServedBroker(data, transport=transport).start()
+    try:
+        with RawClient(broker.bootstrap) as client:
+            client.create_topic("t", configs={"segment.bytes": "1048576"})
+            for _ in range(5):
+                assert client.produce("t", batch(bytes(400_000)), acks=-1)["error_code"] == 0
+    finally:
+        broker.stop(ends)
+    (data / "t-0" / f"{0:020d}.log").unlink()
+    with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
+        assert client.list_offset("t", -2)["error_code"] == STORAGE_ERROR
+        assert client.produce("t", batch(b"new"), acks=-1)["error_code"] == STORAGE_ERROR
+    assert "begins at offset 2, but its recorded start is 0: files are missing" in broker.last_log
+    shutil.move(data / "t-0", tmp_path / "t-0")
+    assert run_kproc("import-log", str(tmp_path / "t-0"), "--data", str(data)).returncode == 0
+    for _ in range(2):
+        with ServedBroker(data, transport=transport) as broker, RawClient(broker.bootstrap) as client:
+            assert (client.list_offset("t", -2)["offset"], client.end_offset("t")) == (2, 5)
+
+
 PARTITIONS = 8
 TWO_HANDLERS = {"num.io.threads": 2, "num.network.threads": 1, "kproc.control.listener": "127.0.0.1:0"}
 

@@ -207,6 +207,7 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "checkpoint-drops-untouched-logs": lambda: mock.patch.object(
         CheckpointWriter, "_update", _without_inherited
     ),
+    "log-start-is-not-recorded": lambda: mock.patch("kproc.broker.storage.log_retention.write_start"),
     "clean-marker-comes-back": lambda: mock.patch("kproc.broker.storage.checkpoints.sync_directory"),
     "visible-before-its-sync": lambda: mock.patch.object(LogAppender, "_append_hidden", _append_at_once),
     "visible-after-a-crash-before-its-sync": lambda: mock.patch.object(Partitions, "_hide_unconfirmed"),

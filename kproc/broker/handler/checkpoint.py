@@ -20,6 +20,9 @@ class KnownOffsets(NamedTuple):
 
     recovery_point: int  # Every record below it was synced.
     log_start: int  # Every record below it was deleted.
+    # The largest log start in the checkpoints, also in an entry without a topic id that the partition's files do not
+    # confirm. None: no entry. A log that begins above it may have lost its first segments.
+    recorded_start: int | None
 
 
 class Checkpoint:
@@ -40,16 +43,18 @@ class Checkpoint:
         """
         partition = (topic.topic_id, index)
         recovery_point = self._recovery_points.by_id.get(partition, 0)
-        log_start = self._log_starts.by_id.get(partition, 0)
+        recorded_start = self._log_starts.by_id.get(partition)
+        log_start = recorded_start or 0
         if row is not None:
             recovery_point = max(recovery_point, row.recovery_point)
             log_start = max(log_start, row.start_offset)
         named = self._log_starts.by_name.get((topic.name, index), 0)
         if named > log_start:
+            recorded_start = named
             if confirms_log_start(self._fs, directory, topic.topic_id, named):
                 log_start = named
             else:
                 logger.info(
                     "log_start=ignored directory=%s offset=%d: its topic id is unknown", directory, named
                 )
-        return KnownOffsets(recovery_point, log_start)
+        return KnownOffsets(recovery_point, log_start, recorded_start)

@@ -46,6 +46,8 @@ _CLOSED_TOGETHER: Final = 128
 _LATE_MS: Final = 300_000
 # Limit of producers that all partitions of a Handler remember together: about 100 MB.
 PRODUCERS_MAX: Final = 200_000
+# Logs whose deleted segments one tick unlinks: it syncs the start of each first.
+_UNLINKED_TOGETHER: Final = 16
 
 
 class Partitions:
@@ -255,6 +257,7 @@ class Partitions:
             trusted=trusted,
             recovery_point=known.recovery_point,
             start_offset=known.log_start,
+            recorded_start=known.recorded_start,
             # Somebody had it open since the start: what was not synced then is not synced now.
             clean=self._is_clean and self._table.is_untouched(partition),
         )
@@ -458,8 +461,10 @@ class Partitions:
         now_ms = self._clock.wall_ms()
         offline = dict(self._damaged)
         hanging: set[tuple[PartitionKey, int]] = set()
+        unlinked = 0
         for owned in self._open.values():
-            owned.log.unlink_due(now_ms)
+            if unlinked < _UNLINKED_TOGETHER:
+                unlinked += bool(owned.log.unlink_due(now_ms))
             log, offline_reason = owned.log, owned.log.offline_reason
             if log.producers.first_open_offset is not None:
                 hanging |= self._hanging_of(owned, now_ms)

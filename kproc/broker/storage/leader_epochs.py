@@ -26,6 +26,11 @@ class LeaderEpochs:
         """The newest epoch that has an entry, or -1."""
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
+    @property
+    def first_offset(self) -> int | None:
+        """The offset where the oldest entry begins, or None without entries."""
+        return self._starts[0] if self._starts else None
+
     def entries(self) -> list[tuple[int, int]]:
         """All entries, oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))

@@ -47,6 +47,7 @@ from kproc.broker.storage.log_open import (
 )
 from kproc.broker.storage.log_read import LogReader
 from kproc.broker.storage.log_retention import LogRetention
+from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
@@ -126,6 +127,7 @@ class Log:
         trusted: TrustedEnd | None = None,
         recovery_point: int = 0,
         start_offset: int = 0,
+        recorded_start: int | None = None,
         clean: bool = False,
     ) -> Log:
         """Open a partition's directory, or create it with Kafka's files if it does not exist.
@@ -148,13 +150,13 @@ class Log:
         now_ms = clock.wall_ms()
         loaded = None if is_new else load_from(
             fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, start_offset=start_offset,
-            clean=clean, trusted=trusted,
+            recorded_start=recorded_start, clean=clean, trusted=trusted,
         )  # fmt: skip
         is_empty = loaded is None
         if loaded is None:
             loaded = begin(fs, directory, start_offset, now_ms=now_ms)
         start_offset = max(start_offset, loaded.segments[0].base_offset)
-        loaded.epochs.truncate_to(start_offset)
+        is_start_stale = loaded.epochs.truncate_to(start_offset)
         if loaded.epochs.latest > leader_epoch:
             # The files come from another broker, or the metadata from an older copy. A leader epoch never decreases.
             leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
@@ -167,6 +169,8 @@ class Log:
         log = cls(state)
         log.truncated_bytes = loaded.truncated_bytes
         try:
+            if is_start_stale:  # A crash came before the new start was written.
+                write_start(fs, directory, loaded.epochs)
             log._complete(
                 loaded,
                 is_named=found is not None,
@@ -345,8 +349,8 @@ class Log:
         return LogRetention(self.state).advance_start(offset)
 
     def unlink_due(self, now_ms: int) -> int:
-        """Unlink deleted segments' files that have waited file.delete.delay.ms; returns how many."""
-        return self.state.segments.unlink_due(now_ms)
+        """Unlink deleted segments' files that have waited file.delete.delay.ms; return how many."""
+        return LogRetention(self.state).unlink_due(now_ms)
 
     def next_unlink_ms(self) -> int | None:
         """When unlink_due() has work again, or None."""

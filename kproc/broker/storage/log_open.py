@@ -77,6 +77,7 @@ def load_from(
     now_ms: int,
     recovery_point: int,
     start_offset: int,
+    recorded_start: int | None,
     clean: bool,
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
@@ -84,8 +85,17 @@ def load_from(
 
     Raises EndsBelowStart, Corrupt and StorageFailure.
     """
+    if start_offset or trusted is not None:
+        recorded_start = max(start_offset, recorded_start or 0)
     loaded = load(
-        fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, clean=clean, trusted=trusted
+        fs,
+        directory,
+        config,
+        now_ms=now_ms,
+        recovery_point=recovery_point,
+        recorded_start=recorded_start,
+        clean=clean,
+        trusted=trusted,
     )
     end_offset = None if loaded is None else loaded.end_offset
     try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from kproc.broker.storage import checkpoints
-from kproc.broker.storage.fs import Shortage
+from kproc.broker.storage.fs import Shortage, StorageFailure
+from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.retention import SegmentFacts, below_start, victims
 from kproc.common.errors import ErrorCode, KafkaError
@@ -50,15 +50,34 @@ class LogRetention:
                     state.roll(state.end_offset, now_ms)
                 except Shortage:
                     count -= 1  # A full disk must not prevent the deletion of the others.
+            # The start is recorded before a segment goes: see log_start.py.
+            self._move_start(max(state.start_offset, state.segments.bases()[count]))
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
             state.unsynced.forget(gone)
             state.snapshots.forget_before(state.segments.first_base)
-            self._move_start(max(state.start_offset, state.segments.first_base))
         logger.info(
             "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
             state.topic, state.partition, len(gone), state.segments.first_base, reason,
         )  # fmt: skip
         return len(gone)
+
+    def unlink_due(self, now_ms: int) -> int:
+        """Unlink deleted segments' files that have waited file.delete.delay.ms; return how many.
+
+        Sync the log's start first: see log_start.py. If that fails, the files stay, and the next call tries again.
+        """
+        state = self._state
+        due_ms = state.segments.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return 0
+        if not state.is_start_synced:
+            try:
+                write_start(state.fs, state.directory, state.epochs, durable=True)
+            except StorageFailure as failure:
+                logger.warning("%s keeps its deleted segments: %s", state.directory, failure)
+                return 0
+            state.is_start_synced = True
+        return state.segments.unlink_due(now_ms)
 
     def advance_start(self, offset: int) -> int:
         """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start.
@@ -80,16 +99,6 @@ class LogRetention:
     def _move_start(self, offset: int) -> None:
         state = self._state
         state.start_offset = offset
+        state.is_start_synced = False
         if state.epochs.truncate_to(offset):
-            self._write_epochs()
-
-    def _write_epochs(self) -> None:
-        """Write the epochs that remain after a deletion.
-
-        A file with old epochs does no harm: entries below the log's start are ignored when it is read.
-        """
-        state = self._state
-        try:
-            checkpoints.write_leader_epochs(state.fs, state.directory, state.epochs.entries(), durable=False)
-        except Shortage as failure:
-            logger.warning("leader_epochs=not_written directory=%s reason=%s", state.directory, failure)
+            write_start(state.fs, state.directory, state.epochs)

@@ -42,8 +42,8 @@ class LogState:
 
     __slots__ = (
         "active", "can_reopen", "clock", "config", "directory", "end_offset", "epochs", "fs", "high_watermark",
-        "is_torn", "leader_epoch", "limits", "offline_reason", "on_surprise", "partition", "producers",
-        "recovery_point", "segments", "snapshots", "start_offset", "tail", "topic", "topic_id", "traffic",
+        "is_start_synced", "is_torn", "leader_epoch", "limits", "offline_reason", "on_surprise", "partition",
+        "producers", "recovery_point", "segments", "snapshots", "start_offset", "tail", "topic", "topic_id", "traffic",
         "unconfirmed", "undecided", "unsynced",
     )  # fmt: skip
 
@@ -98,6 +98,8 @@ class LogState:
         # The log is offline because a shortage interrupted a change of its files. Opening it again completes the
         # change.
         self.can_reopen = False
+        # The log's start is on the disk for certain. Only then are segments below it unlinked.
+        self.is_start_synced = False
         # A failed write may have left bytes behind the log's end. They must be truncated before the next write.
         self.is_torn = False
 

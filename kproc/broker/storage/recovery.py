@@ -49,6 +49,7 @@ from kproc.broker.storage.format import (
 from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import INT64_MAX, LogConfig
+from kproc.broker.storage.log_start import StartRecords, check_start
 from kproc.broker.storage.producer_replay import ProducerReplay
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.segment import LogSegment
@@ -96,11 +97,19 @@ def load(
     *,
     now_ms: int,
     recovery_point: int,
+    recorded_start: int | None,
     clean: bool,
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
-    """Read a partition's directory; None when it holds no segment yet."""
+    """Read a partition's directory; None when it holds no segment yet.
+
+    `recorded_start` is the largest log start that is recorded outside the directory, or None: see log_start.py.
+    """
     names = set(finish_swaps(fs, directory))
+    if (first := _first_base(names)) is not None:
+        is_after_crash = not clean and trusted is None
+        records = StartRecords(recorded_start, recovery_point, clean, is_after_crash)
+        check_start(fs, directory, names, first, records, is_deleting=config.is_deleting)
     bases, snapshots = _tidy(fs, directory, names)
     if not bases:
         return None
@@ -160,6 +169,12 @@ def _check_size(segment: LogSegment) -> None:
     """Raise Corrupt if a segment's file is shorter than its last sync confirmed."""
     if segment.size < (synced := segment.noted_synced()):
         raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced")
+
+
+def _first_base(names: Iterable[str]) -> int | None:
+    """Return the base offset of a log's first segment, or None if it has none."""
+    bases = (parse_segment_file_name(name, LOG_SUFFIX) for name in names)
+    return min((base for base in bases if base is not None), default=None)
 
 
 def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:

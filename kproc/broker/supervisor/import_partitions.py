@@ -2,13 +2,15 @@
 
 The topics must exist, with the intended settings. Internal topics are created with as many partitions as there are
 files. Each partition is copied to a temporary name beside the partitions, synced, and then renamed into place. The
-source is only read. Messages of formats 0 and 1 are converted in the copy. Index files are not copied: the next start
-builds them and checks every batch, because the marker of a clean stop is removed first.
+source is only read. In the copy, messages of formats 0 and 1 are converted, and gaps between segments are filled. Index
+files are not copied: the next start builds them and checks every batch, because the marker of a clean stop is removed
+first.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,12 +40,17 @@ from kproc.broker.storage.format import (
     parse_set_aside_directory_name,
 )
 from kproc.broker.storage.fs import Fs, OsFs, sync_directory
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.log_start import write_start
 from kproc.broker.storage.offset_checkpoints import discard_offsets
+from kproc.broker.storage.offset_gaps import fill_offset_gaps
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.storage.set_aside import rename_for_deletion
 from kproc.broker.supervisor.data_directory import LOCK_FILE, DataDirectory
 from kproc.common.clock import SystemClock
-from kproc.common.errors import FatalError
+from kproc.common.errors import Corrupt, FatalError
+
+logger = logging.getLogger(__name__)
 
 _COPIED: Final = (LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 # Suffixes of files while Kafka compacts. After a clean stop there are none.
@@ -240,11 +247,35 @@ def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _Source) ->
         segments += suffix == LOG_SUFFIX
         _copy(fs, source.path / name, copy / name)
     converted = convert_partition(fs, copy)
+    if filled := fill_offset_gaps(fs, copy):
+        logger.warning(
+            "%s has %d gaps between segments: compaction by Kafka leaves them, and so does a missing file",
+            source.path, filled,
+        )  # fmt: skip
+    _record_start(fs, source.path, copy)
     topic = image.topics_by_name[source.topic]
     checkpoints.write_partition_metadata(fs, copy, topic.topic_id)
     _sync(fs, copy / checkpoints.PARTITION_METADATA_FILE)
     sync_directory(fs, copy)
     return ImportedPartition(source.path, source.topic, source.partition, segments, converted.records)
+
+
+def _record_start(fs: Fs, source: Path, copy: Path) -> None:
+    """Record that a copy begins at its first segment. A warning names the records that are missing before it."""
+    bases = segment_bases(fs, copy)
+    try:
+        epochs = LeaderEpochs(checkpoints.read_leader_epochs(fs, copy) or ())
+    except Corrupt:
+        return  # The next start rebuilds the file from the batches.
+    recorded = epochs.first_offset
+    if not bases or recorded is None or recorded >= bases[0]:
+        return
+    logger.warning(
+        "%s begins at offset %d, but %s has %d: records in between were deleted, or files are missing",
+        source, bases[0], checkpoints.LEADER_EPOCH_FILE, recorded,
+    )  # fmt: skip
+    epochs.truncate_to(bases[0])
+    write_start(fs, copy, epochs, durable=True)
 
 
 def _put_in_place(fs: Fs, data: Path, source: _Source) -> None:

@@ -102,8 +102,8 @@ def test_offsets_of_a_row_count_where_they_are_larger(start: Start) -> None:
     topic = rig.cluster.image.topics_by_name["t"]
     directory = rig.directory / "t-0"
     later = row._replace(recovery_point=4, start_offset=3)
-    assert checkpoint.offsets_of(topic, 0, directory, later) == KnownOffsets(5, 3)
-    assert checkpoint.offsets_of(topic, 1, directory, None) == KnownOffsets(0, 0)
+    assert checkpoint.offsets_of(topic, 0, directory, later) == KnownOffsets(5, 3, 1)
+    assert checkpoint.offsets_of(topic, 1, directory, None) == KnownOffsets(0, 0, None)
 
 
 def test_log_that_ends_below_its_start_is_set_aside(start: Start, caplog: pytest.LogCaptureFixture) -> None:

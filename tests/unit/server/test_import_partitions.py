@@ -73,16 +73,19 @@ def kafkas(tmp_path: Path, *names: str) -> Path:
     return tmp_path / "kafka"
 
 
-def opened(config: Config, name: str, topic_name: str = "t") -> Log:
+def opened(
+    config: Config, name: str, topic_name: str = "t", *, settings: LogConfig = LogConfig(), **how: Any
+) -> Log:
     return Log.open(
         Path(config.log_dirs) / name,
-        LogConfig(),
+        settings,
         topic=topic_name,
         topic_id=topic_id_of(config, topic_name),
         partition=0,
         leader_epoch=1,
         clock=ManualClock(),
         fs=FS,
+        **how,
     )
 
 
@@ -160,6 +163,50 @@ def test_import_converts_old_formats(config: Config, tmp_path: Path) -> None:
     assert row.converted_records == 1
     log = opened(config, "t-0")
     assert read_all(log) == [(0, b"old")]
+    log.close()
+
+
+def log_of_segments(tmp_path: Path) -> LogRig:
+    """Another broker's partition: four segments, the first and the third of two batches, the others of one."""
+    rig = LogRig(tmp_path / "kafka" / "t-0", leader_epoch=5, config=LogConfig(segment_bytes=400))
+    rig.directory.parent.mkdir()
+    log = rig.open()
+    for value in (10, 10, 300, 10, 10, 300):
+        append_one(log, batch(bytes(value)))
+    assert log.segment_count == 4
+    log.close()
+    return rig
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("emptied", [False, True])
+def test_import_fills_the_gaps_of_kafkas_cleaner(
+    config: Config, tmp_path: Path, policy: str, emptied: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A segment lacks its last batch, or all. The log opens after a crash and after a clean stop, with any policy."""
+    rig = log_of_segments(tmp_path)
+    third = sorted(rig.directory.glob("*.log"))[2]
+    os.truncate(third, 0 if emptied else third.stat().st_size // 2)
+    import_partitions(config, [rig.directory])
+    assert "t-0 has 1 gaps between segments" in caplog.text
+    settings = LogConfig(cleanup_policy=frozenset({policy}))
+    offsets = [0, 1, 2, 5] if emptied else [0, 1, 2, 3, 5]
+    for clean in (False, True):
+        log = opened(config, "t-0", settings=settings, clean=clean)
+        assert [offset for offset, _ in read_all(log, 0)] == offsets
+        log.close()
+
+
+def test_import_takes_a_log_that_lost_its_first_segment(
+    config: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The owner accepts the loss: this is the way out for a log that is refused."""
+    rig = log_of_segments(tmp_path)
+    (rig.directory / f"{0:020d}.log").unlink()
+    import_partitions(config, [rig.directory])
+    assert "t-0 begins at offset 2, but leader-epoch-checkpoint has 0" in caplog.text
+    log = opened(config, "t-0", recorded_start=0)
+    assert log.start_offset == 2
     log.close()
 
 

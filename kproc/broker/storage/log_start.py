@@ -1,0 +1,118 @@
+"""Records where a log begins, so that an opening notices the loss of its first segments.
+
+The first offset in `leader-epoch-checkpoint` is the log's start. A deletion (retention, DeleteRecords) has three steps:
+
+1. The new start is written to `leader-epoch-checkpoint`, without a sync.
+2. The segments are renamed to `.deleted`.
+3. After file.delete.delay.ms the file is written again and synced, and then the renamed files are unlinked.
+
+After a crash of the broker a log therefore never begins above its recorded start. After a power loss the record can be
+older than the renames, but then the renamed files exist. If neither explains the start, files were lost, and the log is
+refused. `log-start-offset-checkpoint.by-id` counts as a record, too: it is exact after a clean stop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kproc.broker.storage import checkpoints
+from kproc.broker.storage.format import DELETED_SUFFIX, LOG_SUFFIX, parse_segment_file_name
+from kproc.broker.storage.fs import Fs, Shortage, sync_directory
+from kproc.broker.storage.leader_epochs import LeaderEpochs
+from kproc.broker.storage.segment_files import holds_synced_records
+from kproc.common.errors import Corrupt
+
+logger = logging.getLogger(__name__)
+
+_WAY_OUT: Final = (
+    "files are missing; restore them and restart the broker, or see MOVING.md, 'A log that lost its first "
+    "segments'"
+)
+
+
+def write_start(fs: Fs, directory: Path, epochs: LeaderEpochs, *, durable: bool = False) -> None:
+    """Write the epochs of a log whose start has moved. `durable` makes the file survive a power loss.
+
+    If the host has no room for the file, remove the old one: the next opening rebuilds the epochs from the batches. A
+    file with a lower start would make the log look as if it had lost segments.
+    """
+    try:
+        checkpoints.write_leader_epochs(fs, directory, epochs.entries(), durable=durable)
+    except Shortage as failure:
+        logger.warning("leader_epochs=removed directory=%s reason=%s", directory, failure)
+        fs.unlink(directory / checkpoints.LEADER_EPOCH_FILE)
+        if durable:
+            sync_directory(fs, directory)
+
+
+class StartRecords(NamedTuple):
+    """Facts from outside a log's directory that decide whether its first segments may be missing."""
+
+    # The largest start in the checkpoints of the data directory and in the dead owner's row. None: there is none.
+    recorded_start: int | None
+    recovery_point: int
+    is_clean: bool  # Nothing is missing for another reason than lost files.
+    may_lack_names: bool  # A power loss may have taken names and files that no sync had confirmed.
+
+
+def check_start(
+    fs: Fs, directory: Path, names: Iterable[str], first: int, records: StartRecords, *, is_deleting: bool
+) -> None:
+    """Raise Corrupt if a log's first segment begins above the log's recorded start. Complete an interrupted deletion.
+
+    `names` are the files of the directory, and `first` is the base offset of the first segment. `is_deleting` is True
+    if cleanup.policy has delete: compaction renames segments to .deleted, too, but never without a new first segment.
+    """
+    has_deleted = any(base < first for name in names if (base := _deleted_base(name)) is not None)
+    is_explained = records.recorded_start is not None and first <= records.recorded_start
+    if is_explained and (records.is_clean or not has_deleted):
+        return
+    epochs = LeaderEpochs(_read_epochs(fs, directory))
+    start = epochs.first_offset
+    if start is None:
+        if records.recorded_start is not None and not is_explained:
+            _judge_without_epochs(directory, first, records.recorded_start, is_clean=records.is_clean)
+        return
+    if not is_explained and start < first and not (has_deleted and is_deleting and records.may_lack_names):
+        start = max(start, records.recorded_start or 0)
+        found = f"{directory} begins at offset {first}, but its recorded start is {start}"
+        if (
+            records.may_lack_names
+            and records.recovery_point <= start
+            and not holds_synced_records(fs, directory)
+        ):
+            logger.warning("%s: no sync had confirmed the records in between, or files are missing", found)
+            return
+        raise Corrupt(f"{found}: {_WAY_OUT}")
+    if has_deleted and not records.is_clean:
+        # The crash came before step 3. The opening completes the deletion: it unlinks the renamed files.
+        epochs.truncate_to(first)
+        write_start(fs, directory, epochs, durable=True)
+
+
+def _judge_without_epochs(directory: Path, first: int, recorded_start: int, *, is_clean: bool) -> None:
+    """Judge a log that begins above the data directory's checkpoint, and whose own record is lost.
+
+    A power loss can take that file, and the checkpoint is up to a minute older than the last deletion.
+    """
+    found = (
+        f"{directory} begins at offset {first}, the checkpoint says {recorded_start}, and "
+        f"{checkpoints.LEADER_EPOCH_FILE} is missing or damaged"
+    )
+    if is_clean:
+        raise Corrupt(f"{found}: {_WAY_OUT}")
+    logger.warning("%s: the records in between were deleted, or files are missing", found)
+
+
+def _deleted_base(name: str) -> int | None:
+    return parse_segment_file_name(name, LOG_SUFFIX + DELETED_SUFFIX)
+
+
+def _read_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]]:
+    try:
+        return checkpoints.read_leader_epochs(fs, directory) or []
+    except Corrupt:
+        return []  # The opening logs that, and rebuilds the epochs from the batches.
