@@ -65,6 +65,8 @@ def walk_headers(
     fs: Fs, descriptor: int, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
 ) -> Iterator[tuple[int, Header]]:
     """(position, header) of each batch in start..end, which lie between batches. CRCs are not checked."""
+    if not 0 <= start <= end:  # By a damaged index.
+        raise BadBatch(start, f"the log has {end} bytes")
     chunk = b""
     chunk_start = position = start
     total = 0

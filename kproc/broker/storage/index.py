@@ -249,14 +249,16 @@ class TimeIndex(_SortedFile):
             self.last_timestamp = largest
         return True
 
-    def lookup(self, timestamp: int) -> int:
-        """An offset at or before the first record with this timestamp or a larger one.
+    def floor(self, timestamp: int) -> tuple[int, int] | None:
+        """The last (timestamp, offset) at or before a timestamp, or None.
 
-        By the floor entry, all records up to its offset have timestamps <= its own <= the target. Its batch may hold
-        the target, so the scan starts there.
+        It is of the batch that ends at the offset, and no record up to there has a larger timestamp.
         """
         number = self._floor(timestamp, column=0)
-        return self.base_offset + (0 if number < 0 else self._entry(number)[1])
+        if number < 0:
+            return None
+        found, relative = self._entry(number)
+        return found, self.base_offset + relative
 
     def last(self) -> tuple[int, int] | None:
         """The last (timestamp, offset), or None."""

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kproc.broker.storage.batch_scan import (
+    LOOKUP_CHUNK_BYTES,
     BadBatch,
     describe_old_format,
     find_good_batch,
@@ -58,6 +59,9 @@ from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import (
     BASE_OFFSET,
     LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+    Header,
     last_offset_of,
 )
 
@@ -265,7 +269,7 @@ class _Loader:
             if not is_last and (
                 following < believed_end or (following == believed_end and trusted is not None)
             ):
-                self._complete_sealed(segment)
+                self._complete_sealed(segment, is_checked=trusted is None)
                 if trusted is None:
                     self._check_sealed_end(segment, following)
                 segment.close()
@@ -349,8 +353,11 @@ class _Loader:
         """
         return "compact" not in self._config.cleanup_policy or bool(segment.noted_synced())
 
-    def _complete_sealed(self, segment: LogSegment) -> None:
+    def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
         """Load a segment that is believed: at most its indexes are rebuilt."""
+        if is_checked and not segment.needs_index and not self._has_right_times(segment):
+            segment.reset_indexes()
+            segment.needs_index = True
         if segment.needs_index:
             logger.info("index=rebuild segment=%s", segment.path(LOG_SUFFIX))
             rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
@@ -367,6 +374,8 @@ class _Loader:
         entry = segment.index.floor(believed_end - 1)
         if entry is None or segment.needs_index or not self._names_batch(segment, *entry[1:]):
             return 0
+        if not self._has_right_last_time(segment):
+            return 0
         number, offset, position = entry
         segment.index.truncate_entries(number + 1)
         segment.time_index.truncate_to(offset + 1)
@@ -374,6 +383,39 @@ class _Loader:
         segment.max_timestamp, segment.max_timestamp_offset = last or (NO_TIMESTAMP, segment.base_offset)
         segment.bytes_since_index = 0
         return position
+
+    def _has_right_times(self, segment: LogSegment) -> bool:
+        """Return True if a sealed segment's last batches are not later than the last entry of its time index says.
+
+        Retention and searches by time skip a segment by that entry, without reading its records.
+        """
+        if not self._has_right_last_time(segment):
+            return False
+        last, indexed = segment.time_index.last(), segment.index.last()
+        latest = NO_TIMESTAMP if last is None else last[0]
+        try:
+            headers = segment.headers_from(0 if indexed is None else indexed[1])
+            return all(header[MAX_TIMESTAMP] <= latest or not header[RECORD_COUNT] for header in headers)
+        except Corrupt:
+            return False
+
+    def _has_right_last_time(self, segment: LogSegment) -> bool:
+        """Return True if the last entry of a segment's time index is of the batch that it names."""
+        last = segment.time_index.last()
+        if last is None:
+            return True
+        try:
+            found = self._next_header(segment, segment.index.lookup(last[1]), last[1])
+        except BadBatch:
+            return False
+        return found is not None and (found[MAX_TIMESTAMP], last_offset_of(found)) == last
+
+    def _next_header(self, segment: LogSegment, position: int, offset: int) -> Header | None:
+        """Return the header of the first batch from a position on that ends at an offset or behind it."""
+        headers = walk_headers(
+            self._fs, segment.descriptor(), position, segment.size, chunk_bytes=LOOKUP_CHUNK_BYTES
+        )
+        return next((header for _, header in headers if last_offset_of(header) >= offset), None)
 
     def _names_batch(self, segment: LogSegment, offset: int, position: int) -> bool:
         try:

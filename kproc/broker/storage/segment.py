@@ -42,6 +42,7 @@ from kproc.wire.batch_header import (
     BATCH_LENGTH,
     HEADER_BYTES,
     MAX_TIMESTAMP,
+    RECORD_COUNT,
     Header,
     last_offset_of,
 )
@@ -212,26 +213,43 @@ class LogSegment:
                 raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
             if header[BASE_OFFSET] <= offset <= last_offset_of(header):
                 return at, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-        for position, header in self._lookup_headers(before):
+        for position, header in self._lookup_headers(before, offset):
             if last_offset_of(header) >= offset:
                 return position, header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
         return None
 
     def headers_before(self, offset: int, entries: int) -> Iterator[Header]:
         """The batches before an offset, from so many index entries back on, in their order."""
-        for _, header in self._lookup_headers(self.index.lookup_earlier(offset - 1, entries)):
+        for _, header in self._lookup_headers(self.index.lookup_earlier(offset - 1, entries), offset):
             if header[BASE_OFFSET] >= offset:
                 return
             yield header
 
-    def _lookup_headers(self, start: int) -> Iterator[tuple[int, Header]]:
-        """Headers from a position on. The log was checked when it was opened: a bad batch here is new damage."""
+    def headers_from(self, position: int) -> Iterator[Header]:
+        """Yield the headers of the batches from the position of one of them on."""
+        return (header for _, header in self._lookup_headers(position))
+
+    def _lookup_headers(self, start: int, offset: int | None = None) -> Iterator[tuple[int, Header]]:
+        """Yield headers from a position on. With `offset` the index says that a batch there ends before the offset.
+
+        The log was checked when it was opened: a bad batch here is new damage. A damaged index is only noticed here,
+        because no opening reads all of its entries.
+        """
+        headers = walk_headers(self._fs, self.descriptor(), start, self.size, chunk_bytes=LOOKUP_CHUNK_BYTES)
         try:
-            yield from walk_headers(
-                self._fs, self.descriptor(), start, self.size, chunk_bytes=LOOKUP_CHUNK_BYTES
-            )
+            if start and offset is not None:
+                first = next(headers, None)
+                if first is None or last_offset_of(first[1]) >= offset:
+                    raise self._index_damage(INDEX_SUFFIX)
+                yield first
+            yield from headers
         except BadBatch as problem:
             raise Corrupt(f"{self.path(LOG_SUFFIX)}: {problem}") from problem
+
+    def _index_damage(self, suffix: str) -> Corrupt:
+        return Corrupt(
+            f"{self.path(suffix)} is damaged: remove it and restart the broker, which builds it again"
+        )
 
     def load_first_timestamp(self) -> int | None:
         """The largest timestamp of the first batch, which time-based rolling counts from; None when empty."""
@@ -245,14 +263,26 @@ class LogSegment:
     ) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after both, or None; SearchPaused: to be called again."""
         search.from_offset = max(search.from_offset, from_offset)
-        start = self.index.lookup(max(self.time_index.lookup(timestamp), search.from_offset))
-        for position, header in self._lookup_headers(start):
+        # Not the entry of the timestamp itself: later batches may have the same one, and a damaged entry may name them.
+        entry = self.time_index.floor(timestamp - 1)
+        if entry is not None and entry[1] <= search.from_offset:
+            entry = None
+        after = search.from_offset if entry is None else entry[1]
+        for position, header in self._lookup_headers(self.index.lookup(after), after + 1):
+            is_late = header[MAX_TIMESTAMP] >= timestamp and header[RECORD_COUNT] > 0
+            if entry is not None and (is_late or last_offset_of(header) >= entry[1]):
+                # By the entry no record before this batch is late enough. That holds if the entry is the batch's.
+                if entry != (header[MAX_TIMESTAMP], last_offset_of(header)):
+                    raise self._index_damage(TIME_INDEX_SUFFIX)
+                entry = None
             if header[MAX_TIMESTAMP] >= timestamp and last_offset_of(header) >= search.from_offset:
                 length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
                 batch = self._fs.read(self.descriptor(), length, position=position)
                 found = search.look_into(header, batch, timestamp)
                 if found is not None:
                     return found
+        if entry is not None:
+            raise self._index_damage(TIME_INDEX_SUFFIX)
         return None
 
     def max_timestamp_from(self, offset: int, search: TimestampSearch) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from kproc.broker.storage.fs import OsFs
+from kproc.broker.storage.fs import Buffer, DiskFull, OsFs
 from kproc.broker.storage.index import (
     OffsetIndex,
     TimeIndex,
@@ -95,7 +96,7 @@ def test_timestamps_that_do_not_grow_are_left_out(times: TimeIndex) -> None:
     times.append([(10, 1001), (10, 1002), (9, 1003), (11, 1004)])
     times.append([(11, 1005), (-1, 1006)])
     assert (times.count, times.last(), times.last_timestamp) == (2, (11, 1004), 11)
-    assert [times.lookup(timestamp) for timestamp in (0, 10, 11, 12)] == [BASE, 1001, 1004, 1004]
+    assert [times.floor(timestamp) for timestamp in (0, 10, 11, 12)] == [None, (10, 1001), (11, 1004), (11, 1004)]
 
 
 def test_truncation(offsets: OffsetIndex, times: TimeIndex) -> None:
@@ -129,3 +130,46 @@ def test_what_cannot_be_right_is_not_opened(tmp_path: Path) -> None:
     assert empty is not None
     assert empty.last() is None
     empty.close()
+
+
+class NoRoomForHalf(OsFs):
+    """The next write stores a part of its bytes and fails; so does the truncation that follows."""
+
+    def __init__(self, stored_bytes: int) -> None:
+        self._stored_bytes, self._failures = stored_bytes, 2
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
+        if self._failures == 2:
+            self._failures = 1
+            super().write(descriptor, [b"".join(buffers)[: self._stored_bytes]], position=position)
+            raise DiskFull(errno.ENOSPC, "write")
+        super().write(descriptor, buffers, position=position)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        if self._failures == 1:
+            self._failures = 0
+            raise DiskFull(errno.ENOSPC, "truncate")
+        super().truncate(descriptor, size)
+
+
+@pytest.mark.parametrize("stored_bytes", range(25))
+def test_append_after_a_torn_append_cuts_it_off(
+    offsets: OffsetIndex, times: TimeIndex, stored_bytes: int
+) -> None:
+    """Otherwise whole entries of the torn append would stand between the right ones."""
+    offsets.append([(1001, 10)])
+    times.append([(5, 1001)])
+    offsets._fs = NoRoomForHalf(min(stored_bytes, 24))
+    times._fs = NoRoomForHalf(stored_bytes)
+    offsets.append([(1002, 20), (1003, 30), (1004, 40)])
+    assert times.append([(6, 1002), (7, 1003)]) is False
+    assert (offsets.last(), times.last()) == ((1001, 10), (5, 1001))
+    offsets.append([(1009, 90)])
+    assert times.append([(9, 1009)])
+    offsets.close()
+    times.close()
+    again = open_offset_index(FS, offsets.path, BASE, 100)
+    assert again is not None
+    assert (again.count, again.last(), again.around(1009)) == (2, (1009, 90), (10, 90))
+    again.close()
+    assert times.path.read_bytes().hex() == "000000000000000500000001" + "000000000000000900000009"
