@@ -218,7 +218,10 @@ class Partitions:
         log = owned.log
         visible = max(log.recovery_point, log.start_offset, row.high_watermark if row is not None else 0)
         if visible < log.end_offset:
-            owned.hide_from(visible, is_recovery=row is None)
+            # If a marker is hidden, nobody knows the last stable offset that clients saw. It must not go back when a
+            # power loss takes the marker, so readers wait for the sync here, too.
+            is_unknown = row is None or (bool(log.producers) and log.has_marker_from(visible))
+            owned.hide_from(visible, is_recovery=is_unknown)
 
     def _adopt(
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False

@@ -296,6 +296,10 @@ class Log:
         """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any."""
         return self._reader.max_timestamp(search)
 
+    def has_marker_from(self, offset: int) -> bool:
+        """Return True if a transaction's end is at an offset or behind it."""
+        return self._reader.has_marker_from(offset)
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
         return self._reader.epoch_end_offset(epoch)

@@ -14,7 +14,9 @@ from kproc.broker.storage.results import ReadResult, RecordPosition
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
+from kproc.wire.batch_header import ATTRIBUTES
 from kproc.wire.file_range import FileRange
+from kproc.wire.record_batch import CONTROL
 
 # A read goes on in the next segment, or small segments would starve large fetches. Sixteen sendfile calls cost nothing
 # beside the bytes that they send; more ranges would bring no gain.
@@ -122,6 +124,19 @@ class LogReader:
                 return number, segment, *found
             number += 1
         raise Corrupt(f"{self._state.directory}: offset {offset} is in no segment")
+
+    def has_marker_from(self, offset: int) -> bool:
+        """Return True if a control batch, which ends a transaction, is at an offset or behind it. Reads all headers."""
+        number, segment, position, _ = self._locate(offset)
+        while True:
+            headers = self._segments.warm(segment).headers_from(position)
+            if any(header[ATTRIBUTES] & CONTROL for header in headers):
+                return True
+            number += 1
+            following = self._segments.get(number)
+            if following is None:
+                return False
+            segment, position = following, 0
 
     def offset_for_timestamp(
         self, timestamp: int, search: TimestampSearch | None = None

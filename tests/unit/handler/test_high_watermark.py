@@ -16,6 +16,7 @@ from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.logs import NOW_MS, batch, sequenced
 from tests.support.raw import fetch_fields, list_offsets_fields, produce_fields, values_of
+from tests.support.transactions import in_transaction, put
 from tests.unit.handler.rig import Answer, Fields, HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
@@ -210,6 +211,23 @@ def test_successor_shows_what_was_visible_and_syncs_the_rest(rig: HandlerRig) ->
     assert fetch(rig, 1, wait_ms=500) is None
     end_round(rig)
     assert seen(fetched(rig)) == (2, [b"b"])
+
+
+def test_successor_ends_no_transaction_before_its_marker_is_synced(rig: HandlerRig) -> None:
+    """A power loss could take the marker, and the last stable offset would go back below what clients have read."""
+    owned = rig.open("t")
+    put(owned.log, in_transaction(7, b"v"))
+    owned.log.sync()
+    owned.log.append_marker(7, 0, 0, is_commit=True, transaction_version=1, is_hidden=True)
+    owned.after_append()
+    assert (owned.log.high_watermark, owned.log.last_stable_offset) == (1, 0)
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert fetch(rig, 0, isolation=1) is None
+    end_round(rig)
+    high_watermark, (value, _marker) = seen(fetched(rig))
+    assert (high_watermark, value) == (2, b"v")
+    assert offset_of(rig, LATEST, isolation=1) == 2
 
 
 @pytest.mark.parametrize("is_torn", [False, True], ids=["broker restarted", "owner died inside its row"])
