@@ -42,6 +42,11 @@ logger = logging.getLogger(__name__)
 
 BY_ID_SUFFIX: Final = ".by-id"
 _VERSION: Final = "1"
+_FILES: Final = (
+    checkpoints.RECOVERY_POINT_FILE,
+    checkpoints.LOG_START_FILE,
+    checkpoints.CLEANER_OFFSET_FILE,
+)
 
 PartitionId = tuple[bytes, int]
 """Topic id and partition index."""
@@ -76,6 +81,14 @@ def read_offset_checkpoint(fs: Fs, data_directory: Path, file_name: str) -> Offs
     return found
 
 
+def check_readable(fs: Fs, data_directory: Path) -> None:
+    """Raise StorageFailure if a checkpoint exists and cannot be read, for lack of rights for instance."""
+    for file_name in _FILES:
+        path = data_directory / file_name
+        fs.read_file(path)
+        fs.read_file(by_id_path(path))
+
+
 def write_offset_checkpoint(
     fs: Fs,
     data_directory: Path,
@@ -104,11 +117,7 @@ def discard_offsets(
     `names` has the name of every existing topic id. Raises StorageFailure.
     """
     replaced = {(names[topic_id], index) for topic_id, index in partitions}
-    for file_name in (
-        checkpoints.RECOVERY_POINT_FILE,
-        checkpoints.LOG_START_FILE,
-        checkpoints.CLEANER_OFFSET_FILE,
-    ):
+    for file_name in _FILES:
         found = read_offset_checkpoint(fs, data_directory, file_name)
         by_id = {key: at for key, at in found.by_id.items() if key not in partitions and key[0] in names}
         by_name = {entry: at for entry, at in found.by_name.items() if entry not in replaced}

@@ -16,6 +16,7 @@ from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import list_partitions
 from kproc.broker.storage.fs import FILE_MODE, Fs, OsFs, StorageFailure
+from kproc.broker.storage.offset_checkpoints import check_readable
 from kproc.common.errors import Corrupt, FatalError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +65,9 @@ class DataDirectory:
             raise Corrupt(
                 "its metadata are Apache Kafka's; kproc can import its partitions but not its metadata: see MOVING.md"
             )
+        # Roles read the checkpoints when they start. By then the marker of a clean stop is gone, and after a start that
+        # fails there the next one would recover every log.
+        check_readable(fs, self.path)
         has_metadata = not metadata_log.is_missing(fs, self.path)
         if not has_metadata:
             self._check_partitions_without_metadata(config)

@@ -185,6 +185,17 @@ def test_directory_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint.by-id", "log-start-offset-checkpoint"])
+def test_unreadable_checkpoint_leaves_the_marker_of_a_clean_stop(tmp_path: Path, name: str) -> None:
+    """Its rights are wrong, say. When they are mended, the next start need not recover every log."""
+    checkpoints.write_clean_shutdown(OsFs(), tmp_path)
+    (tmp_path / name).mkdir()  # Root may read everything else.
+    assert str(tmp_path / name) in refusal(tmp_path)
+    (tmp_path / name).rmdir()
+    with ExitStack() as stack:
+        assert open_directory(stack, tmp_path).take_clean_stop()
+
+
 def test_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     assert str(tmp_path / ".lock") in refusal(tmp_path)
