@@ -33,6 +33,7 @@ from kproc.broker.supervisor.regions import Regions
 
 WINDOW_PREFIX: Final = "kproc-status-"
 _BACKLOG: Final = 16
+_RETRY_MS: Final = 5
 # The status of a broker with every role and API is below 1 MiB.
 ANSWER_BYTES_MAX: Final = 64 << 20
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -154,7 +155,7 @@ def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.settimeout(timeout_ms / 1000)
         try:
-            sock.connect(f"\0{name}")
+            _connect(sock, name, timeout_ms)
             if not _peer_of(sock).is_trusted:
                 return None
             if not select.select([sock], [], [], timeout_ms / 1000)[0]:
@@ -166,6 +167,21 @@ def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
         return None
     with os.fdopen(received[1], "rb") as file:
         return _read_sealed(file.fileno())
+
+
+def _connect(sock: socket.socket, name: str, timeout_ms: int) -> None:
+    """Connect to a window. Raises OSError.
+
+    A Unix socket does not wait for a place in a full backlog, and another user can keep it full. So try again.
+    """
+    attempts = max(1, timeout_ms // _RETRY_MS)
+    for attempt in range(attempts):
+        try:
+            return sock.connect(f"\0{name}")
+        except BlockingIOError:
+            if attempt == attempts - 1:
+                raise
+            select.select([], [], [], _RETRY_MS / 1000)
 
 
 def _read_sealed(descriptor: int) -> dict[str, Any] | None:

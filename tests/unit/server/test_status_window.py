@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -123,3 +124,43 @@ def test_windows_with_malformed_names_are_not_listed() -> None:
             sock.listen()
         listed = {name for name, _ in _windows(WINDOW_PREFIX)}
     assert not listed & set(names)
+
+
+def test_look_in_waits_for_place_in_full_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user can fill the backlog of a window; the supervisor drops those connections."""
+    name = f"kproc-test-{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listening.bind(f"\0{name}")
+        listening.listen(0)
+        stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)).connect(f"\0{name}")
+        found: list[Any] = []
+        has_waited = threading.Event()
+        true_select = select.select
+
+        def wait(*arguments: Any) -> Any:
+            has_waited.set()
+            return true_select(*arguments)
+
+        monkeypatch.setattr("kproc.broker.supervisor.status_window.select.select", wait)
+        thread = threading.Thread(target=lambda: found.append(look_in(name, timeout_ms=30_000)))
+        thread.start()
+        assert has_waited.wait(10), found
+        descriptor = memfd(b'{"a": 1}')
+        while thread.is_alive():
+            asker, _ = listening.accept()
+            with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                send_fd(asker, b"status", descriptor)
+            thread.join(0.1)
+        os.close(descriptor)
+        assert found == [{"a": 1}]
+
+
+def test_look_in_full_backlog_ends_in_time() -> None:
+    name = f"kproc-test-{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        listening.bind(f"\0{name}")
+        listening.listen(0)
+        stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)).connect(f"\0{name}")
+        assert look_in(name, timeout_ms=50) is None
