@@ -31,6 +31,7 @@ class Option(NamedTuple):
 
 
 _OTHERS_READ: Final = 0o004
+_OTHERS_WRITE: Final = 0o002
 _LISTENERS: Final = Option(
     ("--listeners",), "listeners", "LIST", "NAME://host:port,...; port 0 takes a free one."
 )
@@ -319,11 +320,33 @@ def _build(
             warnings.append(
                 f"{file} holds {', '.join(secrets)}, and every user of this host can read it: chmod o= it"
             )
+    warnings += _warnings_about_data(Path(config.log_dirs))
     if len(warnings) == 1:
         print_note(f"kproc: warning: {warnings[0]}")
     elif warnings:
         print_notes("\n  ".join([f"kproc: {len(warnings)} warnings:", *map(printable, warnings)]) + "\n")
     return config
+
+
+def _warnings_about_data(path: Path) -> list[str]:
+    """Warn if another user than root and ours can replace files of the data directory.
+
+    That user can replace records, and by links have the broker write other files. It is no error: a container that runs
+    as root often has a directory of a user of the host.
+    """
+    from kproc.broker.supervisor.data_directory import LOCK_FILE
+
+    found = [each.lstat() for each in (path.resolve(), path / LOCK_FILE) if os.path.lexists(each)]
+    others = sorted({each.st_uid for each in found} - {0, os.geteuid()})
+    if others:
+        who = f"user {others[0]}"
+    elif found and found[0].st_mode & _OTHERS_WRITE:
+        who = "every user"
+    else:
+        return []
+    return [
+        f"log.dirs: {who} of this host can replace files in {path}; use a directory of the broker's own user"
+    ]
 
 
 def _run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,28 @@ def test_file_with_a_secret_that_everybody_may_read_is_warned_of(
     file.chmod(0o644)
     serve._build([], [], file=file)
     assert capsys.readouterr().err == ""
+
+
+def test_data_directory_open_to_other_users_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker that starts in /tmp uses what another user has prepared there under its name."""
+    data = tmp_path / "data"
+
+    def warned() -> str:
+        serve._build([], [f"log.dirs={data}"])
+        return capsys.readouterr().err
+
+    assert warned() == ""
+    data.mkdir(0o755)
+    assert warned() == ""
+    data.chmod(0o777)
+    assert f"log.dirs: every user of this host can replace files in {data}" in warned()
+    data.chmod(0o755)
+    if os.geteuid() == 0:
+        (data / ".lock").touch()
+        for path in (data, data / ".lock"):
+            os.chown(path, 65534, 65534)
+            assert f"log.dirs: user 65534 of this host can replace files in {data}" in warned()
+            os.chown(path, 0, 0)
+        assert warned() == ""
