@@ -98,7 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--batch-records", type=int, default=500, help="of each of Spark's micro-batches there")
     group.addoption(
-        "--volume-mb", type=int, default=32, help="what the test of compaction under load produces"
+        "--volume-mb", type=int, default=14, help="what the test of compaction under load produces"
     )
     group.addoption(
         "--cpu-report", metavar="FILE", help="write the CPU and wall seconds of each test to FILE, as JSON"
@@ -225,7 +225,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         callspec = getattr(item, "callspec", None)
         if is_long(has_own_broker=_has_own_broker(item), seed=callspec and callspec.params.get("seed")):
             item.add_marker(pytest.mark.long)
-    if config.getoption("dist", "no") == "loadfile":
+    # Only the workers collect, and xdist hides --dist from them.
+    if hasattr(config, "workerinput"):
         items.sort(key=_turn)
     if not config.getoption("bootstrap"):
         return

@@ -69,7 +69,7 @@ def test_exactly_the_newest_records_stay_while_producers_go_on(
             assert at == active, f"clean up to {at} of {active}"
             return at
 
-        at = wait_until(clean_end, seconds=120, what="all sealed segments are clean")
+        at = wait_until(clean_end, seconds=240, what="all sealed segments are clean")
         compacted_s = time.monotonic() - started
         wrong, total = violations(broker.bootstrap, "t", 1, producers)
         assert not wrong, "\n".join(wrong[:20])

@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.transports("process", "thread", "inline", slow=["inline"]),
 ]
 
-CLEAN_STOP_SECONDS = 5.0
+CLEAN_STOP_SECONDS = 60.0
 
 
 def use(bootstrap: str) -> None:

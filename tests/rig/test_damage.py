@@ -11,7 +11,7 @@ from tests.damage.run import Case, Harm, Sweep
 
 pytestmark = [pytest.mark.long, pytest.mark.own_broker]
 
-_DRAWN = 12
+_DRAWN = 3
 _FOUND = (
     Case("clean", (Harm("plain-1/00000000000000000033.log", "remove", 1),)),
     Case("clean", (Harm("plain-0/00000000000000000066.log", "empty", 1),)),

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.long
 
 
 def test_what_a_power_loss_leaves_keeps_every_promise() -> None:
-    done, found = search(sorted(WORKLOADS), 1, 300)
+    done, found = search(sorted(WORKLOADS), 1, 150)
     assert not found, "\n".join(map(str, found))
-    assert done >= 300
+    assert done >= 150
 
 
 @pytest.mark.parametrize(

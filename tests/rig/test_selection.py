@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import uses_spark_session
+from tests.conftest import pytest_collection_modifyitems, uses_spark_session
 from tests.support.broker import ROOT
 
 MARKED = "test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets"
@@ -40,3 +41,14 @@ def test_files_that_use_spark_session_are_recognised() -> None:
     assert uses_spark_session("tests/spark/test_source_batch.py")
     assert not uses_spark_session("tests/spark/test_readme.py")
     assert not uses_spark_session("tests/unit/test_config.py")
+
+
+def test_workers_start_with_files_that_take_longest() -> None:
+    """With the longest file last, one worker would run alone at the end."""
+    order = ["unit/test_config.py", "faults/test_bank.py", "spark/test_readme.py", "spark/test_sink.py"]
+    items = [
+        SimpleNamespace(nodeid=f"tests/{file}::test_a", get_closest_marker=lambda name: None) for file in order
+    ]
+    config = SimpleNamespace(workerinput={}, getoption=lambda name, default=None: default)
+    pytest_collection_modifyitems(config, items)
+    assert [item.nodeid for item in items] == [f"tests/{file}::test_a" for file in (order[3], order[2], *order[1::-1])]

@@ -22,7 +22,7 @@ TRANSPORTS = ("process", "thread", "inline")
 VARIANTS = ("connection-threads", "asyncio")
 # A cold start compiles every module first; the rule for a warm one is 0.5 s, tested where it is the subject.
 READY_SECONDS = 20.0
-STOP_SECONDS = 15.0
+STOP_SECONDS = 60.0
 LOG_SHOWN = 4_000
 
 
@@ -276,7 +276,7 @@ def serve_command(
     return command
 
 
-def run_kproc(*arguments: str, seconds: float = 30.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_kproc(*arguments: str, seconds: float = 120.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """A kproc command to its end."""
     command = [sys.executable, "-m", "kproc", *arguments]
     return subprocess.run(
