@@ -37,7 +37,7 @@ class CheckpointLock:
         if not self._create and not self._path.exists():
             return self  # Never run: there is nothing that anybody could hold.
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Whoever can open the file, even for reading, can lock it.
+        # Mode 600, because any user who can open the file, even for reading, can lock it.
         self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not self._take():
             holder = self._holder()

@@ -106,7 +106,7 @@ def _too_many_headers() -> KafkaError:
     )
 
 
-class Expected(NamedTuple):
+class RecordConditions(NamedTuple):
     """Conditions that `scan_records` checks for every record."""
 
     base_timestamp: int
@@ -115,7 +115,7 @@ class Expected(NamedTuple):
     needs_key: bool
 
 
-def scan_records(raw: bytes, count: int, expected: Expected) -> int | None:
+def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | None:
     """Read every field of `count` records. Return the largest timestamp, or None if a record is invalid.
 
     After None the caller reads the records again to name the invalid ones. Offset deltas must count from 0, and

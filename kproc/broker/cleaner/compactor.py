@@ -183,10 +183,7 @@ class Compactor:
                 self._mark_uncleanable(topic, partition.index, problem)
 
     def _mark_uncleanable(self, topic: TopicImage, index: int, problem: Exception) -> None:
-        try:
-            size_bytes = log_bytes(self._directory / f"{topic.name}-{index}")
-        except OSError:
-            size_bytes = 0
+        size_bytes = log_bytes(self._directory / f"{topic.name}-{index}")
         reason = str(problem) or type(problem).__name__
         self._uncleanable[topic.topic_id, index] = Uncleanable(reason, size_bytes)
         self._count_uncleanable()

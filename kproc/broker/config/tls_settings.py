@@ -128,14 +128,14 @@ class TlsSettings:
     kproc_tls_handshake_timeout_ms: int = setting(
         LONG,
         10_000,
-        "A client has this time to begin its TLS handshake, and the same time to finish it once it is answered. It "
-        "waits as long at most for that answer. Then it is closed.",
+        "Timeout of each part of a TLS handshake: the client's first record, the wait for its answer, and the rest. "
+        "After it the connection is closed.",
         at_least(1),
     )
     kproc_tls_handshakes_max: int = setting(
         INT,
         1024,
-        "TLS handshakes that one Processor has begun and not finished, of some 50 KiB each. With "
-        "more, clients wait. A handshake without progress for 1 s gives up its place, if its client address has most.",
+        "Limit of answered, unfinished TLS handshakes of one Processor, some 50 KiB each. Above it clients wait. A "
+        "handshake without progress for 1 s is closed for them if its client address has most.",
         at_least(1),
     )

@@ -30,7 +30,7 @@ class ReplayedRecord(NamedTuple):
     producer: Producer | None
 
 
-class _Pending(NamedTuple):
+class _PendingRecord(NamedTuple):
     """A record of an open transaction, and the base offset of its batch."""
 
     base_offset: int
@@ -49,7 +49,7 @@ class CoordinatorReplay:
         # updated for a whole batch at once.
         self._rows: dict[bytes | None, Row] = {}
         self._bases: dict[bytes | None, int] = {}
-        self._pending: dict[int, dict[bytes | None, _Pending]] = {}  # By producer id.
+        self._pending: dict[int, dict[bytes | None, _PendingRecord]] = {}  # By producer id.
 
     def add(self, data: bytes) -> None:
         """Read the whole batches of `data`, which begins at `next_offset`. The last batch may be incomplete."""
@@ -99,7 +99,7 @@ class CoordinatorReplay:
             if row[2] is None:  # A tombstone counts at once, even in a transaction.
                 self._rows[key], self._bases[key] = row, base_offset
             else:
-                pending[key] = _Pending(base_offset, row, producer)
+                pending[key] = _PendingRecord(base_offset, row, producer)
 
     def _end_transaction(self, batch: memoryview, attributes: int, producer_id: int) -> None:
         marker = read_marker(batch, attributes)

@@ -46,7 +46,7 @@ _BARE: Final = -1  # The version of a token that came without a request.
 _SHOWN: Final = 40  # Characters of a mechanism's name, which a client may have made up.
 _KEYS_AGAIN_NS: Final = 100_000_000
 _KEYS_ATTEMPTS: Final = 100
-# A token that waits for the keys is kept for up to 10 s. Real ones are shorter than the head of an HTTP request may be.
+# A token that waits for the keys is kept for up to 10 s. Real tokens also fit into the head of an HTTP request.
 _WAITING_TOKEN_BYTES_MAX: Final = 64 << 10
 
 

@@ -54,7 +54,7 @@ Health = Callable[[str], tuple[int, bytes] | None]
 
 
 class Response(NamedTuple):
-    """An answer. The head is apart, so that connections that do not read share one body."""
+    """An answer. The head is separate, so that all connections share one body."""
 
     head: bytes
     body: bytes

@@ -210,7 +210,7 @@ def parent_pid(pid: int) -> int | None:
 
 
 def real_uid(pid: int) -> int:
-    """The user who started a process. The owner of /proc/PID would be root if the process forbids core dumps."""
+    """Return the user who started a process. The owner of /proc/PID is root if the process forbids core dumps."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return int(next(line for line in file if line.startswith("Uid:")).split()[1])
 

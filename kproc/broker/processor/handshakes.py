@@ -1,25 +1,26 @@
-"""Handshakes: the TLS handshakes of one Processor, and what they may cost those who are served already.
+"""Handshakes: the TLS handshakes of one Processor, and the limits of their cost to connected clients.
 
-    a socket comes      it has `kproc.tls.handshake.timeout.ms` to send its first record
-    its first record    it waits for its turn. Answering it is the expensive step: a signature and a key exchange. In
-                        a pass of the Processor as many are answered as fit into _TURN_NS, at least one; the others
-                        are not read meanwhile. Client addresses take turns, and the oldest client of an address
-                        comes first. A client that closes its connection meanwhile is not answered, and one that has
-                        waited for that time is dropped. Unanswered first records take _HELLO_BYTES_MAX
-    answered            it has the same time to finish. It costs some 50 KiB, so there are `kproc.tls.handshakes.max` of
-                        these at most. It makes progress when the client begins to send its next flight
+    a socket arrives    it has `kproc.tls.handshake.timeout.ms` to send its first record
+    its first record    waits for a turn, because the answer is expensive: a signature and a key exchange. In each pass
+                        the Processor answers as many as fit into _TURN_NS, at least one, and does not read the others
+                        meanwhile. Client addresses take turns, and the oldest client of an address comes first. A
+                        client that has closed its connection is not answered. A client that has waited for the timeout
+                        is dropped. All unanswered first records take at most _HELLO_BYTES_MAX
+    answered            the handshake has the same time to finish. It takes some 50 KiB, so there are at most
+                        `kproc.tls.handshakes.max` of these. It makes progress when the client begins to send its next
+                        flight
     finished            the client's certificate, if it showed one, becomes the connection's principal; when the
-                        certificate ends, the connection is closed
+                        certificate expires, the connection is closed
 
-A flood of clients that never finish costs a Processor half a millisecond a pass and a bounded amount of memory. When
-all places are taken, a handshake gives up its place only if its address has most of them, and only in these cases:
+A flood of clients that never finish costs a Processor half a millisecond in each pass and a bounded amount of memory.
+At the limit of answered handshakes, one is closed only if its address has most of them, and only in these cases:
 
-    it made no progress for _STALE_NS            to a new client of any address
-    it is the newest that made no progress       to a new client of an address that has fewer places
-    it is the newest, and all made progress      the same
+    it made no progress for _STALE_NS            for a new client of any address
+    it is the newest without progress            for a new client of an address with fewer handshakes
+    it is the newest, and all made progress      for a new client of an address with fewer handshakes
 
-Otherwise the new client waits for its turn. Only handshakes in which a client has begun its next flight lately, or that
-are younger than _STALE_NS, hold up others of their address, and each of them ends with its time.
+Otherwise the new client waits for its turn. A client therefore waits only for handshakes of its own address that are
+younger than _STALE_NS or whose client has begun its next flight since then, and each of these ends with its timeout.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ from kproc.common.log_rate import LogRate
 logger = logging.getLogger(__name__)
 
 _TURN_NS: Final = 500_000
-# Clients in a pass that are answered, closed or found to have to wait: bounds a pass when few can be answered.
+# Limit of waiting clients that are checked in one pass. It bounds the pass when few of them can be answered.
 _CHECKS_MAX: Final = 64
-_BLOCKED_MS: Final = 10  # How often to check for a free place. Handshakes that finish are noticed at once.
+_BLOCKED_MS: Final = (
+    10  # Interval of checks while all clients wait. The end of a handshake is noticed at once.
+)
 _HELLO_BYTES_MAX: Final = 16 << 20
-# An answer crosses the slowest links in less, there and back. A core begins fewer handshakes in this time than
-# kproc.tls.handshakes.max allows, so a flood from one address lets other clients of that address finish.
+# The slowest links have a shorter round trip. In this time a core answers fewer first records than
+# kproc.tls.handshakes.max, so during a flood from one address other clients of that address can still finish.
 _STALE_NS: Final = 1_000_000_000
 _EXPIRED: Final = "its client's certificate has expired"
 
@@ -67,14 +70,14 @@ class Table(Protocol):
 
 
 class WaitingHello(NamedTuple):
-    """A client whose first record is whole, and since when."""
+    """A client whose first record is complete, and the time when it was."""
 
     transport: TlsTransport
     since_ns: int
 
 
 class BegunHandshake(NamedTuple):
-    """A handshake whose first record is answered. `progress_ns` is when that was, or when the next flight began."""
+    """An answered handshake. `progress_ns` is the time of the answer, or of the start of the client's next flight."""
 
     transport: TlsTransport
     progress_ns: int
@@ -104,7 +107,7 @@ class Handshakes:
         self._begun_shares = AddressShares()
         # Those that wait for a turn, by address. The address whose turn it is comes first.
         self._turns: dict[bytes, dict[int, WaitingHello]] = {}
-        self._is_blocked = False  # Every client that was checked in the last pass waits for a place.
+        self._is_blocked = False  # No client that was checked in the last pass could be answered or closed.
         self._newly_waiting: list[int] = []  # Descriptors of those that are still read.
         self._connections: dict[int, Connection] = {}  # By descriptor: all that have sent something.
         self._hello_bytes = 0  # Of all first records that are kept.
@@ -234,7 +237,7 @@ class Handshakes:
         return next((each for each in newest_first if not each.has_progressed), newest_first[0]).transport
 
     def finished(self, transport: TlsTransport) -> None:
-        """A handshake is over. Raises OSError if the client's certificate makes it nobody."""
+        """Finish a handshake. Raises OSError if the client's certificate gives no principal or has expired."""
         self._close_handshake(transport)
         self._state.counts[SLOT["tls_handshakes"]] += 1
         connection = self._table.by_fd[transport.fd]

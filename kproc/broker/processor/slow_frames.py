@@ -50,7 +50,7 @@ def wanted_bytes(connection: Connection) -> int:
     return int(_LENGTH.unpack_from(connection.held)[0])
 
 
-class Progress:
+class FrameProgress:
     """The progress of one unfinished frame. Time counts only while its connection is read."""
 
     __slots__ = ("is_slow", "number", "read_ns", "since_ns", "window_bytes", "window_ns")
@@ -77,19 +77,19 @@ class SlowFrames:
 
     def __init__(self, receive_ns_max: int) -> None:
         self._receive_ns_max = receive_ns_max
-        self._progress: dict[int, Progress] = {}  # By connection id.
+        self._progress: dict[int, FrameProgress] = {}  # By connection id.
         self._seen_ns = 0
 
     def update(self, begun: Iterable[Connection], now_ns: int) -> None:
         """Measure the connections that have an unfinished frame. Called once a second."""
         elapsed_ns, self._seen_ns = now_ns - self._seen_ns, now_ns
-        progress: dict[int, Progress] = {}
+        progress: dict[int, FrameProgress] = {}
         for connection in begun:
             block = connection.block
             received = len(connection.held) if block is None else block.filled
             seen = self._progress.get(connection.id)
             if seen is None or seen.number != connection.next_sequence:
-                seen = Progress(connection.next_sequence, received, now_ns)
+                seen = FrameProgress(connection.next_sequence, received, now_ns)
             elif connection.interest == ACTIVE:
                 seen.advance(received, elapsed_ns, self._rate_min(connection))
             progress[connection.id] = seen
@@ -102,7 +102,7 @@ class SlowFrames:
             return RATE_MIN
         return max(RATE_MIN, block.length * _SECOND_NS / self._receive_ns_max)
 
-    def _find(self, connection: Connection) -> Progress | None:
+    def _find(self, connection: Connection) -> FrameProgress | None:
         seen = self._progress.get(connection.id)
         return seen if seen is not None and seen.number == connection.next_sequence else None
 

@@ -22,7 +22,7 @@ from kproc.wire.compression import (
 )
 from kproc.wire.primitives import INT64_MAX, INT64_MIN
 from kproc.wire.record_batch import NO_TIMESTAMP, BatchHeader, rebuild, stamp_max_timestamp
-from kproc.wire.record_check import Expected, scan_records
+from kproc.wire.record_check import RecordConditions, scan_records
 from kproc.wire.records import walk_records
 
 _CODECS: Final = {
@@ -77,13 +77,13 @@ def look_inside(
     return memoryview(batch[0]), batch[1]
 
 
-def _expected(header: BatchHeader, config: LogConfig, now_ms: int) -> Expected:
+def _expected(header: BatchHeader, config: LogConfig, now_ms: int) -> RecordConditions:
     """Return the conditions that a batch's records must meet in this log."""
     earliest, latest = INT64_MIN, INT64_MAX
     if not config.is_append_time:
         earliest = now_ms - config.timestamp_before_max_ms
         latest = min(INT64_MAX, now_ms + config.timestamp_after_max_ms)
-    return Expected(header.base_timestamp, earliest, latest, config.is_compacting)
+    return RecordConditions(header.base_timestamp, earliest, latest, config.is_compacting)
 
 
 def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:

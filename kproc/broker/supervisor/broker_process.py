@@ -87,9 +87,9 @@ class VerifiedBroker:
             raise NotABroker(f"process {self.pid} is no kproc broker: it holds no data directory's lock")
 
     def _open_locked_directory(self, name: str) -> bool:
-        """Open the directory of the lock file behind a descriptor of the process; False if it is none that it locked.
+        """Open the directory of the locked file behind a descriptor. Return False unless it is a data directory's lock.
 
-        Another user may put a link in the place of the directory at any time. So it is opened first, and must then
+        Another user can replace the directory by a link at any time. It is therefore opened first, and must then
         contain the locked file. A lock file that was renamed or deleted does not count.
         """
         proc = _PROC / str(self.pid)
@@ -141,7 +141,7 @@ class VerifiedBroker:
             if self.wait(0):  # Both may be of a later process with this pid.
                 raise NotABroker(f"process {self.pid} has ended")
             if not stat.S_ISREG(facts.st_mode):
-                raise NotABroker("it is no file, but a terminal, a pipe or the journal")
+                raise NotABroker("it is not a file but a terminal, a pipe or the journal")
             if facts.st_uid != uid:
                 raise NotABroker(f"it belongs to another user than process {self.pid}")
             return os.open(_PROC / "self" / "fd" / str(path), os.O_RDONLY | os.O_CLOEXEC)

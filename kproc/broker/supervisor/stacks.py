@@ -3,9 +3,9 @@
 On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd; faulthandler does that without
 the interpreter's help. A process that may read /proc/PID/fd finds the memfd there by its name.
 
-The name proves nothing: in a mount namespace of its own a process can give it to any file of the host, and whoever
-reads the stacks empties the memfd first. So the file must have no name in any directory and belong to the process's
-user.
+The name proves nothing: in its own mount namespace a process can give this name to any file of the host, and the reader
+of the stacks truncates the memfd first. The file must therefore have no name in any directory and belong to the
+process's user.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _open_memfd(pid: int) -> BinaryIO | None:
     for name in os.listdir(directory):
         if not _is_ours(f"{directory}/{name}"):
             continue
-        # Nothing is opened for reading or writing before the check: a FIFO would block, a device may act.
+        # Not opened for reading or writing before the check, because a FIFO would block and a device could act.
         descriptor = os.open(f"{directory}/{name}", os.O_PATH | os.O_CLOEXEC)
         try:
             facts = os.fstat(descriptor)

@@ -24,8 +24,8 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 _NONCE_BYTES: Final = 24
-# A connection keeps its first message, and an answer with the nonce in it, until the login is over. Clients that exist
-# send some 100 bytes and the user's name.
+# Limit, because a connection keeps its first message, and an answer with the nonce in it, until the login is over.
+# Existing clients send some 100 bytes and the user's name.
 _MESSAGE_BYTES_MAX: Final = 4096
 _KAFKAS_SALT_BITS: Final = 130
 _KAFKAS_SALT: Final = re.compile(rb"[0-9a-z]{22,26}")
@@ -277,7 +277,7 @@ class _ServerFirst(NamedTuple):
 def _text(token: bytes) -> str:
     if len(token) > _MESSAGE_BYTES_MAX:
         raise AuthenticationFailed(
-            f"a SCRAM message of {len(token)} bytes; at most {_MESSAGE_BYTES_MAX} are read"
+            f"a SCRAM message of {len(token)} bytes; the limit is {_MESSAGE_BYTES_MAX}"
         )
     try:
         return token.decode("utf-8")
