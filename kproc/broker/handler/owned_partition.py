@@ -9,7 +9,7 @@ from typing import Protocol
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.ipc.words import RowWriter
 from kproc.broker.request.context import PartitionKey
-from kproc.broker.role.partition_table import CLOSED, SYNC_FAILED, holder_word
+from kproc.broker.role.partition_table import CLOSED, RECOVERING, SYNC_FAILED, holder_word
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage.log import Log
 from kproc.common.containment import Containment
@@ -65,12 +65,22 @@ class OwnedPartition:
     def hide_from(self, offset: int, *, is_recovery: bool) -> None:
         """Hide the last records of a log that was just opened until a sync has confirmed them.
 
-        After a crash (`is_recovery`) readers wait for that sync, or the high watermark would seem to decrease.
+        After a crash (`is_recovery`) readers wait for that sync, or the high watermark would seem to decrease. The row
+        says so until then: the owner may die before the sync ends, and its successor must not trust the row.
         """
         self.log.hide_from(offset)
         self._owner.unsynced[self] = None
         if is_recovery:
             self.recovered_end = self._log_state.end_offset
+            self._holder_word |= RECOVERING
+            self._quiet_word |= RECOVERING
+
+    def end_recovery(self) -> None:
+        """Trust the high watermark again if a sync has confirmed the recovered log. The next row says so."""
+        if self.recovered_end and not self.is_recovering:
+            self.recovered_end = 0
+            self._holder_word &= ~RECOVERING
+            self._quiet_word &= ~RECOVERING
 
     @property
     def is_recovering(self) -> bool:

@@ -19,7 +19,7 @@ from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.syncer import Syncer, sync_one
 from kproc.broker.request.context import PartitionKey
-from kproc.broker.role.partition_table import NOBODY, PartitionRow, PartitionTable, holder_word
+from kproc.broker.role.partition_table import PartitionRow, PartitionTable, released_word
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import describe_topic_id, read_topic_id
@@ -212,15 +212,17 @@ class Partitions:
     def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:
         """Hide records that no sync has confirmed and no client can have read: a power loss could still take them.
 
-        After an owner's death its row has the high watermark. After a crash of the broker, or if the owner died while
-        it wrote the row, the high watermark is unknown.
+        After an owner's death its row has the high watermark. It is unknown after a crash of the broker, if the
+        owner died before its first sync after such a crash, or if the owner died while it wrote the row.
         """
         log = owned.log
         visible = max(log.recovery_point, log.start_offset, row.high_watermark if row is not None else 0)
         if visible < log.end_offset:
             # If a marker is hidden, nobody knows the last stable offset that clients saw. It must not go back when a
             # power loss takes the marker, so readers wait for the sync here, too.
-            is_unknown = row is None or (bool(log.producers) and log.has_marker_from(visible))
+            is_unknown = (
+                row is None or row.is_recovering or (bool(log.producers) and log.has_marker_from(visible))
+            )
             owned.hide_from(visible, is_recovery=is_unknown)
 
     def _adopt(
@@ -319,6 +321,7 @@ class Partitions:
             owned = self.syncing.pop(log)
             if error is None:
                 log.mark_synced(point)
+                owned.end_recovery()
                 if self._short:
                     self._short.pop(owned.key, None)
             else:
@@ -383,12 +386,7 @@ class Partitions:
         """Write into the row of a partition that we gave up, and that was not claimed, that no Handler holds it."""
         row = self._table.read(partition)
         if row is not None and row.holder == self.handler_index:
-            self._table.writer(partition.slot).publish(
-                (
-                    holder_word(NOBODY, has_producers=row.has_producers, has_failed=row.has_failed),
-                    *row.behind_holder,
-                )
-            )
+            self._table.writer(partition.slot).publish((released_word(row), *row.behind_holder))
 
     def import_state(
         self, topic: TopicImage, partition: PartitionImage, state: dict[str, Any]

@@ -25,7 +25,10 @@ _HOLDER: Final = 2
 _QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
 SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
 CLOSED: Final = 1 << 34  # Flag in the same word: the owner closed the log in order; nobody opened it since.
-_FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED
+# Flag in the same word: the broker has crashed, and no sync has confirmed the recovered log yet. Clients may have
+# seen a higher high watermark than the row's.
+RECOVERING: Final = 1 << 35
+_FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED | RECOVERING
 
 
 class PartitionRow(NamedTuple):
@@ -45,6 +48,7 @@ class PartitionRow(NamedTuple):
     has_producers: bool  # Whether the log's owner knew any idempotent producer.
     has_failed: bool = False  # Whether a sync of it failed in this run of the broker.
     is_closed: bool = False
+    is_recovering: bool = False  # Whether clients may have seen a higher high watermark than this one.
 
     @property
     def behind_holder(self) -> tuple[int, ...]:
@@ -82,6 +86,7 @@ class PartitionTable:
             not word & _QUIET,
             bool(word & SYNC_FAILED),
             bool(word & CLOSED),
+            bool(word & RECOVERING),
         )
 
     def stores(self, partition: PartitionImage) -> int:
@@ -117,6 +122,12 @@ class PartitionTable:
         return values
 
 
-def holder_word(handler_index: int, *, has_producers: bool = True, has_failed: bool = False) -> int:
-    """The row's first word."""
-    return handler_index + _HOLDER | (0 if has_producers else _QUIET) | (SYNC_FAILED if has_failed else 0)
+def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
+    """Return the first word of a row without other flags."""
+    return handler_index + _HOLDER | (0 if has_producers else _QUIET)
+
+
+def released_word(row: PartitionRow) -> int:
+    """Return the first word of a row that its holder gives up. What it says of the log stays."""
+    word = holder_word(NOBODY, has_producers=row.has_producers)
+    return word | (SYNC_FAILED if row.has_failed else 0) | (RECOVERING if row.is_recovering else 0)

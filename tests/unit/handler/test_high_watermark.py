@@ -230,8 +230,8 @@ def test_successor_ends_no_transaction_before_its_marker_is_synced(rig: HandlerR
     assert offset_of(rig, LATEST, isolation=1) == 2
 
 
-@pytest.mark.parametrize("is_torn", [False, True], ids=["broker restarted", "owner died inside its row"])
-def test_readers_wait_for_the_first_sync_after_a_recovery(start: Start, *, is_torn: bool) -> None:
+@pytest.mark.parametrize("death", ["broker", "owner inside its row", "owner before its first sync"])
+def test_readers_wait_for_the_first_sync_after_a_recovery(start: Start, death: str) -> None:
     """Nobody knows the high watermark that clients saw, and it must not seem to go back."""
     rig = start(settings=GROUP)
     rig.create_topic("t")
@@ -242,11 +242,15 @@ def test_readers_wait_for_the_first_sync_after_a_recovery(start: Start, *, is_to
     send(rig, b"c", acks=1)
     rig.kill(0)
     writer = rig.table.writer(rig.image_of("t").slot)
-    if is_torn:
+    if death == "owner inside its row":
         rig.table._words[rig.image_of("t").slot * ROW_WORDS] += 1
     else:
         writer.publish((0,) * 8)
     rig.start_handler(0, is_restart=True)
+    if death == "owner before its first sync":
+        assert fetch(rig, 0) is None
+        rig.kill(0)
+        rig.start_handler(0, is_restart=True)
     assert fetch(rig, 0) is None
     fields = list_offsets_fields("t", [(0, LATEST)])
     rig.processors[0].send(ApiKey.LIST_OFFSETS, 7, fields, connection=WRITER)
@@ -256,6 +260,20 @@ def test_readers_wait_for_the_first_sync_after_a_recovery(start: Start, *, is_to
     row = answers[READER].fields(ApiKey.FETCH, 12)["responses"][0]["partitions"][0]
     assert seen(row) == (3, [b"a", b"b", b"c"])
     assert answers[WRITER].fields(ApiKey.LIST_OFFSETS, 7)["topics"][0]["partitions"][0]["offset"] == 3
+
+
+def test_successor_trusts_the_row_again_after_the_first_sync(rig: HandlerRig) -> None:
+    send(rig, b"a", acks=1)
+    rig.kill(0)
+    rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
+    rig.start_handler(0, is_restart=True)
+    assert fetch(rig, 0) is None
+    end_round(rig)
+    assert seen(fetched(rig)) == (1, [b"a"])
+    send(rig, b"b", acks=1)
+    rig.kill(0)
+    rig.start_handler(0, is_restart=True)
+    assert seen(fetch(rig, 0)) == (2, [b"a", b"b"])
 
 
 def test_readers_get_the_error_of_the_first_sync_after_a_recovery(rig: HandlerRig) -> None:

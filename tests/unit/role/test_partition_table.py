@@ -6,7 +6,14 @@ import pytest
 
 from kproc.broker.cluster.image import SLOT_COUNT, PartitionImage
 from kproc.broker.ipc.region import Region, RegionKind
-from kproc.broker.role.partition_table import NOBODY, ROW_WORDS, TABLE_BYTES, PartitionTable, holder_word
+from kproc.broker.role.partition_table import (
+    NOBODY,
+    ROW_WORDS,
+    TABLE_BYTES,
+    PartitionRow,
+    PartitionTable,
+    holder_word,
+)
 from tests.support.ring_pair import Forked
 
 ROW = (holder_word(NOBODY), 7, 10, 20, 10, 4096, 15, 18)
@@ -77,5 +84,5 @@ def test_other_processes_see_what_the_owner_published() -> None:
         assert Forked(child).result() == 0
         row = PartitionTable(region.words).read(partition(slot=SLOT_COUNT - 1))
         assert row is not None
-        assert tuple(row) == (NOBODY, *ROW[1:], True, False, False)
+        assert row == PartitionRow(NOBODY, *ROW[1:], has_producers=True)
         assert region.resident_bytes() < 1 << 20, "sparse: one row takes one page"
