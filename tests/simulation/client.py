@@ -262,7 +262,7 @@ class Client(Actor):
         """The broker has closed in order. It must have answered what it had read, if nothing of it has died lately."""
         if end.bytes:
             self.world.violate(f"{self.name}: the broker closed in order within an answer")
-        if not self.lone_since_ns or end.is_reset or self.session_ends_ns:
+        if not self.lone_since_ns or end.is_reset or end.has_unread_request or self.session_ends_ns:
             return  # Several requests; or this one was not read; or a session was over.
         if self.world.disturbed_ns < self.lone_since_ns - _SETTLED_NS:
             name = self.waits[0][1].name if self.waits else "nothing"

@@ -82,6 +82,15 @@ class TlsEnd:
     def is_reset(self) -> bool:
         return self.raw.is_reset and not self.raw.bytes
 
+    @property
+    def has_unread_request(self) -> bool:
+        """True if the broker has shut the connection down before it read all bytes.
+
+        A real socket is reset by its last close. A paused Acceptor may keep its copy of the descriptor open meanwhile.
+        """
+        peer = self.raw.peer
+        return peer is not None and peer.is_shut and bool(peer.bytes)
+
     def send(self, data: Any) -> int:
         """Encrypt the next bytes once everything before them has left."""
         if not self.flush():
