@@ -476,6 +476,8 @@ class Scene:
         (result,) = owned.log.append([memoryview(batch)], hidden_from=0 if acks == -1 else None)
         if result.error_code:
             return False
+        if result.is_duplicate:
+            raise Violation(f"{owned.key} takes a new batch for one that it has at {result.base_offset}")
         owned.after_append()
         if acks == 1:
             return True

@@ -11,7 +11,8 @@ import pytest
 
 from kproc.broker.storage import fs
 from kproc.broker.storage.log_state import LogState
-from tests.syscalls.sweep import PATHS, sweep, try_one
+from tests.simulation.mutations import mutated
+from tests.syscalls.sweep import PATHS, calls_of, sweep, try_one
 
 pytestmark = pytest.mark.long
 
@@ -26,19 +27,21 @@ def test_sweep_of_failing_calls_keeps_every_promise() -> None:
 MUTATIONS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "shortage is damage": lambda: mock.patch.object(fs, "_SHORT", frozenset()),
     "failed sync passes": lambda: mock.patch.object(LogState, "note_failure"),
+    "failed write is not undone": lambda: mutated("failed-write-not-undone"),
 }
 
 
 @pytest.mark.parametrize(
-    ("mutation", "path", "number", "error"),
+    ("mutation", "path", "call", "error"),
     [
-        ("shortage is damage", "sync", 1, errno.EMFILE),
-        ("shortage is damage", "roll", 4, errno.ENOMEM),
-        ("shortage is damage", "first append", 4, errno.ENOMEM),
-        ("failed sync passes", "sync", 12, errno.EDQUOT),
+        ("shortage is damage", "sync", "open_directory", errno.EMFILE),
+        ("shortage is damage", "roll", "create", errno.ENOMEM),
+        ("shortage is damage", "first append", "create", errno.ENOMEM),
+        ("failed sync passes", "sync", "sync", errno.EDQUOT),
+        ("failed write is not undone", "append", "write", errno.ENOSPC),
     ],
 )
-def test_sweep_of_failing_calls_finds_mutations(mutation: str, path: str, number: int, error: int) -> None:
-    assert try_one(path, number, error) is None
+def test_sweep_of_failing_calls_finds_mutations(mutation: str, path: str, call: str, error: int) -> None:
+    numbers = [number for number, each in enumerate(calls_of(path), 1) if each == call]
     with MUTATIONS[mutation]():
-        assert try_one(path, number, error) is not None
+        assert any(try_one(path, number, error) for number in numbers)

@@ -15,4 +15,5 @@ transaction_history.py).
     python -m tests.simulation --seed 17 --trace       one, told step by step
     python -m tests.simulation --seed 17 --shrink      the least that still fails
     python -m tests.simulation --mutation NAME         how many seeds it takes to notice a mutation of the code
+    python -m tests.simulation --mutation NAME --count --seeds 200   how many of 200 seeds notice it
 """

@@ -50,7 +50,13 @@ def main() -> int:
         help="every seed with crashes in a row and clock steps, or none; by default some",
     )
     parser.add_argument(
-        "--mutation", help="run with a mutation of the code until a seed notices it; `all`: each"
+        "--mutation",
+        nargs="+",
+        metavar="NAME",
+        help="run with each of these mutations of the code until a seed notices it; `all`: each",
+    )
+    parser.add_argument(
+        "--count", action="store_true", help="with --mutation: run all seeds, and say how many notice it"
     )
     parser.add_argument(
         "--sometimes",
@@ -66,7 +72,7 @@ def main() -> int:
     gc.freeze()
     gc.disable()
     if options.mutation:
-        return hunt(options.mutation, first=options.first, seeds=options.seeds)
+        return hunt(options.mutation, first=options.first, seeds=options.seeds, counts=options.count)
     if options.seed is not None:
         plan = _plan(options, options.seed)
         return _one(plan, trace=options.trace, shrinks=options.shrink)

@@ -17,6 +17,7 @@ from kproc.broker.supervisor.supervisor import Supervisor
 from tests.simulation import doubles, processes, tls_doubles
 from tests.simulation.kernel import Epoll
 from tests.simulation.processes import Keeper, SimulatedSignals
+from tests.simulation.small_slices import JudgedSlice
 from tests.simulation.world import S, Violation, World
 
 DATA: Final = "/data"
@@ -106,6 +107,7 @@ def prepare() -> None:
             ("kproc.broker.supervisor.tls_check", "_ask_child"): tls_check._look,
             ("kproc.broker.processor.processor", "descriptor_end"): lambda: 1 << 30,
             ("kproc.broker.processor.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
+            ("kproc.broker.request.divided_requests", "SliceRequest"): JudgedSlice,
         }
     )
     assert real_supervisor.Supervisor is Supervisor

@@ -200,11 +200,19 @@ class History:
         known.high_watermark = max(known.high_watermark, high_watermark)
         if log_start < 0:
             return
+        topic = self.topics.get(topic_id)
+        if topic is not None and not topic.is_compacted:
+            self._judge_start(name, known, log_start)
         if floor.restarts != self.restarts:
             return  # What was known then may be undone, and the answer may be one of before: see `restarted`.
         if log_start < floor.log_start:
             self._violate(f"{name}: the log start went from {floor.log_start} to {log_start}")
         known.log_start = max(known.log_start, log_start)
+
+    def _judge_start(self, name: str, known: PartitionHistory, log_start: int) -> None:
+        """Nothing but a DeleteRecords moves the start of a log that is not compacted."""
+        if log_start > max(known.deleted_below, known.trimming_to):
+            self._violate(f"{name}: starts at {log_start}, deleted was below {known.deleted_below}")
 
     def deleted_records(self, topic_id: bytes, partition: int, low_watermark: int) -> None:
         known = self.of(topic_id, partition)
@@ -288,8 +296,7 @@ class History:
             missing = [offset for offset in range(log_start, end) if offset not in got]
             if missing:
                 self._violate(f"{name}: offsets {missing[:5]} of {log_start} to {end} are not there")
-            if log_start > max(known.deleted_below, known.trimming_to) and not topic.trims:
-                self._violate(f"{name}: starts at {log_start}, deleted was below {known.deleted_below}")
+            self._judge_start(name, known, log_start)
         got = {offset: value for offset, value in got.items() if not value.startswith(MARKER)}
         newest: dict[bytes, int] = {}
         for offset, value in got.items():

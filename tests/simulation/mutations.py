@@ -19,6 +19,7 @@ from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.cleaner import Cleaner
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.group import coordinator as group_coordinator
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler import checkpoint as handler_checkpoint
 from kproc.broker.handler.coordinator_epochs import CoordinatorEpochs
@@ -37,6 +38,7 @@ from kproc.broker.processor.homes import Homes
 from kproc.broker.processor.response_writer import ResponseWriter
 from kproc.broker.processor.tls_connections import TlsConnections
 from kproc.broker.processor.tls_transport import TlsShare, TlsTransport
+from kproc.broker.request.divided_requests import DividedRequests
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionRow, PartitionTable
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.security.authorizer import StandardAuthorizer
@@ -52,7 +54,8 @@ from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.state import PREPARED, State
 from tests.simulation import doubles
-from tests.simulation.plan import plan_of
+from tests.simulation.directed import DIRECTED
+from tests.simulation.plan import Plan, plan_of
 from tests.simulation.run import simulate
 
 _QUIET: Final = 1 << 32
@@ -69,6 +72,10 @@ _EXPORT: Final = ProducerTable.export
 _REPLAY: Final = GroupCoordinator.replay
 _SEND_OWED: Final = TransactionCoordinator._send_owed
 _WRITE_STATE: Final = TransactionCoordinator._write
+_UPDATE: Final = CheckpointWriter._update
+_UNDO: Final = LogAppender._undo
+_STEP_LARGE: Final = DividedRequests.work
+_ADD_UNWRITTEN: Final = GroupCoordinator._add_unwritten
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -97,6 +104,27 @@ def _append_visible(
 ) -> list[AppendResult]:
     """Records with acks=all are visible before their sync."""
     return self.append(batches, origin)  # type: ignore[no-any-return]
+
+
+def _refused_but_not_undone(self: Any, failure: Any, _undo: Any, results: Any, start: int) -> None:
+    """The producers of a write that failed count its batches as stored."""
+    _UNDO(self, failure, None, results, start)
+
+
+def _all_slices_at_once(self: Any) -> int:
+    work = 0
+    while self.is_ready():
+        work += _STEP_LARGE(self)
+    return work
+
+
+def _added_without_a_bound(self: Any, group_id: str) -> Any:
+    bound = group_coordinator.UNWRITTEN_GROUPS_MAX
+    group_coordinator.UNWRITTEN_GROUPS_MAX = 1 << 30  # type: ignore[misc]
+    try:
+        return _ADD_UNWRITTEN(self, group_id)
+    finally:
+        group_coordinator.UNWRITTEN_GROUPS_MAX = bound  # type: ignore[misc]
 
 
 def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
@@ -283,21 +311,19 @@ OF_TLS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "tickets-of-each-processor": [(TlsConnections, "_make", _with_tickets_of_its_own)],
 }
 
+
 def _without_inherited(writer: CheckpointWriter, image: ClusterImage) -> None:
     """Checkpoints of what was opened in this run only."""
     writer._log_starts = {}
-    _update(writer, image)
+    _UPDATE(writer, image)
 
 
-_update = CheckpointWriter._update
-OF_CRASHES: Final[dict[str, list[tuple[Any, str, Any]]]] = {
+MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "any-name-confirms-a-log-start": [
         (handler_checkpoint, "confirms_log_start", lambda *_: True),
         (checkpoint_writer, "confirms_log_start", lambda *_: True),
     ],
     "checkpoint-drops-untouched-logs": [(CheckpointWriter, "_update", _without_inherited)],
-}
-MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "fsync-skipped": [(LogDurability, "run_sync", _nothing)],
     "answer-before-sync": [(OwnedPartition, "when_synced", _answered_at_once)],
     "visible-before-sync": [(LogAppender, "_append_hidden", _append_visible)],
@@ -331,10 +357,12 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     ],
     "clean-marker-stays": [(DataDirectory, "take_clean_stop", lambda _self: False)],
     "clean-marker-comes-back": [(checkpoints, "sync_directory", _nothing)],
+    "slices-without-a-turn": [(DividedRequests, "work", _all_slices_at_once)],
+    "tables-without-a-bound": [(GroupCoordinator, "_add_unwritten", _added_without_a_bound)],
+    "failed-write-not-undone": [(LogAppender, "_undo", _refused_but_not_undone)],
     "death-untold": [(Children, "_detach", _detach_unheard)],
     **OF_TRANSACTIONS,
     **OF_TLS,
-    **OF_CRASHES,
 }
 
 
@@ -351,32 +379,47 @@ def mutated(name: str) -> Iterator[None]:
             setattr(target, attribute, before)
 
 
-def hunt(name: str, *, first: int, seeds: int) -> int:
-    """How many mutations no seed noticed."""
+def hunt(names: list[str], *, first: int, seeds: int, counts: bool = False) -> int:
+    """Run seeds with each mutation until one notices it; return how many mutations no seed noticed.
+
+    With `counts`, run all seeds and say how many notice it.
+    """
     missed = 0
-    for each in MUTATIONS if name == "all" else [name]:
+    for each in MUTATIONS if names == ["all"] else names:
+        found: dict[int, str] = {}
         for seed in range(first, first + seeds):
-            plan = plan_of(
-                seed,
-                power=MUTATED_POWER,
-                transactions=each in OF_TRANSACTIONS or None,
-                tls=each in OF_TLS or None,
-                crashes=each in OF_CRASHES or None,
-                **_RARE.get(each, {}),
-            )
+            plan = _plan_for(each, seed)
             gc.collect()
             with mutated(each):
-                violations = simulate(plan).violations
+                violations = simulate(plan, stops_at_violation=True).violations
             if violations and not simulate(plan).violations:
-                print(
-                    f"{each}: found by seed {seed}, the {seed - first + 1}th: {violations[0][:150]}",
-                    flush=True,
-                )
-                break
-        else:
-            print(f"{each}: NOT FOUND by {seeds} seeds from {first}", flush=True)
-            missed += 1
+                found[seed] = violations[0]
+                if not counts:
+                    break
+        missed += not found
+        print(_line_of(each, found, first, seeds, counts=counts), flush=True)
     return missed
+
+
+def _line_of(name: str, found: dict[int, str], first: int, seeds: int, *, counts: bool) -> str:
+    if not found:
+        return f"{name}: NOT FOUND by {seeds} seeds from {first}"
+    seed = min(found)
+    line = f"found by seed {seed}, the {seed - first + 1}th: {found[seed][:150]}"
+    return f"{name}: {len(found)} of {seeds} seeds; {line}" if counts else f"{name}: {line}"
+
+
+def _plan_for(name: str, seed: int) -> Plan:
+    """Return the plan of a seed in which a mutation is looked for."""
+    if name in DIRECTED:
+        return DIRECTED[name](seed)
+    return plan_of(
+        seed,
+        power=MUTATED_POWER,
+        transactions=name in OF_TRANSACTIONS or None,
+        tls=name in OF_TLS or None,
+        **_RARE.get(name, {}),
+    )
 
 
 MUTATED_POWER: Final = 6.0

@@ -60,6 +60,7 @@ class Plan:
     has_transactions: bool = False
     epoch_max: int = EPOCH_MAX  # Of producer ids.
     slice_rows: int = 0  # Of a divided request; 0: as many as in a broker.
+    table_max: int = 0  # Entries of tables that clients fill; 0: as many as in a broker.
 
     def without(self, part: ClientPlan | Event) -> Plan:
         """The same without one client or event."""
@@ -89,6 +90,8 @@ _LOGINS_EVERY: Final = 5
 _SLICES_EVERY: Final = 3
 _SLICE_ROWS: Final = 2
 _TLS_EVERY: Final = 7
+_CROWDS: Final = 0.2
+_TABLE_MAX: Final = 6
 _CALM: Final = (
     0.4  # Of the plans with TLS: nothing dies, so that nothing excuses an answer that does not come.
 )
@@ -125,6 +128,8 @@ def plan_of(
     plan = _with_slow_senders(plan)
     if seed % _SLICES_EVERY == 1:
         plan = replace(plan, slice_rows=_SLICE_ROWS)
+    if random.Random(f"crowds {seed}").random() < _CROWDS:
+        plan = with_crowds(plan)
     return _with_tls(plan) if (seed % _TLS_EVERY == 0 if tls is None else tls) else plan
 
 
@@ -253,6 +258,13 @@ def _with_slow_senders(plan: Plan) -> Plan:
     ]
     settings = {"kproc.request.receive.timeout.ms": str(RECEIVE_TIMEOUT_MS)}
     return replace(plan, settings={**plan.settings, **settings}, clients=(*plan.clients, *clients))
+
+
+def with_crowds(plan: Plan) -> Plan:
+    """Clients that make up names of groups fill small tables. Of its own source, as slow senders are."""
+    rng = random.Random(f"crowd {plan.seed}")
+    clients = [ClientPlan("crowd", f"crowd-{n}", rng.getrandbits(30)) for n in range(rng.choice((1, 2)))]
+    return replace(plan, table_max=_TABLE_MAX, clients=(*plan.clients, *clients))
 
 
 def protocol_of(*, has_tls: bool = False, has_logins: bool = False) -> str:

@@ -150,6 +150,7 @@ class Process(Actor):
         self.status = 0
         self.ended = Flag()
         self.was_asleep = False
+        self.last_slice_turn = -1  # When it handled a slice of a divided request.
         self._has_work: Callable[[], bool] | None = None
         self._sleeper: SimulatedSleeper | None = None
 

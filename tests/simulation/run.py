@@ -26,6 +26,7 @@ from tests.simulation import doubles, processes, tls_doubles
 from tests.simulation.broker import DATA, NODE, PORT, SimulatedBroker
 from tests.simulation.client import Client
 from tests.simulation.committed_readers import CommittedJudge, CommittedReader
+from tests.simulation.directed_clients import Recreator, Trimmer
 from tests.simulation.few_epochs import epochs_up_to
 from tests.simulation.group_workload import Member
 from tests.simulation.history import History
@@ -34,6 +35,7 @@ from tests.simulation.plan import PROTOCOLS, Event, Plan
 from tests.simulation.rules_workload import Ruler
 from tests.simulation.slow_senders import SlowSender
 from tests.simulation.small_slices import slices_of
+from tests.simulation.small_tables import Crowd, overfull_tables, tables_up_to
 from tests.simulation.tls_workload import Hauler, Stranger
 from tests.simulation.transaction_workload import COPIES, KINDS
 from tests.simulation.workloads import Admin, Committer, Consumer, IdempotentProducer, Mixer, Producer, Reader
@@ -44,6 +46,7 @@ _FINISH_NS: Final = 120 * S
 _REST_NS: Final = 2 * S
 # After it nobody waits any more for what a dead Processor might have given away (handler/migrating_connections.py).
 _CLAIM_NS: Final = 11 * S
+_TABLES_NS: Final = 20 * MS
 _REST_TURNS_MAX: Final = 100  # Of one role in that time; an idle one stores its metrics twice a second.
 _METADATA: Final = "__cluster_metadata"
 _CPU_S_MAX: Final = 30  # Of this process; a run takes less than one.
@@ -144,6 +147,7 @@ class Run:
             with (
                 epochs_up_to(self.plan.epoch_max),
                 slices_of(self.plan.slice_rows),
+                tables_up_to(self.plan.table_max),
                 _small_metadata_logs(self.plan.seed),
             ):
                 self._live()
@@ -216,6 +220,8 @@ class Run:
         for event in self.plan.events:
             self.world.after(event.at_ms * MS, lambda event=event: self._happen(event))  # type: ignore[misc]
         self.world.after(self.plan.duration_ms * MS, self._heal)
+        if self.plan.table_max:
+            self._check_tables()
 
     def _make_client(self, kind: str, name: str, seed: int) -> Client:
         arguments = (self.world, name, seed, self.ports, self.history)
@@ -236,8 +242,18 @@ class Run:
             "admin": Admin, "consumer": Consumer, "committer": Committer, "member": Member, "operator": Operator,
             "reader": Reader, "mixer": Mixer, "ruler": Ruler,
             "stranger": Stranger, "hauler": Hauler, "slow-sender": SlowSender,
+            "crowd": Crowd, "recreator": Recreator, "trimmer": Trimmer,
         }  # fmt: skip
         return kinds[kind](*arguments)  # type: ignore[no-any-return]
+
+    def _check_tables(self) -> None:
+        """Judge the sizes of tables that clients fill, now and then until the clients finish."""
+        assert self.broker is not None
+        for process in self.broker.keeper.processes.values():
+            if sizes := overfull_tables(process):
+                self.world.violate(f"{process.name} has more entries than a table may have: {sizes}")
+        if self.phase == "faults":
+            self.world.after(_TABLES_NS, self._check_tables)
 
     # -- faults ------------------------------------------------------------------------------------------------
 
@@ -552,13 +568,15 @@ def _give_up(*_: object) -> None:
     raise Endless
 
 
-def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
-    """Run a plan. The doubles must be in their places (broker.prepare)."""
+def simulate(plan: Plan, *, tells: bool = False, stops_at_violation: bool = False) -> Outcome:
+    """Run a plan. With `stops_at_violation` end the run there. The doubles must be in their places (broker.prepare)."""
     random.seed(plan.seed)
     signal.signal(signal.SIGVTALRM, _give_up)
     signal.setitimer(signal.ITIMER_VIRTUAL, _CPU_S_MAX)
     try:
-        return Run(plan, tells=tells).simulate()
+        run = Run(plan, tells=tells)
+        run.world.stops_at_violation = stops_at_violation
+        return run.simulate()
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 

@@ -7,7 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from kproc.broker.request import division
+from kproc.broker.request.divided_requests import DividedRequest, SliceRequest
+from kproc.broker.request.division import Slice
 from kproc.broker.request.registry import APIS
+from tests.simulation import doubles
+from tests.simulation.processes import Process
 
 
 @contextlib.contextmanager
@@ -26,3 +30,16 @@ def slices_of(rows: int) -> Iterator[None]:
         division.SLICE_ROWS = page  # type: ignore[misc]
         for api, declared, direct_bytes_max in before:
             api.rows, api.direct_bytes_max = declared, direct_bytes_max
+
+
+class JudgedSlice(SliceRequest):
+    """A slice. Its role must have had no other one in this turn, because other clients would wait for both."""
+
+    __slots__ = ()
+
+    def __init__(self, divided: DividedRequest, part: Slice) -> None:
+        super().__init__(divided, part)
+        process: Process = doubles.host.kernel.current
+        if process.last_slice_turn == process.turns and divided._failure is None:
+            process.world.violate(f"{process.name} handled two slices in one turn")
+        process.last_slice_turn = process.turns

@@ -490,10 +490,10 @@ class Admin(Worker):
             return
         roll = self.rng.random()
         churn = [each for each in self.history.alive() if each.name.startswith("churn")]
-        if self.recreates and churn:
+        if self.recreates and (filled := self.filled_partitions(churn)):
             self.recreates = False
-            doomed = self.rng.choice(churn)
-            yield from self.delete_records(doomed)
+            doomed, partition = self.rng.choice(filled)
+            yield from self.delete_records(doomed, partition)
             self.makes_anew = doomed.name
             yield from self.delete(doomed)
             return
@@ -557,15 +557,26 @@ class Admin(Worker):
         answer = yield from self.call(ApiKey.DELETE_TOPICS, 6, fields, self.rng.choice((1, 20, 30_000)))
         self.check_code("DeleteTopics", answer["responses"][0]["error_code"], E.THROTTLING_QUOTA_EXCEEDED)
 
-    def delete_records(self, topic: TopicHistory | None = None) -> Life:
+    def filled_partitions(self, topics: list[TopicHistory]) -> list[tuple[TopicHistory, int]]:
+        """Return the partitions with records that can be deleted."""
+        return [
+            (topic, partition)
+            for topic in topics
+            for partition in range(0 if topic.is_compacted else topic.partitions)
+            if (known := self.history.of(topic.topic_id, partition)).high_watermark > known.log_start
+        ]
+
+    def delete_records(self, topic: TopicHistory | None = None, partition: int | None = None) -> Life:
+        """Delete some records of a partition, and if it is named at least one."""
         topic = topic or self.some_topic(is_compacted=False)
         if topic is None or topic.is_compacted:
             return
-        partition = self.rng.randrange(topic.partitions)
+        is_named = partition is not None
+        partition = self.rng.randrange(topic.partitions) if partition is None else partition
         known = self.history.of(topic.topic_id, partition)
         if known.high_watermark <= known.log_start:
             return
-        offset = self.rng.randint(known.log_start, known.high_watermark)
+        offset = self.rng.randint(known.log_start + is_named, known.high_watermark)
         rows = [{"partition_index": partition, "offset": offset}]
         fields = {"topics": [{"name": topic.name, "partitions": rows}], "timeout": 5_000}
         known.trimming_to = max(known.trimming_to, offset)

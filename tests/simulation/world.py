@@ -69,6 +69,7 @@ class World:
         self.clock = ManualClock()
         self.actors: list[Actor] = []
         self.violations: list[str] = []
+        self.stops_at_violation = False  # Else a run goes on, so that its story shows what follows.
         self.story: list[str] | None = None  # What happened, if somebody wants to read it.
         self.steps = 0
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
@@ -141,6 +142,8 @@ class World:
                 self.violate(f"{actor.name} spins: {_RUNNING_MAX} turns and it never slept")
                 raise Violation("nothing else would happen")
             actor.turn()
+            if self.violations and self.stops_at_violation:
+                raise Violation("one is enough")
             clock.present_ns += _TURN_NS[int(rng.random() * 5)]
 
     def _jump(self, now_ns: int, deadline_ns: int) -> None:

@@ -1,0 +1,105 @@
+"""Plans that lead to one state, whatever their seed: for mutations that the plans of most seeds never meet.
+
+Every change of the broker moves the turns of a seed. A seed that found a mutation yesterday may miss it today, so tests
+name mutations and no seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from tests.simulation.plan import ClientPlan, Event, Plan, plan_of, with_crowds
+
+_MAKERS: Final = ("admin", "operator")
+_IDLE_MS: Final = 1_400  # Longer than the shortest interval of checkpoints.
+_STOP_MS: Final = 60
+
+
+def _plain(seed: int) -> Plan:
+    return plan_of(seed, transactions=False, tls=False, crashes=False)
+
+
+def stopped_once(seed: int) -> Plan:
+    """Stop the broker in order and start it again, while topics are created and deleted."""
+    plan = _plain(seed)
+    return replace(
+        plan,
+        duration_ms=_STOP_MS + 20,
+        clients=tuple(each for each in plan.clients if each.kind in _MAKERS),
+        events=(Event(_STOP_MS, "restart"),),
+    )
+
+
+def recreated(seed: int) -> Plan:
+    """Power losses while a topic was created again whose former log start is still in the checkpoint."""
+    return _small(
+        seed,
+        ["recreator", "producer-all", "producer-all", "consumer"],
+        [Event(at_ms, "power", (1,)) for at_ms in range(130, 650, 130)],
+    )
+
+
+def untouched(seed: int) -> Plan:
+    """Two power losses with a checkpoint between them, while nobody opens a log."""
+    return _small(
+        seed,
+        ["trimmer", "producer-all", "producer-all", "consumer"],
+        [
+            Event(300, "idle", (2 * _IDLE_MS,)),
+            Event(301, "power", (1,)),
+            Event(301 + _IDLE_MS, "power", (1,)),
+        ],
+        **{"log.flush.offset.checkpoint.interval.ms": "1000"},
+    )
+
+
+def divided(seed: int) -> Plan:
+    """Divide every request of more than one row."""
+    return replace(_plain(seed), slice_rows=1)
+
+
+def crowded(seed: int) -> Plan:
+    """Clients make up names of groups, and tables have few entries."""
+    return with_crowds(_plain(seed))
+
+
+def short_of_space(seed: int) -> Plan:
+    """The disk is full now and then, while idempotent producers send."""
+    events = [Event(at_ms, "disk", ("full", 20, 1)) for at_ms in range(40, 240, 50)]
+    return _small(seed, ["admin", *["idempotent"] * 4], events)
+
+
+def _small(seed: int, kinds: list[str], events: list[Event], **settings: str) -> Plan:
+    """Return a plan of one Handler and one Processor, with these clients and events only."""
+    plan = _plain(seed)
+    rng = random.Random(f"directed {seed}")
+    return replace(
+        plan,
+        duration_ms=events[-1].at_ms + 50,
+        handlers=1,
+        processors=1,
+        settings={
+            **plan.settings,
+            "kproc.flush": "group",
+            "log.flush.offset.checkpoint.interval.ms": "60000",
+            **settings,
+        },
+        clients=tuple(
+            ClientPlan(kind, f"{kind}-{number}", rng.getrandbits(30)) for number, kind in enumerate(kinds)
+        ),
+        events=tuple(events),
+    )
+
+
+DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
+    "clean-marker-stays": stopped_once,
+    "clean-marker-comes-back": stopped_once,
+    "any-name-confirms-a-log-start": recreated,
+    "checkpoint-drops-untouched-logs": untouched,
+    "slices-without-a-turn": divided,
+    "tables-without-a-bound": crowded,
+    "failed-write-not-undone": short_of_space,
+}
