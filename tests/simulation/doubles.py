@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PosixPath
 from typing import Any, Final
 
-import kproc
+from kproc import broker
 from kproc.broker.ipc.layout import PAGE_BYTES, align
 from kproc.broker.ipc.region import Region
 from tests.simulation.kernel import (
@@ -44,10 +44,14 @@ from tests.simulation.kernel import (
 from tests.support.memory_disk import Inode, MemoryDisk, SyncBegun
 
 _WORD: Final = struct.Struct("=Q")
-_PACKAGES: Final = (
-    "api", "cluster", "group", "ipc", "net", "purgatory", "storage", "transport",
-    "role", "observe", "handler", "controller", "cleaner", "server",
+# The packages of kproc.broker that meet the host, and those that do not.
+_PACKAGES: Final = frozenset(
+    {
+        "acceptor", "api", "calls", "cleaner", "cluster", "controller", "fetch", "group", "handler", "ipc", "observe",
+        "peers", "processor", "produce", "request", "role", "storage", "supervisor", "transport",
+    }
 )  # fmt: skip
+_WITHOUT_HOST: Final = frozenset({"config", "coordinator", "metrics", "security", "transaction"})
 
 
 class SimulatedHost:
@@ -547,13 +551,16 @@ class RegionDouble:
 
 def install(extra: dict[tuple[str, str], Any]) -> None:
     """Put every double in its place in this Python process; `extra` by (module, name). There is no way back."""
-    for package in _PACKAGES:
-        path = [str(pathlib.Path(kproc.__file__).parent / package)]
-        for found in pkgutil.iter_modules(path, f"kproc.{package}."):
+    packages = {each.name for each in pkgutil.iter_modules(broker.__path__) if each.ispkg}
+    # A package that is not listed would use the real host.
+    assert packages == _PACKAGES | _WITHOUT_HOST, packages ^ (_PACKAGES | _WITHOUT_HOST)
+    for package in sorted(_PACKAGES):
+        path = [str(pathlib.Path(directory) / package) for directory in broker.__path__]
+        for found in pkgutil.iter_modules(path, f"kproc.broker.{package}."):
             importlib.import_module(found.name)
     for name, module in list(sys.modules.items()):
         parts = name.split(".")
-        if module is None or parts[0] != "kproc" or len(parts) < 2 or parts[1] not in _PACKAGES:
+        if module is None or parts[:2] != ["kproc", "broker"] or len(parts) < 3 or parts[2] not in _PACKAGES:
             continue
         for attribute, (real, double) in _DOUBLES.items():
             if module.__dict__.get(attribute) is real:
