@@ -25,6 +25,7 @@ from kproc.broker.config import listeners as listener_rules
 from kproc.broker.config.listeners import outward_address, outward_host, parse_listeners, split_address
 from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import LONG_MAX, Kind, parse_value, without_url_secrets
+from kproc.broker.storage.log_config import LogConfig
 from tests.support.cases import in_one_test
 
 KPROC = Path(__file__).resolve().parents[2] / "kproc"
@@ -213,8 +214,8 @@ REFUSED = [
     ("log.segment.delete.delay.ms", "-1"),
     ("log.preallocate", "1"),
     ("log.cleanup.policy", "keep"),
-    ("log.cleanup.policy", "delete,delete"),
-    ("log.cleanup.policy", ""),
+    ("log.cleanup.policy", "delete,keep"),
+    ("ssl.enabled.protocols", ""),
     ("log.cleaner.delete.retention.ms", "-1"),
     ("log.cleaner.min.compaction.lag.ms", "-1"),
     ("log.cleaner.max.compaction.lag.ms", "0"),
@@ -406,6 +407,24 @@ def test_settings_of_one_listener_warn_and_misspelt_ones_are_refused():
     assert len(warnings) == 2
     with pytest.raises(ConfigError, match="unknown setting"):
         Config.build({"listener.name.plaintext.max.konnections": "5"})
+
+
+@pytest.mark.parametrize("text", ["delete,delete", "delete,", " delete ,,delete"])
+def test_file_with_a_repeated_or_empty_list_element_warns(text: str) -> None:
+    """As in Kafka such elements are dropped: a properties file of Kafka's must not keep kproc from starting."""
+    warnings: list[str] = []
+    assert build(warnings, log_cleanup_policy=text, ssl_enabled_protocols="TLSv1.3").log_cleanup_policy == ("delete",)
+    (warning,) = warnings
+    assert "Such elements are ignored" in warning
+
+
+def test_log_cleanup_policy_may_be_empty() -> None:
+    """Kafka 4.3 takes it at the start and at run time: records are kept for ever."""
+    warnings: list[str] = []
+    config = build(warnings, log_cleanup_policy="")
+    assert config.log_cleanup_policy == ()
+    assert warnings == []
+    assert not LogConfig.of(config).is_deleting
 
 
 def test_another_value_than_the_default_warns_where_it_has_no_effect():

@@ -15,11 +15,11 @@ from kproc.broker.config.values import (
     LONG_MAX,
     ONE_REPLICA,
     STRING,
+    any_of,
     at_least,
     between,
     one_of,
     setting,
-    some_of,
 )
 
 ONE_CLEANER: Final = "one process compacts"
@@ -115,8 +115,8 @@ class LogSettings:
     log_cleanup_policy: tuple[str, ...] = setting(
         LIST,
         ("delete",),
-        "Default of cleanup.policy.",
-        some_of("delete", "compact"),
+        "Default of cleanup.policy. Empty: records are neither deleted by age or size nor compacted.",
+        any_of("delete", "compact"),
         dynamic=CLUSTER,
     )
     log_cleaner_delete_retention_ms: int = setting(

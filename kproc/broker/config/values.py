@@ -191,9 +191,10 @@ def _parse_boolean(raw: object, name: str) -> bool:
 
 def _parse_list(raw: object, name: str) -> tuple[str, ...]:
     if isinstance(raw, str):
-        return tuple(item for item in (part.strip() for part in raw.split(",")) if item)
+        raw = raw.split(",")
     if isinstance(raw, Sequence) and all(isinstance(item, str) for item in raw):
-        return tuple(item.strip() for item in raw if item.strip())
+        # Empty and repeated elements are dropped, as by Kafka. Callers that refuse them use list_problem().
+        return tuple(dict.fromkeys(item.strip() for item in raw if item.strip()))
     raise ConfigError(f"{name}={show(raw)}: expected names separated by commas")
 
 
@@ -297,11 +298,14 @@ def one_of(*words: str) -> Check:
 
 
 def some_of(*words: str) -> Check:
-    """A check for a list of these words, at least one and none twice."""
+    """A check for a list of these words, at least one."""
+    return lambda value: (
+        None if value and set(value) <= set(words) else f"must name some of {', '.join(words)}"
+    )
 
-    def check(value: tuple[str, ...]) -> str | None:
-        if not value or len(set(value)) != len(value) or not set(value) <= set(words):
-            return f"must name one or more of {', '.join(words)}, each once"
-        return None
 
-    return check
+def any_of(*words: str) -> Check:
+    """A check for a list of these words, which may be empty."""
+    return lambda value: (
+        None if set(value) <= set(words) else f"must be empty or name some of {', '.join(words)}"
+    )

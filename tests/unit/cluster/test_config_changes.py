@@ -153,6 +153,11 @@ def test_lists_are_appended_to_and_subtracted_from(cluster):
     assert after(APPEND, "delete,delete") == "delete"
 
 
+def test_broker_default_of_the_cleanup_policy_may_be_empty(cluster):
+    assert outcome(cluster.alter(changes(BROKER, "", ("log.cleanup.policy", SET, "")))) == [(0, None)]
+    assert cluster.image.broker_configs[""] == {"log.cleanup.policy": ""}
+
+
 def test_appending_to_a_default_starts_from_the_value_in_force(cluster):
     cluster.alter(changes(BROKER, "", ("log.cleanup.policy", SET, "compact")))
     cluster.alter(changes(TOPIC, "t", ("cleanup.policy", APPEND, "delete")))
