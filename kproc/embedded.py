@@ -1,11 +1,11 @@
-"""A broker for a test or a notebook: started by exec, ready when it returns, gone when it ends.
+"""kproc.Broker: a broker for a test or a notebook, started as a child process.
 
     with kproc.Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-The supervisor is executed, never forked from the caller, whose process may hold threads, event loops and open
-descriptors. It is told the caller's pid and stops by itself when that process ends, however it ends; stop()
-does not rely on that.
+The supervisor is started by exec. A fork would copy the caller's threads' locks, event loops and descriptors. It knows
+the caller's pid and stops when that process ends, so that a killed test leaves no broker behind. stop() does not rely
+on that.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ LOG_TAIL_BYTES: Final = 8192
 
 
 class BrokerFailed(RuntimeError):
-    """The broker did not start, or did not stop as told; the message ends with what it wrote to stderr."""
+    """The broker did not start or did not stop. The message ends with the last lines of its stderr."""
 
 
 class Broker:
-    """One broker of its own on a free port, in its own session. Use as a (plain or async) context manager.
+    """A broker on a free port, in a session of its own. Use it as a context manager, plain or async.
 
-    Owned by the process that started it: in one that was forked from that it ends nothing. It may be started again
-    after stop() if `data` was given; without, its temporary directory goes with it.
+    The process that called start() owns it. In a process forked from the owner, stop() stops nothing. With `data` the
+    broker can be started again after stop(). Without it, stop() deletes the temporary data directory.
     """
 
     def __init__(
@@ -68,11 +68,15 @@ class Broker:
         start_timeout_ms: int = 30_000,
         stop_timeout_ms: int = 20_000,
     ) -> None:
-        """`settings` by Kafka's names, as in `--set`. Without `data` nothing is kept, nor synced.
+        """Describe the broker; start() starts it.
 
-        `tls`: with a certificate of its own authority. `users` have to log in, by passwords that are made up:
-        `client_config` has what their clients need. `client`: of other security that `settings` ask for, what a client
-        needs, by the names of Kafka's clients.
+        settings: the broker's settings by Kafka's names, as for `kproc serve --set`.
+        transport: "process" (the default), "thread" or "inline".
+        data: the data directory to keep. Without it the data are temporary and never synced.
+        port: the port to listen at; 0 takes a free one.
+        tls: use TLS with a certificate of a throwaway authority.
+        users: names that have to log in, with generated passwords. `client_config(user=...)` has their credentials.
+        client: client settings, by the names of Kafka's clients, for security that `settings` configure themselves.
         """
         self.settings = dict(settings or {})
         self._has_tls = tls
@@ -94,7 +98,7 @@ class Broker:
         self._child: subprocess.Popen[bytes] | None = None
         self._owner_pid = -1
         self._child_pidfd = -1
-        # What the broker writes to stderr, kept open here: when it cannot start, its janitor removes the directory.
+        # Keep stderr open here, because the janitor of a broker that cannot start removes the directory with the file.
         self._log = -1
         self._last_log = ""
         self._is_killed = False
@@ -105,7 +109,7 @@ class Broker:
             return "<kproc.Broker, not running>"
         return f"<kproc.Broker at {self.bootstrap}, pid {self.pid}, data {self.data}>"
 
-    # -- what a caller needs to know
+    # -- state
 
     @property
     def bootstrap(self) -> str:
@@ -123,10 +127,13 @@ class Broker:
         return int(self.bootstrap.rpartition(":")[2])
 
     def client_config(self, kind: str = "confluent", *, user: str | None = None) -> dict[str, Any]:
-        """What a client is made with, `bootstrap.servers` included, for a user, the first if none is named.
+        """Return the settings that a client needs to connect, `bootstrap.servers` included.
 
-        Kinds: confluent (librdkafka), java (properties, also of Kafka's tools), kafka-python, aiokafka (arguments by
-        keyword), spark (options). `client_file` is a properties file for commands.
+        kind: confluent (librdkafka), java (properties, also for Kafka's tools), kafka-python or aiokafka (keyword
+        arguments), spark (options).
+        user: one of `users`; by default the first.
+
+        Raises ValueError for an unknown kind. For commands use `client_file`.
         """
         from kproc.client.security import librdkafka, written
 
@@ -145,7 +152,7 @@ class Broker:
         raise ValueError(f"{kind!r} is none of confluent, java, kafka-python, aiokafka, spark")
 
     def client_file(self, user: str | None = None) -> Path:
-        """A properties file for a user's commands, `--command-config` of kproc's and Kafka's; gone with the broker."""
+        """Return a properties file for `--command-config` of kproc's and Kafka's commands. stop() deletes it."""
         if self._throwaway is None:
             raise BrokerFailed("only a broker that runs with tls=True or users=[...] writes such files")
         self._throwaway.security(user)
@@ -165,7 +172,7 @@ class Broker:
 
     @property
     def processes(self) -> list[dict[str, Any]]:
-        """Role, index and pid of each process when it became ready; `kproc status` shows later ones."""
+        """Role, index and pid of each process at the time of the start. `kproc status` shows the present ones."""
         return list(self._ready_value("processes"))
 
     @property
@@ -179,15 +186,15 @@ class Broker:
         return self._child is not None and not _is_readable(self._child_pidfd, 0)
 
     def log_text(self) -> str:
-        """The end of what the broker has written to stderr, also after a stop with an error."""
+        """Return the last lines of the broker's stderr, also after it has stopped."""
         return _tail(self._log) if self._log >= 0 else self._last_log
 
-    # -- what a test needs of it
+    # -- topics
 
     def create_topic(
         self, name: str, *, partitions: int = 1, configs: Mapping[str, object] | None = None
     ) -> None:
-        """Create a topic and return when every client will find it; RuntimeError with the broker's reason."""
+        """Create a topic and return when every client can find it. Raises RuntimeError with the broker's reason."""
         from kproc.wire.header import ApiKey
 
         topic = {
@@ -200,13 +207,13 @@ class Broker:
         self._change(ApiKey.CREATE_TOPICS, {"topics": [topic], "validate_only": False}, "topics")
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its records; RuntimeError with the broker's reason, as where there is none."""
+        """Delete a topic with its records. Raises RuntimeError with the broker's reason."""
         from kproc.wire.header import ApiKey
 
         self._change(ApiKey.DELETE_TOPICS, {"topic_names": [name]}, "responses")
 
     def _change(self, api_key: ApiKey, fields: dict[str, Any], results: str) -> None:
-        """One change of one topic, by a connection of its own."""
+        """Send a request that changes one topic, over a new connection."""
         from kproc.client import Client, code_name
 
         security = self._security(None)
@@ -221,10 +228,10 @@ class Broker:
             raise BrokerFailed("the broker is not running: use it as a context manager, or call start()")
         return self.ready[key]
 
-    # -- life
+    # -- start and stop
 
     def start(self) -> Self:
-        """Start and wait until a client's first request will be answered; BrokerFailed with the reason."""
+        """Start the broker and wait until it answers requests. Raises BrokerFailed with the reason."""
         if self._child is not None:
             raise BrokerFailed("the broker is running already")
         self._owner_pid = os.getpid()
@@ -233,7 +240,7 @@ class Broker:
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
             self._log = os.open(self._directory / "stderr.log", flags, 0o600)
-            self._secure()
+            self._make_security()
             self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and package
                 self._command(ready_file),
                 stdin=subprocess.DEVNULL,
@@ -244,12 +251,12 @@ class Broker:
             self._child_pidfd = os.pidfd_open(self._child.pid)
             self.ready = self._wait_ready(ready_file)
         except BaseException:
-            self._end(graceful=False)
+            self._stop(graceful=False)
             raise
         return self
 
-    def _secure(self) -> None:
-        """Make certificates and users, if it is to have some."""
+    def _make_security(self) -> None:
+        """Create certificates and users if TLS or logins are wanted."""
         if self._has_tls or self._users:
             from kproc.client.security.throwaway import make_throwaway
 
@@ -274,7 +281,7 @@ class Broker:
             command += ["--listeners", f"{protocol}://127.0.0.1:{self._port}"]
         if self._throwaway is not None:
             settings = self._throwaway.broker_settings() | settings
-        # Everybody on this host may read a command line.
+        # Every user of this host can read a command line, so secrets go into a private file.
         secret = {name: settings.pop(name) for name in list(settings) if is_secret(name)}
         if secret:
             from kproc.client.security.throwaway import write_private
@@ -288,7 +295,7 @@ class Broker:
         return command
 
     def _wait_ready(self, ready_file: Path) -> dict[str, Any]:
-        """The ready file's JSON. It appears by a rename, so that it is whole when it is seen."""
+        """Wait for the ready file and return its JSON. The broker renames it into place, so it is always complete."""
         deadline_ns = self._clock.now_ns() + self._start_timeout_ms * NS_PER_MS
         while not ready_file.exists():
             if _is_readable(self._child_pidfd, POLL_MS):
@@ -302,27 +309,29 @@ class Broker:
         return ready
 
     def stop(self) -> None:
-        """SIGTERM, a bounded wait, then SIGKILL of its session; the temporary directory goes too.
+        """Stop the broker: SIGTERM, a bounded wait, then SIGKILL to its whole session. Delete temporary data.
 
-        A broker that had to be killed, or that ended with an error, raises BrokerFailed after the cleaning.
-        Calling it again does nothing.
+        Raises BrokerFailed, after the cleanup, if the broker had to be killed or ended with an error. A second call
+        does nothing.
         """
-        complaint = self._end(graceful=True)
-        if complaint is not None:
-            raise BrokerFailed(complaint)
+        failure = self._stop(graceful=True)
+        if failure is not None:
+            raise BrokerFailed(failure)
 
     def kill(self) -> None:
-        """SIGKILL the supervisor alone: its children must notice. stop() then does not complain."""
+        """Send SIGKILL to the supervisor alone; its children notice and end. stop() then raises no error for it."""
         assert self._child is not None, "the broker is not running"
         self._is_killed = True
         signal.pidfd_send_signal(self._child_pidfd, signal.SIGKILL)
 
-    def _end(self, *, graceful: bool) -> str | None:
-        complaint = None
-        is_ours = self._owner_pid == os.getpid()  # Else a fork unwinds what its parent still uses.
+    def _stop(self, *, graceful: bool) -> str | None:
+        """Stop the processes and release everything. Return the reason if the broker did not end well."""
+        failure = None
+        # A forked copy of the owner also runs its exit handlers. It must not stop the broker that its parent uses.
+        is_ours = self._owner_pid == os.getpid()
         try:
             if self._child is not None and is_ours:
-                complaint = self._end_processes(self._child, graceful=graceful)
+                failure = self._stop_processes(self._child, graceful=graceful)
         finally:
             self._child = None
             self._is_killed = False
@@ -338,22 +347,23 @@ class Broker:
                 shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
             self._throwaway = None
-        return complaint
+        return failure
 
-    def _end_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
-        """End the supervisor, then whatever of its session is left, before its pid can be given to others.
+    def _stop_processes(self, child: subprocess.Popen[bytes], *, graceful: bool) -> str | None:
+        """Stop the supervisor, then the rest of its session.
 
-        The supervisor is not reaped until the end: as long as it is a zombie, its number, which is also the
-        session's and the group's, belongs to nobody else, and the group can be signalled safely.
+        The supervisor is reaped last. As long as it is a zombie the kernel cannot reuse its pid, which is also the id
+        of its session and its process group, so that a signal to the group cannot hit other processes.
         """
         was_killed = has_ended = False
         if child.returncode is None and self._child_pidfd >= 0:
             if graceful:
-                # An ended but unreaped process takes signals silently; where SIGCHLD is ignored it is reaped.
+                # A zombie accepts signals. But if the caller ignores SIGCHLD, the kernel reaps the process at once.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._child_pidfd, signal.SIGTERM)
             if not _is_readable(self._child_pidfd, self._stop_timeout_ms if graceful else 0):
-                # Without its ready file every role has ended, and it only removes the directory, which we do, too.
+                # The ready file goes when every role has ended. After that the supervisor only deletes the directory,
+                # and we do that, too, so killing it then is no failure.
                 has_ended = self._directory is not None and not (self._directory / _READY_FILE).exists()
                 was_killed = graceful and not has_ended
                 _kill_group(child.pid)
@@ -383,12 +393,12 @@ class Broker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        complaint = self._end(graceful=True)
-        if complaint is not None and error is None:
-            raise BrokerFailed(complaint)
-        if complaint is not None and error is not None:
-            # The first error tells more than how the broker then ended, but a crash may be its cause.
-            error.add_note(complaint)
+        failure = self._stop(graceful=True)
+        if failure is not None and error is None:
+            raise BrokerFailed(failure)
+        if failure is not None and error is not None:
+            # The error of the `with` block stays the main one. A crash of the broker can be its cause, so add it.
+            error.add_note(failure)
 
     async def __aenter__(self) -> Self:
         import asyncio
@@ -407,20 +417,20 @@ def kproc_command(*arguments: str) -> list[str]:
     """Return a command that runs this kproc with this interpreter, whatever the working directory contains.
 
     `-m` would put the working directory in front of the standard library. Python would then import a project's own
-    module `secrets`, or a file that another user has put there, instead of the library's. -P leaves it out.
+    module `secrets`, or a file that another user has put there, instead of the library's. -P prevents that.
     """
     return [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), *arguments]
 
 
 def _is_readable(descriptor: int, timeout_ms: int) -> bool:
-    """Wait for a pidfd: readable means that the process has ended, reaped or not."""
+    """Wait until a pidfd is readable, which means that the process has ended. Return False after the timeout."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(timeout_ms))
 
 
 def _wait_session_ends(session: int, *, timeout_ms: int) -> list[int]:
-    """Wait until no live process of the session is left; the pids that remain after the timeout."""
+    """Wait until every process of the session has ended. Return the pids that are alive after the timeout."""
     clock = SystemClock()
     deadline_ns = clock.now_ns() + timeout_ms * NS_PER_MS
     while members := _session_members(session):
@@ -439,34 +449,35 @@ def _wait_session_ends(session: int, *, timeout_ms: int) -> list[int]:
 
 
 def _session_members(session: int) -> list[int]:
-    """Live processes of a session; zombies have ended, whoever has yet to reap them."""
+    """Return the pids of a session's live processes. Zombies have ended and do not count."""
     members = []
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
         try:
             with open(f"/proc/{entry}/stat", "rb") as stat:
-                # The name in brackets may hold blanks and brackets; the fields after the last one are plain.
+                # proc(5): the process name stands in brackets and can contain blanks and brackets itself. So parse
+                # the fields behind the last bracket.
                 state, _parent, _group, its_session = stat.read().rpartition(b")")[2].split()[:4]
         except (FileNotFoundError, ProcessLookupError):
-            continue  # It ended while we looked.
+            continue  # The process ended between listdir and open.
         if int(its_session) == session and state not in (b"Z", b"X"):
             members.append(int(entry))
     return members
 
 
 def _kill_group(group: int) -> None:
-    # The last member may end between the look and the signal.
+    # The last process can end between our check and the signal.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
 
 def _peek_exit(pid: int) -> str:
-    """How our ended child ended, leaving it unreaped."""
+    """Describe how our child ended, without reaping it: its pid must stay reserved until the session is gone."""
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
-        return "an exit code that nobody knows, because this process ignores SIGCHLD or reaps its children itself"
+        return "an unknown exit code, because this process ignores SIGCHLD or reaps its children itself"
     assert ended is not None
     return _exit_text(ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 

@@ -4,8 +4,8 @@
         producer = Producer({"bootstrap.servers": kproc_broker.bootstrap})
         producer.produce(kproc_topic, b"hello")
 
-pytest loads this by its entry point wherever kproc is installed, so importing it must cost nothing: the broker's
-code is loaded by the first test that asks for it. Under pytest-xdist each worker has a broker of its own.
+pytest loads this module in every project where kproc is installed, so importing it must cost nothing. The fixtures
+import the broker's code when the first test uses them. Under pytest-xdist each worker has a broker of its own.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ _NAME_CHARACTERS: Final = 100
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "kproc_topic(partitions=1, configs={}): how the kproc_topic of this test is made",
+        "kproc_topic(partitions=1, configs={}): partitions and configs of this test's kproc_topic",
     )
 
 
 @pytest.fixture(scope="session")
 def kproc_settings() -> Mapping[str, object]:
-    """Settings of the broker, by Kafka's names. Override it in a conftest.py to have others."""
+    """Settings of the broker, by Kafka's names. Override this fixture in conftest.py."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def kproc_security() -> Mapping[str, Any]:
-    """`{"tls": True, "users": ["alice"]}` for a broker with TLS and logins; `kproc_broker.client_config()` is for its
-    clients. Override it in a conftest.py."""
+    """Arguments of kproc.Broker for TLS and logins, such as `{"tls": True, "users": ["alice"]}`.
+
+    Override this fixture in conftest.py. `kproc_broker.client_config()` returns the settings for clients.
+    """
     return {}
 
 
 @pytest.fixture(scope="session")
 def kproc_broker(kproc_settings: Mapping[str, object], kproc_security: Mapping[str, Any]) -> Iterator[Broker]:
-    """A broker that runs until the session ends, on a free port, with data of its own that goes with it."""
+    """A broker on a free port that runs until the session ends. Its data are deleted then."""
     from kproc.embedded import Broker
 
     with Broker(kproc_settings, **kproc_security) as broker:
@@ -56,7 +58,7 @@ def kproc_broker(kproc_settings: Mapping[str, object], kproc_security: Mapping[s
 
 @pytest.fixture
 def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a new, empty topic of this test alone; deleted when the test has ended."""
+    """The name of a fresh topic, deleted when the test ends."""
     marker = request.node.get_closest_marker("kproc_topic")
     if marker is not None and marker.args:
         raise pytest.UsageError(f"{request.node.nodeid}: kproc_topic takes partitions= and configs= by name")
@@ -67,13 +69,13 @@ def kproc_topic(kproc_broker: Broker, request: pytest.FixtureRequest) -> Iterato
 
 
 def _topic_name(test_name: str) -> str:
-    """Recognisable in a log, unique over workers and reruns."""
+    """Return a topic name that contains the test's name and is unique across workers and reruns."""
     words = _NOT_FOR_TOPICS.sub("-", test_name).strip("-.")[:_NAME_CHARACTERS]
     return f"{words}-{uuid.uuid4().hex[:8]}"
 
 
 def _delete_topic(broker: Broker, name: str) -> None:
-    """Unless the test has stopped the broker, or deleted the topic itself."""
+    """Delete the topic, unless the test has stopped the broker or deleted the topic itself."""
     if broker.is_running:
         with suppress(RuntimeError):
             broker.delete_topic(name)

@@ -1,8 +1,8 @@
-"""The two clocks, injected everywhere so that tests own time.
+"""Clocks: monotonic time and the date. Everything in kproc gets its clock as an argument, so that tests control time.
 
-`now_ns` measures: monotonic, and comparable between the processes of one host, because CLOCK_MONOTONIC is
-the kernel's. `wall_ms` dates what the wire and the disk store, in Kafka's milliseconds. Nothing else in kproc
-may read the time.
+`now_ns` is for durations and deadlines. It is monotonic and comparable between the processes of one host, because
+CLOCK_MONOTONIC belongs to the kernel. `wall_ms` is for timestamps on the wire and on disk, in Kafka's milliseconds. No
+other code in kproc may read the time; a test checks that.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ NS_PER_S = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What a role, a log or a purgatory may know about time."""
+    """Source of time for roles, logs and timers."""
 
     def now_ns(self) -> int:
-        """Monotonic nanoseconds; only differences mean anything."""
+        """Return monotonic nanoseconds. Only differences have a meaning."""
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 (UTC), which may jump when the host's clock is set."""
+        """Return milliseconds since 1970 (UTC). They can jump in both directions when the host's clock is set."""
         ...
 
 
 class SystemClock:
-    """The kernel's clocks; stateless, so one instance may be shared by everything in a process."""
+    """The kernel's clocks. Stateless, so one instance serves a whole process."""
 
     __slots__ = ()
 
-    # The builtins themselves, not wrappers: this is called on hot paths and a Python frame costs 50 ns.
+    # Bind the builtin itself: hot paths call this, and a Python frame around it would cost 50 ns.
     now_ns = staticmethod(time.monotonic_ns)
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970 (UTC)."""
+        """Return milliseconds since 1970 (UTC)."""
         return time.time_ns() // NS_PER_MS
 
 
 class ManualClock:
-    """A clock that moves only when a test says so; both hands move together."""
+    """A clock for tests. Both times advance together, and only when the test says so."""
 
     __slots__ = ("_wall_offset_ns", "present_ns")
 
@@ -50,22 +50,22 @@ class ManualClock:
         self._wall_offset_ns = wall_ms * NS_PER_MS - now_ns
 
     def now_ns(self) -> int:
-        """The time that the test has reached."""
+        """Return the test's monotonic time."""
         return self.present_ns
 
     def wall_ms(self) -> int:
-        """The date that the test has reached."""
+        """Return the test's date."""
         return (self.present_ns + self._wall_offset_ns) // NS_PER_MS
 
     def advance_ns(self, duration_ns: int) -> None:
-        """Let time pass; it never runs backwards, as on the real monotonic clock."""
+        """Advance both times. Negative durations are an error, as a monotonic clock never runs backwards."""
         assert duration_ns >= 0, duration_ns
         self.present_ns += duration_ns
 
     def advance_ms(self, duration_ms: int) -> None:
-        """Let whole milliseconds pass."""
+        """Advance both times by whole milliseconds."""
         self.advance_ns(duration_ms * NS_PER_MS)
 
     def set_wall_ms(self, wall_ms: int) -> None:
-        """Set the date, forwards or backwards, as an operator or NTP can; `now_ns` does not notice."""
+        """Set the date, forwards or backwards, as an operator or NTP can. `now_ns` is unaffected."""
         self._wall_offset_ns = wall_ms * NS_PER_MS - self.present_ns

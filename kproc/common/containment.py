@@ -1,11 +1,12 @@
-"""Containment: what a surprise ends. One object per role, which every entrance of work into that role uses.
+"""Containment: limits the damage of an unexpected exception to the request, reply or timer that raised it.
 
-A surprise is any exception that nobody planned for. It ends the one request, reply, timer or waiting operation whose
-work it came up in, is counted (the metric `contained_failures`), and is logged with its traceback the first time that
-it comes up at a place. Only a FatalError passes: what is half done then, nobody but a successor can put right.
+Each role has one Containment and runs every piece of incoming work through it. An unexpected exception fails that
+piece of work only. It is counted (the metric `contained_failures`), and logged with its traceback the first time that a
+place raises it. A FatalError is raised again: the role's state is half changed then, and only a successor that reads
+the logs anew can continue.
 
-Work that is begun now and goes on later (a call to another role, a parked operation) is done for the same `owner`;
-whoever keeps it keeps the owner, too.
+Work that continues later, such as a call to another role or a parked operation, keeps its `owner`, so that a later
+exception fails the right request.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ _PLACES_MAX: Final = 1000
 
 
 class Owner(Protocol):
-    """For whom work is done: a request, as a rule."""
+    """The request, connection or operation that a piece of work belongs to."""
 
     def fail(self) -> None:
-        """A surprise came up: end with UNKNOWN_SERVER_ERROR, or with the connection. Nothing if it was answered."""
+        """Answer UNKNOWN_SERVER_ERROR, or close the connection. Do nothing if the response was sent."""
 
 
 class Containment:
-    """The surprises of one role, and the owner of what it does at this moment."""
+    """Catches and counts the unexpected exceptions of one role, and knows the owner of its present work."""
 
     __slots__ = ("_places", "count", "owner")
 
     def __init__(self) -> None:
-        self.count = 0  # Since whoever stores the metrics set it to 0.
+        self.count = 0  # Since the last store of the metrics, which resets it.
         self.owner: Owner | None = None
         self._places: set[tuple[str, str, int]] = set()
 
     def run(self, what: str, owner: Owner | None, work: Callable[..., object], *arguments: Any) -> bool:
-        """Do `work` for `owner`; False if a surprise ended it. `what` completes "... failed"."""
+        """Run `work` for `owner`. Return False if it raised. `what` is the subject of the log line "... failed"."""
         before, self.owner = self.owner, owner
         try:
             work(*arguments)
-        except Exception as error:  # noqa: BLE001 - here they end
+        except Exception as error:  # noqa: BLE001 - the one place that contains them
             self.caught(what, error, owner)
             return False
         finally:
@@ -51,11 +52,11 @@ class Containment:
         return True
 
     def caught(self, what: str, error: Exception, owner: Owner | None = None) -> None:
-        """Count, log and end: for entrances that are too hot for `run`. A FatalError is raised again."""
+        """Count and log an exception and fail its owner. Hot paths call this directly and save the frame of `run`."""
         if isinstance(error, FatalError):
             raise error
         self.count += 1
-        place = _place_of(error)
+        place = _raised_at(error)
         if place in self._places or len(self._places) >= _PLACES_MAX:
             logger.debug("%s failed again: %r", what, error)
         else:
@@ -69,18 +70,18 @@ class Containment:
         if owner is not None:
             owner.fail()
 
-    def kept(self, what: str, callback: Callable[..., object]) -> Callable[..., None]:
-        """`callback` for who calls it later: it then runs for the owner of now, and contained."""
+    def bind_owner(self, what: str, callback: Callable[..., object]) -> Callable[..., None]:
+        """Return a callback that runs `callback` later, contained, for the present owner."""
         owner = self.owner
 
-        def later(*arguments: Any) -> None:
+        def contained(*arguments: Any) -> None:
             self.run(what, owner, callback, *arguments)
 
-        return later
+        return contained
 
 
-def _place_of(error: Exception) -> tuple[str, str, int]:
-    """Kind of error, file and line where it was raised."""
+def _raised_at(error: Exception) -> tuple[str, str, int]:
+    """Return the type of the exception, and the file and line that raised it."""
     trace = error.__traceback__
     if trace is None:
         return type(error).__name__, "", 0

@@ -1,6 +1,7 @@
-"""Deadlines: at what time which key is to be looked at. What roles wait by: requests, throttles, sessions, groups.
+"""Deadlines: a priority queue of keys by time, for requests, throttles, sessions and groups that wait.
 
-The unit of time is the owner's. Whatever ends before its time is discarded, so nothing gathers for what is long over.
+The user chooses the unit of time. Discard a key that needs no deadline any more; its entry in the heap is removed
+lazily.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ _STALE_MIN: Final = 64
 
 
 class Deadlines(Generic[K]):
-    """Keys with a time each, the earliest first."""
+    """Keys with one deadline each. `first` is the earliest deadline, or NEVER."""
 
     __slots__ = ("_at", "_heap", "_tiebreak", "first")
 
     def __init__(self) -> None:
-        # Keys need not be comparable. An entry counts as long as `_at` says the same time; others are stale, and the
-        # first one never is.
+        # An entry of the heap is valid while `_at` has the same time for its key; others are stale. The first entry is
+        # never stale. The tiebreak keeps the heap from comparing keys, which need no order.
         self._heap: list[tuple[int, int, K]] = []
         self._at: dict[K, int] = {}
         self._tiebreak = itertools.count()
-        # The earliest time; of a key that there is, or whoever sleeps by it would spin.
+        # Never the time of a stale entry: a role that sleeps until `first` would wake for nothing, again and again.
         self.first = NEVER
 
     def __len__(self) -> int:
@@ -38,7 +39,10 @@ class Deadlines(Generic[K]):
         return iter(self._at)
 
     def bring_forward(self, key: K, at: int | None) -> None:
-        """Look at `key` at that time if not earlier: a look too many does no harm, and costs less than a search."""
+        """Set the deadline of `key` to `at`, unless it has an earlier one. None changes nothing.
+
+        A deadline that moves back later is left alone: its owner checks once too often, which is cheaper than a search.
+        """
         known = self._at.get(key)
         if at is None or (known is not None and known <= at):
             return
@@ -48,18 +52,18 @@ class Deadlines(Generic[K]):
             self.first = at
 
     def move(self, key: K, at: int) -> None:
-        """Look at `key` at that time, whenever it was to be before."""
+        """Set the deadline of `key` to `at`, earlier or later than before."""
         self.discard(key)
         self.bring_forward(key, at)
 
     def discard(self, key: K) -> None:
-        """The key is no more."""
+        """Remove `key`, if it has a deadline."""
         at = self._at.pop(key, None)
         if at is not None and (at == self.first or len(self._heap) > _STALE_MIN + 4 * len(self._at)):
-            self._settle()
+            self._remove_stale()
 
     def pop_due(self, now: int) -> list[K]:
-        """All whose time has come, in their order; they have none afterwards."""
+        """Remove and return the keys whose deadline has passed, in the order of their deadlines."""
         due: list[K] = []
         while self.first <= now:
             key = self._heap[0][2]
@@ -68,11 +72,11 @@ class Deadlines(Generic[K]):
         return due
 
     def pop_all(self) -> list[K]:
-        """`pop_due` of everything, whatever the time."""
+        """Remove and return all keys."""
         return self.pop_due(NEVER - 1)
 
-    def _settle(self) -> None:
-        """Drop stale entries from the front; all of them when most are stale."""
+    def _remove_stale(self) -> None:
+        """Remove stale entries at the front of the heap, and all of them when most are stale."""
         heap, at = self._heap, self._at
         while heap and at.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)

@@ -1,9 +1,11 @@
-"""Errors: Kafka's numbers, and the four kinds of failure by who must act.
+"""Errors: Kafka's error codes, and four exceptions that say who has to act.
 
-`KafkaError`: the client asked for something impossible; the answer carries its code. `ProtocolError`: the
-bytes are wrong; the connection is closed. `Corrupt`: the disk is wrong; the partition goes offline.
-`FatalError`: the role cannot go on; it dies with its stack and the supervisor decides. Third-party exceptions
-and OSError are translated into these at the edge files and never travel further.
+- `KafkaError`: the client. The request cannot be done; the response carries the code.
+- `ProtocolError`: the client's library. The bytes are not Kafka's protocol; the connection is closed.
+- `Corrupt`: the operator. Data on disk are damaged; the partition goes offline.
+- `FatalError`: the supervisor. The role cannot continue; it ends with a traceback and is restarted.
+
+Modules at the edges (sockets, files, libraries) translate OSError and third-party exceptions into these.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """Every error code of Kafka's protocol (as of 4.3), by Kafka's own name. Numbers are the wire's."""
+    """Error codes of Kafka's protocol as of 4.3: Kafka's names and the numbers on the wire."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -152,7 +154,7 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
-# What a client may simply try again: Kafka's RetriableException family.
+# Codes whose exception in Kafka's client is a RetriableException: the client may send the same request again.
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -195,11 +197,10 @@ RecordErrors = tuple[tuple[int, str], ...]
 
 
 class KafkaError(Exception):
-    """The client asked for something that cannot be done; `code` goes into the answer.
+    """A request cannot be done. The response carries `code`.
 
-    `message` is for the answer's error_message field, so it is written for the client's user. Without one the
-    code's name stands in for it in logs only. `record_errors`: which records of a produced batch are bad, by their
-    numbers in it, and why each is.
+    message: text for the response's error_message, written for the client's user. Logs show the code's name without it.
+    record_errors: (index in the batch, reason) of each invalid record of a Produce (KIP-467).
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None, record_errors: RecordErrors = ()) -> None:
@@ -213,12 +214,12 @@ class KafkaError(Exception):
 
 
 class ProtocolError(Exception):
-    """The bytes are not what the protocol says they must be: close that connection and count it."""
+    """The bytes do not follow the protocol. The connection is closed and counted."""
 
 
 class Corrupt(Exception):
-    """Bytes on disk that we wrote are damaged: the partition is taken offline, never repaired by guessing."""
+    """Data on disk are damaged. The partition goes offline; it is never repaired by guessing."""
 
 
 class FatalError(Exception):
-    """This role cannot go on. It ends with its stack; the supervisor restarts it or gives up."""
+    """The role cannot continue. It ends with a traceback, and the supervisor restarts it or stops the broker."""

@@ -1,6 +1,6 @@
-"""The levels of this process's loggers by Kafka's names, to be shown and changed while the broker runs.
+"""Log levels of this process by Kafka's names, shown and changed while the broker runs (KIP-412).
 
-Nothing is kept here but in `logging` itself: a process that is forked later has the levels of the one that forks it.
+Python's `logging` holds the state, so that a role that is forked later inherits the levels of the supervisor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 ROOT: Final = "root"
 _TRACE: Final = 5
-# From the highest: the first that a number reaches is its name.
+# Highest first, because _name returns the first level that a number reaches.
 _NUMBERS: Final = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -23,25 +23,25 @@ _NUMBERS: Final = {
 NAMES: Final = frozenset(_NUMBERS)
 logging.addLevelName(_TRACE, "TRACE")
 
-# By logger; None: that of the logger above it.
+# Level by logger name. None: the level of the parent logger.
 Levels = Mapping[str, str | None]
 
 
 def effective() -> dict[str, str]:
-    """Every logger of this process, modules and the packages they are in, with the level that holds for it."""
+    """Return the effective level of every logger of this process, packages included."""
     known = list(logging.Logger.manager.loggerDict)
     return {ROOT: _name(logging.root.level), **{name: _level_of(name) for name in known}}
 
 
 def apply(levels: Levels) -> None:
-    """Change what is named; the rest stays."""
+    """Set the levels of the named loggers. The others keep theirs."""
     for name, level in levels.items():
         number = logging.NOTSET if level is None else _NUMBERS[level]
         (logging.root if name == ROOT else logging.getLogger(name)).setLevel(number)
 
 
 def _level_of(name: str) -> str:
-    """Without making a logger of what is only a package so far."""
+    """Return the effective level without creating a logger, because getLogger would turn a placeholder into one."""
     found = logging.Logger.manager.loggerDict[name]
     if isinstance(found, logging.Logger):
         return _name(found.getEffectiveLevel())

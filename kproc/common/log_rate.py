@@ -1,4 +1,4 @@
-"""LogRate: lines that clients can bring about at will. So many a second are logged, the others are counted."""
+"""LogRate: limits log lines that clients can cause. Lines above the rate are counted instead of logged."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class LogRate:
-    """One per kind of lines and role. How many there were too many is told in a later second: before its first line,
-    or by the role's tick, for a flood that has ended."""
+    """The limit for one kind of lines in one role.
+
+    The number of suppressed lines is logged in a later second: before its first line, or by the role's tick after the
+    flood has ended.
+    """
 
     __slots__ = ("_lines", "_lines_max", "_logger", "_more", "_since_ns")
 
     def __init__(
         self, logger: logging.Logger, more: str, *, lines_per_second: int = _LINES_PER_SECOND
     ) -> None:
-        """`more` says how many were not logged, by a %d."""
+        """`more` is the text of the line about suppressed lines; its %d is their number."""
         self._logger = logger
         self._lines_max = lines_per_second
         self._more = more
         self._lines = self._since_ns = 0
 
     def has_room(self, now_ns: int) -> bool:
-        """Whether one more line may be logged now; if not, it is counted."""
-        self.tell(now_ns)
+        """Return True if one more line may be logged now. Count it otherwise."""
+        self.report_suppressed(now_ns)
         if not self._lines:
             self._since_ns = now_ns
         self._lines += 1
         return self._lines <= self._lines_max
 
-    def tell(self, now_ns: int) -> None:
-        """Once the second is over: how many lines were too many in it. For the role's tick, too."""
+    def report_suppressed(self, now_ns: int) -> None:
+        """Log the number of suppressed lines once their second is over. The role's tick calls this, too."""
         if now_ns - self._since_ns < _SECOND_NS:
             return
         if self._lines > self._lines_max:

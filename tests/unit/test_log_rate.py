@@ -17,13 +17,13 @@ def test_what_was_too_much_is_told_before_the_next_line_or_by_a_tick(
 ) -> None:
     rate = LogRate(logger, "and %d more")
     assert [rate.has_room(SECOND_NS) for _ in range(12)] == [True] * 10 + [False] * 2
-    rate.tell(2 * SECOND_NS - 1)
+    rate.report_suppressed(2 * SECOND_NS - 1)
     assert caplog.messages == [], "the second is not over"
-    rate.tell(2 * SECOND_NS)
-    rate.tell(3 * SECOND_NS)
+    rate.report_suppressed(2 * SECOND_NS)
+    rate.report_suppressed(3 * SECOND_NS)
     assert caplog.messages == ["and 2 more"]
     assert [rate.has_room(4 * SECOND_NS) for _ in range(11)] == [True] * 10 + [False]
     assert rate.has_room(5 * SECOND_NS)
     assert caplog.messages == ["and 2 more", "and 1 more"]
-    rate.tell(9 * SECOND_NS)
+    rate.report_suppressed(9 * SECOND_NS)
     assert caplog.messages == ["and 2 more", "and 1 more"], "nothing was too much"

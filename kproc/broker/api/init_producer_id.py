@@ -64,7 +64,7 @@ class ProducerIdAllocator:
             self._next += 1
             on_id(self._next - 1)
             return
-        kept = self._containment.kept
+        kept = self._containment.bind_owner
         self._waiting.append((kept(_WAITED, on_id), kept(_WAITED, on_failure)))
         if len(self._waiting) == 1:
             self._ask()

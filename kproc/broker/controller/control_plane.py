@@ -109,7 +109,7 @@ class ControlPlane:
 
     def tell_of_floods(self, now_ns: int) -> None:
         """By the controller's tick: how many closed connections were not logged."""
-        self._services.refusals.tell(now_ns)
+        self._services.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.tell_of_floods(now_ns)
 

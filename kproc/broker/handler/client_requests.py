@@ -612,7 +612,7 @@ class ClientRequests:
 
     def tell_of_floods(self, now_ns: int) -> None:
         """By the Handler's tick: how much of what clients brought about was not logged."""
-        self._services.refusals.tell(now_ns)
+        self._services.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.tell_of_floods(now_ns)
         self.logins.tell_of_floods(now_ns)

@@ -34,7 +34,7 @@ class CoordinatorWaits:
 
     def add(self, key: PartitionKey, now_ms: int, on_settled: OnSettled) -> None:
         """Call back once, contained, for the request that is being served now."""
-        kept = self._containment.kept("a request that waited for a coordinator", on_settled)
+        kept = self._containment.bind_owner("a request that waited for a coordinator", on_settled)
         waiting = self.waiting.setdefault(key, [])
         if not waiting:
             self._ends.append((now_ms + WAIT_MS, key, kept))

@@ -283,7 +283,7 @@ class Logins:
 
     def tell_of_floods(self, now_ns: int) -> None:
         """How many failed logins of the last second were not logged."""
-        self._lines.tell(now_ns)
+        self._lines.report_suppressed(now_ns)
 
     def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
         if not self._lines.has_room(self._services.clock.now_ns()):

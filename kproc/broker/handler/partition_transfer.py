@@ -148,7 +148,7 @@ class PartitionTransfer:
         self._deferred: dict[PartitionKey, list[OnReady]] = {}
         self.is_opening = False  # A log was opened in this duty cycle.
         self._opens_until_ns = 0
-        self._contained = partitions.containment.kept
+        self._contained = partitions.containment.bind_owner
         partitions.before_open = self._before_open
 
     @property

@@ -128,7 +128,7 @@ class MetricsResponder:
         if is_called:  # Last: a new connection may get the descriptor of one that was closed.
             self._accept()
         now_ns = self._clock.now_ns()
-        self._lines.tell(now_ns)
+        self._lines.report_suppressed(now_ns)
         for scraper in [each for each in self._scrapers.values() if now_ns - each.since_ns >= DEADLINE_NS]:
             self._evict(scraper, f"not done in {DEADLINE_NS // NS_PER_S} s")
         return len(events)

@@ -273,7 +273,7 @@ class Handshakes:
     def expire(self) -> None:
         """Close those that are too late. Called once a second."""
         now_ns = self._state.now_ns
-        self._lines.tell(self._clock.now_ns())
+        self._lines.report_suppressed(self._clock.now_ns())
         for fd in self._certificates.pop_due(self._clock.wall_ms()):
             connection = self._table.by_fd[fd]
             if self._lines.has_room(now_ns):

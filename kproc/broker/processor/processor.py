@@ -504,7 +504,7 @@ class Processor:
         self.table.end_sessions(now_ns)
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
-            self._state.refusals.tell(now_ns)
+            self._state.refusals.report_suppressed(now_ns)
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self.table.by_fd.values())
             self.writer.files.drop_unlinked()
             self._homes.leave_dead()

@@ -43,10 +43,10 @@ class AuditRates:
             rate = self._by_level[level] = LogRate(audit_logger, more, lines_per_second=LINES_PER_SECOND)
         return rate.has_room(now_ns)
 
-    def tell(self, now_ns: int) -> None:
+    def report_suppressed(self, now_ns: int) -> None:
         """Log how many decisions of the last second had no line of their own."""
         for rate in self._by_level.values():
-            rate.tell(now_ns)
+            rate.report_suppressed(now_ns)
 
 
 def level_of(is_allowed: bool, is_question: bool) -> int:

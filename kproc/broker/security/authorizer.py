@@ -220,7 +220,7 @@ class StandardAuthorizer:
 
     def tell_of_floods(self, now_ns: int) -> None:
         """Log the number of decisions without a line of their own. Called by the role's tick."""
-        self._rates.tell(now_ns)
+        self._rates.report_suppressed(now_ns)
 
     def _log(
         self,

@@ -66,7 +66,7 @@ def test_what_is_kept_runs_for_the_owner_of_then_and_a_place_is_logged_once(
 
     containment, request = Containment(), Request()
     containment.owner = request
-    later = containment.kept("what was kept", stumble)
+    later = containment.bind_owner("what was kept", stumble)
     containment.owner = None
     later()
     later()
