@@ -149,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--denied", action="store_true", help="as a client without any right")
     options = parser.parse_args(arguments)
     settings: dict[str, Any] = {"num.io.threads": 1, "num.network.threads": 1}
-    if options.denied:
-        settings |= {"authorizer.class.name": AUTHORIZER, "super.users": "User:root"}
+    super_user = "User:root" if options.denied else "User:ANONYMOUS"
+    settings |= {"authorizer.class.name": AUTHORIZER, "super.users": super_user}
     is_well = True
     with tempfile.TemporaryDirectory(prefix="starvation-") as scratch:
         broker = ServedBroker(Path(scratch) / "data", settings=settings).start()

@@ -23,7 +23,8 @@ Fields = dict[str, Any]
 SLICE_ROWS: Final = 200
 # Documented in SECURITY.md.
 ANSWER_BYTES_MAX: Final = 16 << 20
-TOO_LARGE: Final = f"The answer is larger than {ANSWER_BYTES_MAX >> 20} MiB. Request fewer rows at once."
+# It stands in each of the rows that are left.
+TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer rows"
 
 
 @dataclass(frozen=True, slots=True)

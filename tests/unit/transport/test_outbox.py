@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import tracemalloc
 from collections import deque
 from collections.abc import Iterator
 
@@ -146,6 +147,18 @@ def test_caller_may_reuse_its_buffer_after_push(talk: Conversation, size: int) -
     talk.outbox.push(SEND, memoryview(buffer))
     buffer[:] = b"y" * size
     assert talk.run() == [(SEND, b"x" * size)]
+
+
+def test_push_of_a_long_message_copies_it_once(talk: Conversation) -> None:
+    """The pieces of an answer of 16 MiB, copied again, took 20 ms in one duty cycle."""
+    message = bytes(4 << 20)
+    tracemalloc.start()
+    try:
+        talk.outbox.push(SEND, b"head", message)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.1 * len(message)
 
 
 def test_views_of_one_batch_stay_readable_until_release(talk: Conversation) -> None:
