@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.primitives import read_unsigned_varint, read_unsigned_varlong, read_varint
-from kproc.wire.records import RECORD_BYTES_MIN
+from kproc.wire.records import RECORD_BYTES_MIN, read_record
 
-# Offset delta (zig-zag coded, or its bytes as they are), key, value.
+# Offset delta (a number, or the bytes of its varint), key, value.
 Row = tuple[int | bytes, bytes | None, bytes | None]
 
 _key_of = itemgetter(1)
@@ -99,51 +99,16 @@ class LatestRecords:
 def offset_delta_of(row: Row) -> int:
     """Return the offset delta of a row."""
     delta = row[0]
-    if isinstance(delta, bytes):
-        delta, _ = read_unsigned_varint(delta, 0)
-    return delta >> 1 ^ -(delta & 1)
+    return read_varint(delta, 0)[0] if isinstance(delta, bytes) else delta
 
 
 def read_row(raw: bytes, start: int) -> tuple[int, Row]:
-    """Return (end, row) of the record at `start`. Raise INVALID_RECORD if it is cut off.
-
-    The case of a varint of one byte is written out each time, as in records.py.
-    """
+    """Return the end of the record at `start`, and its row. INVALID_RECORD if it is damaged."""
     try:
-        position = start + 1
-        length = raw[start]
-        if length > 127:
-            length, position = read_unsigned_varint(raw, start)
-        end = position + (length >> 1)
-        if length & 1 or end > len(raw):
-            raise _cut_off()
-        position += 1
-        while raw[position] > 127:
-            position += 1
-        delta = raw[position + 1]
-        position += 2
-        if delta > 127:
-            delta, position = read_unsigned_varint(raw, position - 1)
-        key = value = None
-        length = raw[position]
-        position += 1
-        if length > 127:
-            length, position = read_unsigned_varint(raw, position - 1)
-        if not length & 1:
-            key = raw[position : position + (length >> 1)]
-            position += length >> 1
-        length = raw[position]
-        position += 1
-        if length > 127:
-            length, position = read_unsigned_varint(raw, position - 1)
-        if not length & 1:
-            value = raw[position : position + (length >> 1)]
-            position += length >> 1
+        record, end = read_record(raw, start, 0, 0)
     except (ProtocolError, IndexError):
         raise _cut_off() from None
-    if position >= end:
-        raise _cut_off()
-    return end, (delta, key, value)
+    return end, (record.offset, record.key, record.value)
 
 
 def _shape_of(record: bytes) -> _Shape | None:

@@ -105,7 +105,7 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
     return headers, position
 
 
-def _read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int) -> tuple[Record, int]:
+def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int) -> tuple[Record, int]:
     """One record and the position after it.
 
     Nearly every varint is one byte, and calling a function costs more than what it would do, so the one-byte
@@ -172,7 +172,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     header_count = 0
     try:
         for _ in range(count):
-            record, position = _read_record(raw, position, base_timestamp, base_offset)
+            record, position = read_record(raw, position, base_timestamp, base_offset)
             if record.offset <= last_offset:
                 raise _invalid(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.api.metadata import topic_error, topic_row
 from kproc.broker.cluster.image import ClusterImage, TopicImage
-from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
 from kproc.broker.cluster.topic_names import complaint_about
-from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on
+from kproc.broker.request.authorized_operations import operations_on
 from kproc.broker.request.listing import Items, list_items
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied
@@ -105,37 +105,12 @@ def _refused(name: str) -> dict[str, Any]:
 def _missing(name: str) -> dict[str, Any]:
     is_valid = complaint_about(name) is None
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
-    return {
-        "error_code": int(code),
-        "name": name,
-        "topic_id": NO_TOPIC_ID,
-        "is_internal": name in INTERNAL_TOPICS,
-        "partitions": [],
-        "topic_authorized_operations": NOT_TOLD,
-    }
+    return topic_error(name, NO_TOPIC_ID, code)
 
 
 def _topic_row(topic: TopicImage, node_id: int, first: int, room: int) -> dict[str, Any]:
-    replicas = [node_id]
-    return {
-        "error_code": int(ErrorCode.NONE),
-        "name": topic.name,
-        "topic_id": topic.topic_id,
-        "is_internal": topic.is_internal,
-        "partitions": [
-            {
-                "error_code": int(ErrorCode.NONE),
-                "partition_index": partition.index,
-                "leader_id": node_id,
-                "leader_epoch": partition.leader_epoch,
-                "replica_nodes": replicas,
-                "isr_nodes": replicas,
-                # No replica was ever lost, so none waits to be trusted again.
-                "eligible_leader_replicas": [],
-                "last_known_elr": [],
-                "offline_replicas": [],
-            }
-            for partition in topic.partitions[first : first + room]
-        ],
-        "topic_authorized_operations": NOT_TOLD,
-    }
+    row = topic_row(topic, topic.partitions[first : first + room], node_id)
+    for partition in row["partitions"]:
+        # No replica was ever lost, so none waits to be trusted again.
+        partition |= {"eligible_leader_replicas": [], "last_known_elr": []}
+    return row

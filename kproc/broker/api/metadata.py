@@ -12,12 +12,12 @@ error for the whole answer.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
-from kproc.broker.cluster.image import ClusterImage, TopicImage
+from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, INTERNAL_TOPICS
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
 from kproc.broker.cluster.topic_names import CLUSTER_METADATA_TOPIC, complaint_about
@@ -95,7 +95,7 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
 
 def error_response(request: Fields, code: int, _message: str | None) -> Fields:
     rows = [
-        _topic_error(topic.get("name") or "", topic.get("topic_id", NO_TOPIC_ID), code)
+        topic_error(topic.get("name") or "", topic.get("topic_id", NO_TOPIC_ID), code)
         for topic in request["topics"] or []
     ]
     return {"brokers": [], "cluster_id": None, "controller_id": -1, "topics": rows, "error_code": int(code)}
@@ -164,7 +164,7 @@ def _look_up(
             continue
         elif name in hidden or name in refused:
             is_internal = name in refused and name in INTERNAL_TOPICS
-            row = _topic_error(name, NO_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            row = topic_error(name, NO_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             found[name] = {**row, "is_internal": is_internal}
         else:
             found[name] = _by_name(image, name, creation_errors)
@@ -174,9 +174,9 @@ def _look_up(
 def _by_id(image: ClusterImage, topic_id: bytes, hidden: Collection[str]) -> TopicImage | Fields:
     topic = image.topic_by_id(topic_id)
     if topic is None:
-        return _topic_error(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic_error(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
     if topic.name in hidden:
-        return _topic_error(None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return topic_error(None, topic_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return topic
 
 
@@ -185,12 +185,12 @@ def _by_name(image: ClusterImage, name: str, creation_errors: dict[str, int]) ->
     if topic is not None:
         return topic
     if complaint_about(name) is not None:
-        return _topic_error(name, NO_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return topic_error(name, NO_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION)
     code = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return _topic_error(name, NO_TOPIC_ID, code)
+    return topic_error(name, NO_TOPIC_ID, code)
 
 
-def _topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
+def topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
     return {
         "error_code": int(code),
         "name": name,
@@ -203,8 +203,9 @@ def _topic_error(name: str | None, topic_id: bytes, code: int) -> Fields:
 
 def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | Fields]) -> Fields:
     node_id = context.services.config.node_id
-    replicas = [node_id]
-    rows = [topic if isinstance(topic, dict) else _topic_row(topic, node_id, replicas) for topic in topics]
+    rows = [
+        topic if isinstance(topic, dict) else topic_row(topic, topic.partitions, node_id) for topic in topics
+    ]
     if request.get("include_topic_authorized_operations", False):
         for row in rows:
             # Kafka tells what may be done with a name also when there is no topic behind it.
@@ -230,7 +231,9 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
     return answer
 
 
-def _topic_row(topic: TopicImage, node_id: int, replicas: list[int]) -> Fields:
+def topic_row(topic: TopicImage, partitions: Iterable[PartitionImage], node_id: int) -> Fields:
+    """The row of a topic with some of its partitions, also for DescribeTopicPartitions."""
+    replicas = [node_id]
     return {
         "error_code": int(ErrorCode.NONE),
         "name": topic.name,
@@ -246,7 +249,7 @@ def _topic_row(topic: TopicImage, node_id: int, replicas: list[int]) -> Fields:
                 "isr_nodes": replicas,
                 "offline_replicas": [],
             }
-            for partition in topic.partitions
+            for partition in partitions
         ],
         "topic_authorized_operations": NOT_TOLD,
     }

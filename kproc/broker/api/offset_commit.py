@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
+from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
 from kproc.broker.config.values import LONG_MAX
-from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import NO_EXPIRY
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
@@ -91,12 +90,5 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 def _serve(
     coordinator: GroupCoordinator, caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:
-    request = CommitRequest(
-        group_id=group_id,
-        member_id=wanted["member_id"],
-        group_instance_id=wanted["group_instance_id"],
-        generation=wanted["generation"],
-        tells_unknown_group=caller.version >= _UNKNOWN_GROUP_SINCE,
-        offsets=offsets_of(group_id, wanted["offsets"]),
-    )
+    request = commit_request(group_id, wanted, tells_unknown_group=caller.version >= _UNKNOWN_GROUP_SINCE)
     coordinator.commit(request, lambda code: on_outcome(int(code)))

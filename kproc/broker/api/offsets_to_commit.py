@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import NO_EPOCH, NO_EXPIRY, CommittedOffset, OffsetKey
 from kproc.broker.request.rights import denied_topics
 from kproc.broker.security.acl import Operation
@@ -12,6 +13,7 @@ from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage
+    from kproc.broker.coordinator.rules import Producer
     from kproc.broker.peers.coordinator_call import Fields
     from kproc.broker.request.context import RequestContext
 
@@ -100,7 +102,22 @@ def same_for_all(request: Fields, code: int) -> Fields:
     }
 
 
-def offsets_of(group_id: str, rows: list[Row]) -> list[tuple[OffsetKey, CommittedOffset]]:
+def commit_request(
+    group_id: str, wanted: Fields, *, tells_unknown_group: bool = False, producer: Producer | None = None
+) -> CommitRequest:
+    """Make what the coordinator is asked for from the values that travelled to it."""
+    return CommitRequest(
+        group_id=group_id,
+        member_id=wanted["member_id"],
+        group_instance_id=wanted["group_instance_id"],
+        generation=wanted["generation"],
+        tells_unknown_group=tells_unknown_group,
+        offsets=_offsets_of(group_id, wanted["offsets"]),
+        producer=producer,
+    )
+
+
+def _offsets_of(group_id: str, rows: list[Row]) -> list[tuple[OffsetKey, CommittedOffset]]:
     """The rows as the coordinator keeps them."""
     return [
         (

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.api.offsets_to_commit import OffsetsToCommit, offsets_of, same_for_all
+from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
 from kproc.broker.coordinator.rules import Producer
 from kproc.broker.coordinator.write_errors import write_error
-from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.messages import NO_GENERATION, UNKNOWN_MEMBER_ID
 from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
@@ -154,13 +153,5 @@ def _refusal(
 def _append(
     coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:
-    request = CommitRequest(
-        group_id=group_id,
-        member_id=wanted["member_id"],
-        group_instance_id=wanted["group_instance_id"],
-        generation=wanted["generation"],
-        tells_unknown_group=False,
-        offsets=offsets_of(group_id, wanted["offsets"]),
-        producer=Producer(*wanted["producer"]),
-    )
+    request = commit_request(group_id, wanted, producer=Producer(*wanted["producer"]))
     coordinator.commit(request, lambda code: on_outcome(int(code)))

@@ -12,7 +12,6 @@ data plane the answer waits for all Handlers.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable
 from typing import Final, NoReturn, Protocol
@@ -48,8 +47,6 @@ from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import REQUEST_HEADER, ApiKey, kafka_name
-
-logger = logging.getLogger(__name__)
 
 QUEUE_MAX: Final = 20
 SERVED: Final = frozenset(
@@ -102,7 +99,9 @@ class ControlPlane:
             plan.config, lambda: controller.image.acls, kafka_name, plan.clock.now_ns
         )
         # While one is in work, no other request is read. This keeps the order on each connection.
-        self._divided = self._services.divided = DividedRequests(controller.containment, self._refuse)
+        self._divided = self._services.divided = DividedRequests(
+            controller.containment, HandlerRequest.reject
+        )
         self._peer: LinkedPeer | None = None
         self._requests: ClientPeer | None = None
         self.in_work = 0
@@ -196,24 +195,12 @@ class ControlPlane:
             if request.is_timed:
                 request.done_ns = self._services.clock.now_ns()
         except ProtocolError as error:
-            self._refuse(request, str(error))
+            request.reject(str(error))
         except Exception as error:  # noqa: BLE001 - contained
             self._services.containment.caught(f"API key {api_key} version {version}", error, request)
         finally:
             self._services.containment.owner = None
         return not request.is_closed
-
-    def _refuse(self, request: HandlerRequest, reason: str) -> None:
-        if self._services.refusals.has_room(self._services.clock.now_ns()):
-            logger.warning(
-                "closing connection %d: %s (API key %d, version %d)",
-                request.connection_id,
-                reason,
-                request.api_key,
-                request.api_version,
-            )
-        request.leave_untimed()
-        request.close()
 
 
 class _ControlRequest(HandlerRequest):

@@ -5,7 +5,6 @@ Views of rings and arenas live no longer than the `drain` that took them.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections import deque
 from typing import Final
@@ -55,8 +54,6 @@ from kproc.broker.transport.envelope import (
 )
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
-
-logger = logging.getLogger(__name__)
 
 _LENGTH_BYTES: Final = 4  # In front of a frame in a ring; a block's record says it instead.
 _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
@@ -598,17 +595,8 @@ class ClientRequests:
             request.peer.outbox.push(HINT, OWNER.pack(owner), key)
 
     def _refuse(self, request: HandlerRequest, reason: str) -> None:
-        if self._services.refusals.has_room(self._services.clock.now_ns()):
-            logger.warning(
-                "closing connection %d: %s (API key %d, version %d)",
-                request.connection_id,
-                reason,
-                request.api_key,
-                request.api_version,
-            )
         self.refused += 1
-        request.leave_untimed()
-        request.close()
+        request.reject(reason)
 
     def tell_of_floods(self, now_ns: int) -> None:
         """By the Handler's tick: how much of what clients brought about was not logged."""

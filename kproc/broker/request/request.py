@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -38,6 +39,8 @@ from kproc.broker.transport.envelope import (
 from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
 from kproc.wire.file_range import FileRange
+
+logger = logging.getLogger(__name__)
 
 UNKNOWN_HOST: Final = "/unknown"
 _UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
@@ -255,6 +258,19 @@ class HandlerRequest(RequestContext):
 
     def close(self) -> None:
         self._finish(CLOSE)
+
+    def reject(self, reason: str) -> None:
+        """Close the connection and log the reason, unless too many such lines were logged just now."""
+        if self.services.refusals.has_room(self.services.clock.now_ns()):
+            logger.warning(
+                "closing connection %d: %s (API key %d, version %d)",
+                self.connection_id,
+                reason,
+                self.api_key,
+                self.api_version,
+            )
+        self.leave_untimed()
+        self.close()
 
     def close_after(self, frame: bytes) -> None:
         """Answer with a whole frame, then close the connection."""
