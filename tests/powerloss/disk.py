@@ -24,10 +24,12 @@ class Inode:
     """A file or a directory: its present state, and the durable one."""
 
     __slots__ = (
+        "aborted",
         "changed_ns",
         "data",
         "dirty",
         "disk",
+        "disk_aborted",
         "disk_mark",
         "entries",
         "mark",
@@ -41,6 +43,8 @@ class Inode:
         self.data, self.disk = bytearray(), bytearray()
         self.dirty: set[int] = set()
         self.mark = self.disk_mark = 0
+        self.aborted: int | None = None
+        self.disk_aborted: int | None = None
         self.modified_ns = self.changed_ns = now_ns
         self.entries: dict[str, Inode] | None = {} if is_directory else None
         self.old: dict[
@@ -232,6 +236,12 @@ class RecordingFs:
     def noted_synced(self, descriptor: int) -> int:
         return self._open[descriptor].mark
 
+    def note_aborted(self, descriptor: int, checksum: int) -> None:
+        self._open[descriptor].aborted = checksum
+
+    def noted_aborted(self, descriptor: int) -> int | None:
+        return self._open[descriptor].aborted
+
     def sync(self, descriptor: int) -> None:
         self.on_change()
         inode = self._open[descriptor]
@@ -254,7 +264,7 @@ class RecordingFs:
         del inode.disk[len(inode.data) :]
         inode.disk.extend(bytes(len(inode.data) - len(inode.disk)))
         inode.dirty = set()
-        inode.disk_mark = inode.mark
+        inode.disk_mark, inode.disk_aborted = inode.mark, inode.aborted
 
     # -- crashes -----------------------------------------------------------------------------------------------
 
@@ -293,8 +303,10 @@ class RecordingFs:
             else:
                 new.data = _left_of(inode, rng, contents)
                 new.disk = bytearray(new.data)
-                new.mark = inode.disk_mark if contents == "synced" or rng.random() < 0.5 else inode.mark
-                new.disk_mark = new.mark
+                is_old = contents == "synced" or rng.random() < 0.5
+                new.mark = inode.disk_mark if is_old else inode.mark
+                new.aborted = inode.disk_aborted if is_old else inode.aborted
+                new.disk_mark, new.disk_aborted = new.mark, new.aborted
             return new
 
         image.root = copy(self.root)

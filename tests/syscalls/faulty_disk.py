@@ -31,6 +31,8 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "truncate": (errno.ENOMEM, errno.EIO),
     "sync": (errno.EIO, errno.ENOSPC, errno.EDQUOT),
     "note_synced": (errno.EIO,),  # OsFs passes over a shortage: the old mark is lower, and true.
+    "note_aborted": (errno.EIO,),
+    "noted_aborted": (errno.EIO,),
     "facts": _LOOK,
     "facts_at": _LOOK,
     "set_modified": _LOOK,

@@ -23,6 +23,7 @@ import errno
 import logging
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from kproc.broker.storage.batch_scan import BadBatch, walk_headers
 from kproc.broker.storage.format import (
@@ -145,6 +146,8 @@ class CleanedSegment:
         if not self._time_index.append([(self._largest, self._largest_offset)]):
             raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
         fs.set_modified(self._fd, modified_ns)
+        if (rows := fs.read_file(self.path(TXN_INDEX_SUFFIX))) is not None:
+            fs.note_aborted(self._fd, crc32(rows))
         fs.sync(self._fd)
         self._index.sync()
         self._time_index.sync()

@@ -26,6 +26,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _SYNCED: Final = "user.kproc.synced"
+_ABORTED: Final = "user.kproc.aborted"
 _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
 
 _EXT4: Final = 0xEF53
@@ -91,6 +92,8 @@ class Fs(Protocol):
     def sync(self, descriptor: int) -> None: ...
     def note_synced(self, descriptor: int, size: int) -> None: ...
     def noted_synced(self, descriptor: int) -> int: ...
+    def note_aborted(self, descriptor: int, checksum: int) -> None: ...
+    def noted_aborted(self, descriptor: int) -> int | None: ...
     def facts(self, descriptor: int) -> FileFacts: ...
     def set_modified(self, descriptor: int, modified_ns: int) -> None: ...
     def open_directory(self, path: Path) -> int: ...
@@ -217,22 +220,19 @@ class OsFs:
         and with it earlier changes of the inode, in the journal's order. If there is no room for the attribute, or the
         file system has none, the old mark stays, which is lower but still true.
         """
-        try:
-            os.setxattr(descriptor, _SYNCED, b"%d" % size)
-        except OSError as error:
-            if error.errno not in _NO_MARK:
-                raise failure(error, "setxattr") from error
+        _set_number(descriptor, _SYNCED, size)
 
     def noted_synced(self, descriptor: int) -> int:
         """The size that note_synced() last recorded for a file; 0 without a mark."""
-        try:
-            return int(os.getxattr(descriptor, _SYNCED))
-        except ValueError:
-            return 0
-        except OSError as error:
-            if error.errno not in _NO_MARK:
-                raise failure(error, "getxattr") from error
-            return 0
+        return _get_number(descriptor, _SYNCED) or 0
+
+    def note_aborted(self, descriptor: int, checksum: int) -> None:
+        """Record the checksum of a segment's transaction index in an attribute of its .log file."""
+        _set_number(descriptor, _ABORTED, checksum)
+
+    def noted_aborted(self, descriptor: int) -> int | None:
+        """Return the checksum that note_aborted() last recorded for a file, or None."""
+        return _get_number(descriptor, _ABORTED)
 
     def facts(self, descriptor: int) -> FileFacts:
         """Inode, size and time of the last change."""
@@ -333,6 +333,27 @@ class OsFs:
             return None
         except OSError as error:
             raise failure(error, f"read {path}") from error
+
+
+def _set_number(descriptor: int, name: str, number: int) -> None:
+    """Set an extended attribute, if the file system has any and room for it."""
+    try:
+        os.setxattr(descriptor, name, b"%d" % number)
+    except OSError as error:
+        if error.errno not in _NO_MARK:
+            raise failure(error, "setxattr") from error
+
+
+def _get_number(descriptor: int, name: str) -> int | None:
+    """Return an extended attribute, or None if the file has none, or one that is no number."""
+    try:
+        return int(os.getxattr(descriptor, name))
+    except ValueError:
+        return None
+    except OSError as error:
+        if error.errno not in _NO_MARK:
+            raise failure(error, "getxattr") from error
+        return None
 
 
 def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:

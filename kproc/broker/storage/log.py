@@ -222,6 +222,7 @@ class Log:
         active.finish_time_index()  # If there is no room for it, the stop is not clean.
         if active.reserved_end:
             active.give_back()
+        active.note_aborted()
         self.state.take_snapshot()
         self._durability.sync_most()
         return self.sync_point(closes=True)

@@ -197,6 +197,7 @@ class LogState:
         """Seal the active segment and begin a new one; if that fails, the old one stays active."""
         old, self.limits = self.active, None
         old.seal()
+        old.note_aborted()
         old.give_back()
         new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
         self.segments.add(new)

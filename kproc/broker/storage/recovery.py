@@ -140,6 +140,10 @@ def load(
         known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
         replay = ProducerReplay(fs, directory, config, segments, loader.first_transactional)
         producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
+        for segment in loader.without_aborts:
+            segment.note_aborted()
+            if segment is not segments[-1]:
+                segment.close()
     except BaseException as problem:
         for segment in segments:
             segment.close()
@@ -239,6 +243,7 @@ class _Loader:
         self.rebuilt: list[LogSegment] = []
         # The first scanned offset that is in a transaction: transaction indexes are rebuilt from there on.
         self.first_transactional: int | None = None
+        self.without_aborts: list[LogSegment] = []  # Their transaction indexes are rebuilt as a whole.
         self._read_epochs()
 
     def _read_epochs(self) -> None:
@@ -279,6 +284,8 @@ class _Loader:
             # After a power loss the indexes are rebuilt from the first batch on, because any of their pages may be
             # missing. If only the owner died, the page cache has them all, and they are continued.
             can_go_on = clean or trusted is not None
+            if clean:
+                self._check_aborts(segment)
             walk_from = self._rewind_indexes(segment, believed_end) if can_go_on else 0
             if not walk_from:
                 segment.reset_indexes()
@@ -355,6 +362,8 @@ class _Loader:
 
     def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
         """Load a segment that is believed: at most its indexes are rebuilt."""
+        if is_checked:
+            self._check_aborts(segment)
         if is_checked and not segment.needs_index and not self._has_right_times(segment):
             segment.reset_indexes()
             segment.needs_index = True
@@ -383,6 +392,19 @@ class _Loader:
         segment.max_timestamp, segment.max_timestamp_offset = last or (NO_TIMESTAMP, segment.base_offset)
         segment.bytes_since_index = 0
         return position
+
+    def _check_aborts(self, segment: LogSegment) -> None:
+        """Drop a transaction index that was damaged or lost. ProducerReplay fills it from the log.
+
+        Without its rows, consumers would take aborted records for committed ones.
+        """
+        if segment.has_right_aborts():
+            return
+        logger.warning("transaction_index=rebuild segment=%s", segment.path(LOG_SUFFIX))
+        segment.txn_index.truncate_to(segment.base_offset)
+        self.without_aborts.append(segment)
+        if self.first_transactional is None:
+            self.first_transactional = segment.base_offset
 
     def _has_right_times(self, segment: LogSegment) -> bool:
         """Return True if a sealed segment's last batches are not later than the last entry of its time index says.
@@ -430,8 +452,11 @@ class _Loader:
     def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
         """Walk a segment's batches to the end or a torn tail, checking those beyond `believed_end`."""
         segment = self._segments[number]
-        if believed_end != INT64_MAX:  # ProducerReplay adds the rows of the markers that are there.
-            segment.txn_index.truncate_to(believed_end)
+        if believed_end != INT64_MAX:
+            # ProducerReplay adds the rows of the markers that the scan finds. An older segment keeps its rows, because
+            # compaction may have removed the records that they name.
+            finds_all = not walk_from and segment is self._segments[-1]
+            segment.txn_index.truncate_to(segment.base_offset if finds_all else believed_end)
         rebuild = SegmentRebuild(segment, self._config.index_interval_bytes)
         rebuild.end_position = walk_from
         try:

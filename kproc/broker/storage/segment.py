@@ -408,6 +408,20 @@ class LogSegment:
         """How many bytes are recorded as synced, by any owner of the file."""
         return self._fs.noted_synced(self.descriptor())
 
+    def note_aborted(self) -> None:
+        """Record the checksum of the transaction index: the segment is sealed, or its log is closed.
+
+        Nothing else tells a lost .txnindex from a segment without aborted transactions. Segments that never had one get
+        no mark.
+        """
+        if self.txn_index.exists or self._fs.noted_aborted(self.descriptor()) is not None:
+            self._fs.note_aborted(self.descriptor(), self.txn_index.checksum())
+
+    def has_right_aborts(self) -> bool:
+        """Return False if the transaction index is not as it was when the segment was sealed or its log closed."""
+        noted = self._fs.noted_aborted(self.descriptor())
+        return noted is None or noted == self.txn_index.checksum()
+
     def unpin(self) -> None:
         """Undo pin(): the sync thread has finished with the descriptor."""
         assert self._pins > 0, "unpin without pin"

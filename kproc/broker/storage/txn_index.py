@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 from kproc.broker.storage.format import TXN_ENTRY, TXN_ENTRY_VERSION, AbortedTransaction
 from kproc.broker.storage.fs import Fs
@@ -55,6 +56,10 @@ class TxnIndex:
         """The offset of the newest marker that has aborted a transaction, or -1."""
         rows = self._load()
         return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of all rows; 0 without any."""
+        return crc32(self._load())
 
     def note_absent(self) -> None:
         """There is no file: nobody need look for it."""

@@ -10,6 +10,7 @@ import pytest
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.common.errors import Corrupt
 from tests.support.logs import NOW_MS, LogRig, append_one, batch, records_in
+from tests.support.transactions import in_transaction, marker, put
 
 COUNT = 31
 CONFIG = LogConfig(segment_bytes=900, index_interval_bytes=150)
@@ -92,3 +93,56 @@ def test_damaged_index_gives_no_wrong_answer(
             if name.endswith(("index", "log")) and (rig.directory / name).read_bytes() != old:
                 (rig.directory / name).write_bytes(old)
     assert refused < len(content), "most are repaired, or refused by single reads only"
+
+
+TRANSACTIONS = 6
+
+
+@pytest.fixture
+def aborted_log(tmp_path: Path) -> LogRig:
+    """Every second transaction is aborted. Its marker is in the same segment, or in the next one."""
+    rig = LogRig(tmp_path / "t-0", config=LogConfig(segment_bytes=300))
+    log = rig.open()
+    for number in range(2 * TRANSACTIONS):
+        assert put(log, in_transaction(7, b"v%d" % number)).error_code == 0
+        assert put(log, marker(7, commit=number % 2 == 0)).error_code == 0
+    assert log.segment_count > 3
+    log.close()
+    return rig
+
+
+def aborted(log: Log) -> list[tuple[int, int]]:
+    found = log.aborted_transactions(0, log.end_offset)
+    return [(each.first_offset, each.last_offset) for each in found]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_damaged_transaction_index_is_rebuilt(aborted_log: LogRig, number: int, clean: bool) -> None:
+    """Flipped bits, tears, zeroes, and a file that is gone: aborted records never look committed."""
+    rig = aborted_log
+    log = rig.open(clean=True)
+    right = aborted(log)
+    assert len(right) == TRANSACTIONS
+    log.close()
+    path = sorted(rig.directory.glob("*.txnindex"))[number]
+    content = path.read_bytes()
+    for damaged in (*flips(content), *tears(content), None):
+        if damaged is None:
+            path.unlink()
+        else:
+            path.write_bytes(damaged)
+        log = rig.open(clean=clean, recovery_point=4 * TRANSACTIONS)
+        assert aborted(log) == right, damaged
+        log.close()
+        assert path.read_bytes() == content, "what is built again is what was there"
+
+
+def test_transaction_index_that_was_rebuilt_is_believed(
+    aborted_log: LogRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = aborted_log
+    min(rig.directory.glob("*.txnindex")).unlink()
+    for _ in range(2):
+        rig.open(clean=True).close()
+    assert caplog.text.count("transaction_index=rebuild") == 1
