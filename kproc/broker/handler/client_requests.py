@@ -5,6 +5,7 @@ Views of rings and arenas live no longer than the `drain` that took them.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from typing import Final
@@ -14,7 +15,7 @@ from kproc.broker.handler.client_rates import ClientRates
 from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.broker.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
-from kproc.broker.handler.held_connection import HeldConnection
+from kproc.broker.handler.held_connection import HeldConnection, ParkedBytes
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
 from kproc.broker.handler.partitions import Partitions
@@ -32,6 +33,7 @@ from kproc.broker.transport.agent import Link
 from kproc.broker.transport.envelope import (
     BLOCK,
     BLOCK_FREE,
+    CLOSE,
     DISCONNECTED,
     FLAG_GATED,
     FLAG_MOVED,
@@ -55,6 +57,8 @@ from kproc.broker.transport.envelope import (
 from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
 
+logger = logging.getLogger(__name__)
+
 _LENGTH_BYTES: Final = 4  # In front of a frame in a ring; a block's record says it instead.
 _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
@@ -68,6 +72,9 @@ _BATCH_MIN: Final = 4
 # Limit of frames that were copied because their Processor recalled the blocks. Beyond it the blocks stay lent, and the
 # Processor bounds those.
 _COPIED_BYTES_MAX: Final = 32 << 20
+# Most bytes that held connections park here of what they send in a ring. A client that waits for its answers parks
+# nothing, and Kafka's clients park up to five requests.
+_PARKED_BYTES_MAX: Final = 32 << 20
 
 
 class Client(LinkedPeer):
@@ -102,6 +109,7 @@ class ClientRequests:
         "_fetch_paths",
         "_holders",
         "_make_request",
+        "_parked",
         "_produce",
         "_produce_paths",
         "_released",
@@ -148,6 +156,7 @@ class ClientRequests:
         # Connections whose next large request is parked until others have been handled, first come, first served.
         self.without_room: deque[tuple[Client, bytes]] = deque()
         self._admitted: tuple[Client, bytes] | None = None  # The first of them, while its request is handled.
+        self._parked = ParkedBytes()
         self._copied_bytes = 0  # Of frames of held connections that were copied out of the arena.
         self.served = self.refused = 0  # Since `count`.
 
@@ -416,6 +425,8 @@ class ClientRequests:
 
         Called in every duty cycle as long as there are large requests. Returns the amount of work.
         """
+        if self._parked.total > _PARKED_BYTES_MAX:
+            self._close_largest()
         work = self._divided.work()
         while self._released:
             self._release(*self._released.popleft())
@@ -438,7 +449,28 @@ class ClientRequests:
         assert divided is not None, "the caller has checked"
         assert divided.request is request, "requests before the login have no rows"
         self._holders[divided] = client, key
-        client.paths[key] = client.held[key] = HeldConnection(divided)
+        client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
+
+    def _close_largest(self) -> None:
+        """Close the held connections that have parked most, until the others fit."""
+        held = [(client, client.held[key]) for client, key in (*self._holders.values(), *self.without_room)]
+        held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
+        for client, each in held:
+            if self._parked.total <= _PARKED_BYTES_MAX:
+                return
+            connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
+            if self._services.refusals.has_room(self._services.clock.now_ns()):
+                logger.warning(
+                    "closing connection %d: it sent %d bytes of requests behind a large one that is in work",
+                    connection_id,
+                    each.parked_bytes,
+                )
+            if each.divided is not None:
+                each.divided.close()
+            else:
+                client.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
+                each.answered_count = 1
+            each.close()
 
     def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
         """Park a large frame and return True if its connection is held or too many large requests are in work."""
@@ -450,7 +482,7 @@ class ClientRequests:
             is_next = not self.without_room or self._admitted == (client, key)
             if api_key in (_PRODUCE, _FETCH) or (is_next and self._divided.has_room(len(frame))):
                 return False
-            client.paths[key] = client.held[key] = held = HeldConnection(None)
+            client.paths[key] = client.held[key] = held = HeldConnection(None, self._parked)
             self.without_room.append((client, key))
         held.keep_block(record)
         return True
@@ -480,7 +512,8 @@ class ClientRequests:
             return
         client.paths.pop(key, None)
         self._copied_bytes -= held.copied_bytes
-        if held.divided is not None and held.divided.request.is_closed:
+        held.release()
+        if held.is_closed or (held.divided is not None and held.divided.request.is_closed):
             self._free_blocks(client, held)
             return
         for at, (kind, record) in enumerate(held.records):
@@ -501,6 +534,7 @@ class ClientRequests:
         if held is None:
             return
         self._copied_bytes -= held.copied_bytes
+        held.release()
         if held.divided is None:
             self.without_room.remove((client, key))
         else:
@@ -510,7 +544,7 @@ class ClientRequests:
 
     def _free_blocks(self, client: Client, held: HeldConnection) -> None:
         """Answer NO_OP for parked frames in the arena that are dropped: the Processor frees a block at its answer."""
-        for kind, record in held.records:
+        for kind, record in held.records[held.answered_count :]:
             if kind == REQUEST_BLOCK:
                 connection_id, sequence, _, _ = HEAD.unpack_from(record)
                 client.outbox.push(NO_OP, HEAD.pack(connection_id, sequence, 0, 0))

@@ -14,26 +14,44 @@ from kproc.broker.transport.envelope import BLOCK, HEAD, HEAD_BYTES, REQUEST, RE
 
 # Kind of a REQUEST record that was copied out of the arena.
 COPIED: Final = -1
+# Memory for a parked record besides its bytes.
+_RECORD_BYTES: Final = 200
+
+
+class ParkedBytes:
+    """The memory of all records that the held connections of one Handler have sent in a ring."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
 
 
 class HeldConnection:
     """The records that one connection sent after a large request.
 
-    Frames in an arena stay there until the Processor recalls them.
+    Frames in an arena stay there until the Processor recalls them. Records of a ring are copied: up to INFLIGHT_MAX of
+    them, of 16 KiB each, which `parked` counts.
     """
 
-    __slots__ = ("copied_bytes", "divided", "misses", "records")
+    __slots__ = (
+        "answered_count", "copied_bytes", "divided", "is_closed", "misses", "parked", "parked_bytes", "records",
+    )  # fmt: skip
 
-    def __init__(self, divided: DividedRequest | None) -> None:
+    def __init__(self, divided: DividedRequest | None, parked: ParkedBytes) -> None:
         # None if its large request is still parked, because too many others are in work.
         self.divided = divided
+        self.is_closed = False  # It had parked too much.
+        self.answered_count = 0  # Of the first records; they only stay until the connection has its turn.
+        self.parked = parked
+        self.parked_bytes = 0  # Of this connection's share in `parked`.
         self.records: list[tuple[int, bytearray]] = []  # Writable, because offsets are written into batches.
         self.copied_bytes = 0  # Of frames that were recalled from the arena.
         self.misses = 0
 
     def serve(self, record: memoryview) -> bool:
         """Park a REQUEST record. Return True, as a fast path that has handled its request."""
-        self.records.append((REQUEST, bytearray(record)))
+        self._park(bytearray(record))
         return True
 
     def serve_frame(
@@ -41,8 +59,27 @@ class HeldConnection:
     ) -> bool:
         """Park a frame that came in the same record as the large request."""
         head = HEAD.pack(connection_id, sequence, listener, flags)
-        self.records.append((REQUEST, bytearray(b"".join((head, len(frame).to_bytes(4, "big"), frame)))))
+        self._park(bytearray(b"".join((head, len(frame).to_bytes(4, "big"), frame))))
         return True
+
+    def _park(self, record: bytearray) -> None:
+        if not self.is_closed:
+            self.records.append((REQUEST, record))
+            self._count(len(record) + _RECORD_BYTES)
+
+    def _count(self, size: int) -> None:
+        self.parked_bytes += size
+        self.parked.total += size
+
+    def close(self) -> None:
+        """Discard the records that came in a ring. Frames in the arena stay, because they have to be freed."""
+        self.is_closed = True
+        self.records = [each for each in self.records if each[0] != REQUEST]
+        self.release()
+
+    def release(self) -> None:
+        """Return this connection's share: its records are handled or discarded."""
+        self._count(-self.parked_bytes)
 
     @property
     def first_bytes(self) -> int:
@@ -58,6 +95,7 @@ class HeldConnection:
         """Add records that were parked behind an earlier large request."""
         self.records += records
         self.copied_bytes += sum(len(record) for kind, record in records if kind == COPIED)
+        self._count(sum(len(record) + _RECORD_BYTES for kind, record in records if kind == REQUEST))
 
     def copy_block(self, sequence: int, view_of: Callable[[int, int], memoryview], bytes_max: int) -> bool:
         """Copy a parked frame whose block the Processor recalls. Return False if it is longer than `bytes_max`."""

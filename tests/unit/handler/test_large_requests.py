@@ -248,6 +248,39 @@ def test_requests_without_room_are_served_when_the_large_one_ends(
     assert not handler._requests.without_room
 
 
+@pytest.mark.parametrize("is_in_work", [True, False])
+def test_bytes_behind_large_requests_are_bounded(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_in_work: bool
+) -> None:
+    """Small requests behind a large one are copied. The connection that parks most is closed, whether its large
+    request is in work or waits for room, and the others are served."""
+    monkeypatch.setattr(client_requests, "_PARKED_BYTES_MAX", 100_000)
+    monkeypatch.setattr(divided_requests, "IN_WORK_BYTES_MAX", 20_000)
+    rig = cluster(start)
+    processor = rig.processors[0]
+    greedy, modest = (1, 2) if is_in_work else (2, 1)
+    for connection in (1, 2):
+        processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(5_000), connection=connection)
+        pass_once(rig)
+    processor.send(ApiKey.API_VERSIONS, 0, {}, connection=modest)
+    frame = codec.encode_request(ApiKey.API_VERSIONS, 0, 1, "c" * 8_000, {})
+    for _ in range(20):
+        processor.send_frames([frame], connection=greedy)
+        pass_once(rig)
+    parked = rig.handler()._requests._parked
+    assert parked.total < 100_000
+    answers = processor.answers()
+    assert [each.kind for each in answers if each.connection_id == modest] == [SEND, SEND]
+    assert CLOSE in [each.kind for each in answers if each.connection_id == greedy]
+    assert caplog.text.count("bytes of requests behind a large one that is in work") == 1
+    processor.disconnect(greedy)
+    rig.settle()
+    assert parked.total == 0
+    assert not processor._blocks
+    assert not rig.handler()._requests.large
+    assert not rig.handler()._requests.without_room
+
+
 def test_small_divided_requests_do_not_keep_large_ones_out(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
