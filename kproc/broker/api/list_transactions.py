@@ -6,6 +6,7 @@ Versions: v1 filter by duration (KIP-994); v2 by a pattern of ids (KIP-1152).
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import Call, FromImage, OnResult
@@ -100,6 +101,8 @@ def _ours(services: Services, filters: Filters) -> Items:
                 if is_wanted
                 else None
             )
+            # Any client may send a dear pattern, and ids may have 32 kB: end the page earlier.
+            yield from repeat(None, pattern.cost(each.transactional_id))
 
 
 def _is_old_enough(each: Overview, duration_ms: int, now_ms: int) -> bool:
