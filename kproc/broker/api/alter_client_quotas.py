@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 
+def _entity_of(entry: dict[str, Any]) -> frozenset[tuple[str, str | None]]:
+    """The entity of an entry. Its types may be in any order, and the last name of a type counts."""
+    return frozenset({row["entity_type"]: row["entity_name"] for row in entry["entity"]}.items())
+
+
 @api(
     ApiKey.ALTER_CLIENT_QUOTAS,
     versions=(0, 1),
     needs=(on_cluster(Operation.ALTER_CONFIGS),),
     prepare=partial(check_size, "alter_client_quotas"),
-    rows=(rows_at("entries", "entries"),),
+    rows=(rows_at("entries", "entries", unique=_entity_of),),
 )
 def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
     answer_with_reply(context, "alter_client_quotas", request, request=request, error_response=error_response)

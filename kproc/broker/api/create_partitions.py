@@ -7,6 +7,7 @@ Versions: v2 flexible; v3 refuses what is above the client's controller_mutation
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.peers.controller_call import answer_with_reply, check_size, with_client
@@ -27,7 +28,7 @@ _REFUSED_SINCE = 3  # The first version whose clients know THROTTLING_QUOTA_EXCE
     ApiKey.CREATE_PARTITIONS,
     versions=(0, 3),
     prepare=partial(check_size, "create_partitions"),
-    rows=(rows_at("topics", "results", unique=("name",)),),
+    rows=(rows_at("topics", "results", unique=itemgetter("name")),),
 )
 def handle_create_partitions(context: RequestContext, request: dict[str, Any]) -> None:
     refused = denied_topics(context, Operation.ALTER, (topic["name"] for topic in request["topics"]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.topic_changes import creation_error
@@ -33,7 +34,7 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
     versions=(2, 7),
     prepare=partial(check_size, "create_topics"),
     # The answer has the configs of each topic, so that one row costs as much as many rows of other APIs.
-    rows=(rows_at("topics", "topics", size=20, unique=("name",)),),
+    rows=(rows_at("topics", "topics", size=20, unique=itemgetter("name")),),
 )
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
     names = [topic["name"] for topic in request["topics"]]

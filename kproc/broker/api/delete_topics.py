@@ -8,6 +8,7 @@ controller_mutation_rate; v6 topics by id (KIP-516).
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
@@ -25,23 +26,28 @@ if TYPE_CHECKING:
 # Below v3 TOPIC_DELETION_DISABLED has no meaning for a client.
 _DELETION_DISABLED_SINCE = 3
 _REFUSED_SINCE = 5  # The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+# Equal for the name and the id of a topic. They must be in one slice, because the controller rejects duplicates.
+_MEANT = "meant"
 
 
-def _check_whole(context: RequestContext, request: dict[str, Any]) -> None:
+def _prepare(context: RequestContext, request: dict[str, Any]) -> None:
     check_size("delete_topics", context, request)
     if not context.services.config.delete_topic_enable:
         is_known = context.api_version >= _DELETION_DISABLED_SINCE
         code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
         raise KafkaError(code, "Topic deletion is disabled.")
+    for wish in request.get("topics", ()):
+        topic = context.services.image.topic(wish["name"]) if wish["name"] is not None else None
+        wish[_MEANT] = (wish["name"], wish["topic_id"]) if topic is None else (None, topic.topic_id)
 
 
 @api(
     ApiKey.DELETE_TOPICS,
     versions=(1, 6),
-    prepare=_check_whole,
+    prepare=_prepare,
     rows=(
-        rows_at("topics", "responses", unique=("name", "topic_id")),
-        rows_at("topic_names", "responses", unique=("name",)),
+        rows_at("topics", "responses", unique=itemgetter(_MEANT)),
+        rows_at("topic_names", "responses", unique=str),
     ),
 )
 def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> None:

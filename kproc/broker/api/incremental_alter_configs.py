@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.calls import Lost
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _OPERATION: Final = "incremental_alter_configs"
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
 # Also those of AlterConfigs.
-RESOURCES: Final = rows_at("resources", "responses", unique=("resource_type", "resource_name"))
+RESOURCES: Final = rows_at("resources", "responses", unique=itemgetter("resource_type", "resource_name"))
 
 
 @api(

@@ -300,7 +300,7 @@ class DividedRequest:
         self._errors_per_step = max(1, SLICE_ROWS // where.size)
         if self._failure is not None:
             # A request that fails as a whole may have far more rows than one step could search for duplicates.
-            where = replace(where, unique=(), size=min(where.size, SLICE_ROWS))
+            where = replace(where, unique=None, size=min(where.size, SLICE_ROWS))
         self._rows = where
         self._slices = divide(fields, where)
 

@@ -11,15 +11,15 @@ request/divided_requests.py decides when the smaller requests are handled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from kproc.wire import codec
 from kproc.wire.schema_writer import EncodedRows
 
 Fields = dict[str, Any]
+UniqueKey = Callable[[Any], Hashable]
 SLICE_ROWS: Final = 200
 # Documented in SECURITY.md.
 ANSWER_BYTES_MAX: Final = 16 << 20
@@ -32,7 +32,7 @@ class Rows:
     """The arrays of an API whose elements are handled independently of each other.
 
     `request` and `response` are paths of array fields, outermost first: with "topics.partitions" each partition of each
-    topic is a row. `size` is the limit of rows that are handled at once. Rows with equal `unique` fields are handled at
+    topic is a row. `size` is the limit of rows that are handled at once. Rows with an equal `unique` key are handled at
     once, however many there are, because the API rejects duplicates. If `are_looked_up_once` is true, equal rows are
     looked up once and their answer is repeated.
     """
@@ -40,7 +40,7 @@ class Rows:
     request: tuple[str, ...]
     response: tuple[str, ...]
     size: int = SLICE_ROWS
-    unique: tuple[str, ...] = ()
+    unique: UniqueKey | None = None
     are_looked_up_once: bool = False
 
 
@@ -49,7 +49,7 @@ def rows_at(
     response: str,
     *,
     size: int = SLICE_ROWS,
-    unique: tuple[str, ...] = (),
+    unique: UniqueKey | None = None,
     are_looked_up_once: bool = False,
 ) -> Rows:
     """Declare `Rows`, with paths in dotted notation."""
@@ -75,18 +75,17 @@ class Slice(NamedTuple):
 def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
     """Yield requests with at most `where.size` rows each, in the order of the rows. There is always one."""
     duplicates: list[Fields] = []
-    if where.unique:
-        fields, duplicates = _without_duplicates(fields, where)
+    if where.unique is not None:
+        fields, duplicates = _without_duplicates(fields, where.request[0], where.unique)
     yield from _Cutter(where.request, where.size).cut(fields)
     if duplicates:
         yield Slice({**fields, where.request[0]: duplicates}, is_continued=False)
 
 
-def _without_duplicates(fields: Fields, where: Rows) -> tuple[Fields, list[Fields]]:
+def _without_duplicates(fields: Fields, name: str, unique: UniqueKey) -> tuple[Fields, list[Fields]]:
     """Return (the request without the rows that occur several times, those rows)."""
-    (name,) = where.request
     found: list[Any] = fields[name]
-    keys: list[Any] = found if isinstance(found[0], str) else list(map(itemgetter(*where.unique), found))
+    keys = list(map(unique, found))
     if len(set(keys)) == len(found):
         return fields, []
     counts = Counter(keys)

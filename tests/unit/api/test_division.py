@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_divide_without_rows_yields_the_request() -> None:
 
 def test_divide_keeps_duplicates_of_unique_rows_together() -> None:
     """CreateTopics rejects both rows of a name; in two slices the first would be created."""
-    where = rows_at("topics", "topics", size=2, unique=("name",))
+    where = rows_at("topics", "topics", size=2, unique=itemgetter("name"))
     names = ["a", "b", "c", "a", "d", "a"]
     slices = list(divide({"topics": [{"name": name} for name in names]}, where))
     assert [[row["name"] for row in each.fields["topics"]] for each in slices] == [
@@ -100,7 +101,7 @@ def test_joined_answer_equals_the_answer_to_the_whole_request(key: int) -> None:
             where = api.rows_in(request)
             if where is None:
                 continue
-            small = replace(where, size=source.randrange(2, 7), unique=())
+            small = replace(where, size=source.randrange(2, 7), unique=None)
             joined = JoinedAnswer(key, version, where.response)
             for part in divide(request, small):
                 assert count(part.fields, where.request) <= small.size

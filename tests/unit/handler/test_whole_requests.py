@@ -132,6 +132,23 @@ def test_delete_groups_answers_a_repeated_group_once(start: Start) -> None:
     assert [row["group_id"] for row in answer["results"]] == names[:-1]
 
 
+def test_alter_client_quotas_rejects_a_repeated_entity(start: Start) -> None:
+    rig = cluster(start)
+    names = [*(f"n{at}" for at in range(300)), "n0"]
+    entries = [
+        {
+            "entity": [{"entity_type": "user", "entity_name": name}],
+            "ops": [{"key": "producer_byte_rate", "value": 1e6, "remove": False}],
+        }
+        for name in names
+    ]
+    fields = {"entries": entries, "validate_only": False}
+    answer = rig.processors[0].ask(ApiKey.ALTER_CLIENT_QUOTAS, 0, fields)
+    about = [(row["entity"][0]["entity_name"], row["error_code"]) for row in answer["entries"]]
+    assert [row for row in about if row[0] == "n0"] == [("n0", 0), ("n0", int(ErrorCode.INVALID_REQUEST))]
+    assert sum(code == 0 for _, code in about) == 300
+
+
 def test_describe_scram_users_rejects_a_repeated_user_once(start: Start) -> None:
     rig = cluster(start)
     names = [*(f"n{at}" for at in range(300)), "n0"]
@@ -175,6 +192,20 @@ def test_add_partitions_to_txn_with_unknown_partition_adds_none(start: Start, pa
         "transaction_states"
     ]
     assert [sorted(topic["partitions"]) for topic in state["topics"]] == [indexes]
+
+
+@pytest.mark.parametrize("others", [1, 450])
+def test_delete_topics_by_name_and_id_deletes_none(start: Start, others: int) -> None:
+    """The controller rejects a topic that is named twice. The name and the id must not be in different slices."""
+    rig = cluster(start)
+    topic_id = rig.cluster.image.topics_by_name["t"].topic_id
+    rows: list[Fields] = [{"name": f"n{at}", "topic_id": bytes(16)} for at in range(others)]
+    rows = [{"name": "t", "topic_id": bytes(16)}, *rows, {"name": None, "topic_id": topic_id}]
+    answer = rig.processors[0].ask(ApiKey.DELETE_TOPICS, 6, {"topics": rows, "timeout": 1_000})
+    about_t = [row["error_code"] for row in answer["responses"] if row["topic_id"] == topic_id]
+    assert set(about_t) == {int(ErrorCode.INVALID_REQUEST)}
+    assert len(answer["responses"]) >= others
+    assert "t" in rig.cluster.image.topics_by_name
 
 
 def test_delete_acls_that_mean_too_many_rules_remove_none(
