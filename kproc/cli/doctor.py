@@ -90,8 +90,11 @@ def doctor(
 def _open_private(path: Path) -> Iterator[BinaryIO]:
     """Write a new file that no other user can read, and move it to `path` when it is complete.
 
-    An existing file or link may belong to another user, so it is replaced and never written to.
+    An existing file or link may belong to another user, so it is replaced and never written to. Anything else, such as
+    a device, is refused: root would take it from the host.
     """
+    if path.exists() and not (path.is_file() or path.is_symlink()):
+        raise Failure(f"{path} is not a file")
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

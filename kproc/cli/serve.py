@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import stat
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -18,6 +19,8 @@ from kproc.common.printable import printable
 if TYPE_CHECKING:
     from kproc.broker.config import Config, Flag
     from kproc.client.security.throwaway import Throwaway
+
+_READY_BYTES_MAX: Final = 1 << 20
 
 
 class Option(NamedTuple):
@@ -162,8 +165,7 @@ class Parser(argparse.ArgumentParser):
 
             logs.use_json()
         if given.ready_file is not None:
-            # One that outlived a kill -9 must not speak for this start.
-            given.ready_file.unlink(missing_ok=True)
+            _remove_old_ready_file(given.ready_file)
         return self._start(given, self._flags(given))
 
     def _flags(self, given: argparse.Namespace) -> list[Flag]:
@@ -189,6 +191,41 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """What argparse found wrong, as one line."""
         usage_error(f"{message} (see {self.prog} --help)")
+
+
+def _remove_old_ready_file(path: Path) -> None:
+    """Remove a ready file that outlived a kill -9, because it must not speak for this start.
+
+    Refuse anything else at that path. The broker replaces the file when it is ready and removes it when it stops: with
+    `--ready-file /dev/null` a broker of root would take the device from the host.
+    """
+    try:
+        facts = path.lstat()
+        is_old = (
+            stat.S_ISREG(facts.st_mode)
+            and facts.st_size <= _READY_BYTES_MAX
+            and _is_ready_file(path.read_bytes())
+        )
+        if is_old:
+            path.unlink()
+    except FileNotFoundError:
+        if path.parent.is_dir():
+            return
+        usage_error(f"--ready-file {path}: the directory does not exist")
+    except OSError as error:
+        usage_error(f"--ready-file {path}: {error.strerror}")
+    if not is_old:
+        usage_error(f"--ready-file {path}: this is not a ready file of a broker, and it would be removed")
+
+
+def _is_ready_file(content: bytes) -> bool:
+    """Return True for a JSON object with an address, and for an empty file, as mktemp makes it."""
+    import json
+
+    try:
+        return not content or "bootstrap" in json.loads(content)
+    except (ValueError, TypeError):
+        return False
 
 
 def _protocol(given: argparse.Namespace) -> str:

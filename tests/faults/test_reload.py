@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -100,3 +101,39 @@ def test_a_ready_file_that_outlived_a_kill_is_gone_before_anything_else(tmp_path
     ready_file.write_text('{"bootstrap": "127.0.0.1:1"}')
     done = run_kproc("serve", "--ready-file", str(ready_file), "--set", "no.such.setting=1")
     assert (done.returncode, ready_file.exists()) == (2, False)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "link", "configuration"])
+def test_ready_file_replaces_nothing_else(tmp_path: Path, kind: str) -> None:
+    """The broker removes the file when it stops. Root's `--ready-file /dev/null` took the device from the host."""
+    path = tmp_path / "ready.json"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/dev/null")
+    else:
+        path.write_text('{"num.io.threads": 2}')
+    before = path.lstat()
+    done = run_kproc("serve", "--ready-file", str(path), "--data", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert done.stderr == f"kproc: --ready-file {path}: this is not a ready file of a broker, and it would be removed\n"
+    assert path.lstat().st_ino == before.st_ino
+    assert not (tmp_path / "data").exists()
+
+
+def test_ready_file_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
+    """Before anything starts: without the check all roles were killed when they were ready."""
+    path = tmp_path / "no" / "ready.json"
+    done = run_kproc("serve", "--ready-file", str(path), "--data", str(tmp_path / "data"))
+    assert (done.returncode, done.stderr) == (2, f"kproc: --ready-file {path}: the directory does not exist\n")
+
+
+def test_ready_file_that_cannot_be_written_ends_the_start_in_order(tmp_path: Path) -> None:
+    """The directory vanished during the start, for instance: the roles stop one after another."""
+    path = tmp_path / ("r" * 250)  # Valid, but too long for the temporary name beside it.
+    done = run_kproc("serve", "--ready-file", str(path), "--data", str(tmp_path / "data"), "--port", "0")
+    assert done.returncode == 1
+    assert f"--ready-file {path}: File name too long" in done.stderr
+    assert "killing" not in done.stderr

@@ -306,7 +306,11 @@ class Supervisor:
             return
         announcement = ready.describe(self._plan, self._table.rows())
         if ready_file is not None:
-            ready.write(ready_file, announcement)
+            try:
+                ready.write(ready_file, announcement)
+            except OSError as error:
+                self._fail(f"--ready-file {ready_file}: {error.strerror}")
+                return
         on_ready(announcement)
         self._manager.ready(f"serving at {announcement['bootstrap']}")
         logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))

@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import os
 import re
+import stat
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -73,15 +74,17 @@ def write(path: Path, text: str) -> None:
     """Replace the file at once or not at all; its mode, and the file behind a symbolic link, are kept."""
     target = path.resolve()
     try:
-        mode = target.stat().st_mode & 0o7777
+        mode = target.stat().st_mode
     except FileNotFoundError:
-        mode = 0o644
+        mode = stat.S_IFREG | 0o644
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{target} is not a file, and it would be replaced")
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with open(descriptor, "wb") as file:
             file.write(text.encode())
             file.flush()
-            os.fchmod(file.fileno(), mode)
+            os.fchmod(file.fileno(), stat.S_IMODE(mode))
             os.fsync(file.fileno())
         Path(name).rename(target)
     except BaseException:

@@ -16,6 +16,7 @@ import pytest
 from kproc.broker.supervisor.broker_process import VerifiedBroker
 from kproc.broker.supervisor.data_directory import LOCK_FILE
 from kproc.cli import doctor
+from kproc.cli.failure import Failure
 
 NOBODY = "127.0.0.1:1"
 
@@ -106,6 +107,15 @@ def _known(report: doctor._Report, data: Path) -> str:
     report._status = {"data": str(data), "metrics": None, "processes": []}
     report._process = VerifiedBroker(os.getpid())
     return "{}"
+
+
+def test_doctor_refuses_to_replace_what_is_no_file(tmp_path: Path) -> None:
+    """Root's `kproc doctor -o /dev/null` took the device from the host."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(Failure, match="is not a file"):
+        doctor.doctor(path, None, NOBODY)
+    assert path.is_fifo()
 
 
 def test_versions_are_told_also_of_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,14 @@ def test_writing_keeps_the_mode_and_the_link_and_leaves_no_other_file(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["link.properties", "server.properties"]
 
 
+def test_write_refuses_to_replace_what_is_no_file(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="is not a file"):
+        write(path, "a=1")
+    assert path.is_fifo()
+
+
 def test_a_failed_write_leaves_the_file_and_nothing_else(tmp_path, monkeypatch):
     target = tmp_path / "a.toml"
     target.write_text("a = 1\n")
