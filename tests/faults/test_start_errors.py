@@ -79,7 +79,7 @@ def test_damaged_metadata_log(tmp_path: Path, kind: str) -> None:
     path.write_bytes(content)
     code, stderr = serve("--transport", kind, data=tmp_path)
     assert code == REFUSED
-    assert_one_clear_line(stderr, str(path), "damaged or cut at byte 0", "kproc.start.without.metadata")
+    assert_one_clear_line(stderr, str(path), "damaged or truncated at byte 0", "kproc.start.without.metadata")
     assert path.read_bytes() == content
 
 
