@@ -354,11 +354,13 @@ class _Loader:
             )
 
     def _ends_are_joined(self, segment: LogSegment) -> bool:
-        """Return True unless compaction may have removed records from the segment's end.
+        """Return True unless compaction may have removed records from a segment's end.
 
-        A file that compaction has written has no mark of synced bytes.
+        A file that compaction has written has no mark of synced bytes. It is never empty: kproc's cleaner keeps the
+        last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
         """
-        return "compact" not in self._config.cleanup_policy or bool(segment.noted_synced())
+        is_deleting_only = "compact" not in self._config.cleanup_policy
+        return is_deleting_only or not segment.size or bool(segment.noted_synced())
 
     def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
         """Load a segment that is believed: at most its indexes are rebuilt."""

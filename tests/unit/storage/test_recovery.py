@@ -355,6 +355,18 @@ def test_segments_behind_the_end_are_gone_only_when_that_is_synced(tmp_path: Pat
     log.close()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_emptied_sealed_segment_of_a_compacted_log_is_refused(rig: LogRig, number: int, clean: bool) -> None:
+    """The cleaner's files have no mark of synced bytes, but it never leaves an empty one."""
+    rig.config = LogConfig(segment_bytes=400)
+    write_log(rig, 15, clean=True)
+    rig.config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    os.truncate(sorted(rig.directory.glob("*.log"))[number], 0)
+    with pytest.raises(Corrupt, match=r"ends at offset \d+, .*: a file is missing or"):
+        rig.open(clean=clean, recovery_point=30)
+
+
 def test_empty_segments_behind_a_gap_of_a_compacted_log_are_no_part_of_it(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 15)
