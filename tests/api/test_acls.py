@@ -139,7 +139,7 @@ def test_rules_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "Kafka 4 has it no more"),
+        ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "removed in Kafka 4"),
         ({"authorizer.class.name": "com.example.Mine"}, "only Kafka's"),
         (
             {"authorizer.class.name": STANDARD, "super.users": "User:a;bob"},

@@ -99,7 +99,9 @@ def test_settings_that_no_broker_starts_with_are_told_before_a_password_is_asked
     for command in (("add", "alice", "--password-file", tmp_path / "none"), ("list",), ("delete", "alice")):
         told = kproc(*command, *where)
         assert (told.returncode, told.stdout) == (2, "")
-        assert told.stderr.startswith("kproc: sasl.enabled.mechanisms: GSSAPI, the default, is not offered (")
+        assert told.stderr.startswith(
+            "kproc: sasl.enabled.mechanisms: GSSAPI, the default, is not supported ("
+        )
         assert "set it to some of PLAIN, SCRAM-SHA-256" in told.stderr
         assert not data.exists()
     settings.write_text(settings.read_text() + "sasl.enabled.mechanisms=SCRAM-SHA-256\n")

@@ -390,7 +390,7 @@ def test_inter_broker_listener_is_named_or_follows_from_the_protocol():
     assert Config.build(names).inter_broker_listener == "PLAINTEXT"
     assert Config.build({**names, "inter.broker.listener.name": "in"}).inter_broker_listener == "IN"
     both = {"inter.broker.listener.name": "in", "security.inter.broker.protocol": "PLAINTEXT"}
-    with pytest.raises(ConfigError, match="only one of it"):
+    with pytest.raises(ConfigError, match="set only one of them"):
         Config.build({**names, **both})
     only_out = {"inter.broker.listener.name": "in", "advertised.listeners": "OUT://host:2"}
     with pytest.raises(ConfigError, match="must be an advertised listener"):
@@ -737,7 +737,7 @@ def test_a_wrong_address_is_refused(text):
 def test_processors_of_all_listeners_together_are_bounded():
     settings = {"num.network.threads": 400, "listener.name.plaintext.num.network.threads": 47}
     assert Config.build(settings).num_network_threads == 400
-    with pytest.raises(ConfigError, match=r"at most 447, with the 48"):
+    with pytest.raises(ConfigError, match=r"at most 447, including the 48"):
         Config.build({**settings, "listener.name.plaintext.num.network.threads": 48})
     Config.build({**settings, "listener.name.absent.num.network.threads": 48})
 
@@ -822,8 +822,8 @@ def test_unknown_settings_warn_where_that_is_wanted(tmp_path):
     warnings: list[str] = []
     Config.build(file=file, on_warning=warnings.append)
     assert warnings == [
-        f"{file}:1: my.plugin.setting has no effect: nobody knows that setting",
-        f"{file}:3: num.partitons has no effect: nobody knows that setting; did you mean num.partitions?",
+        f"{file}:1: my.plugin.setting has no effect: unknown setting",
+        f"{file}:3: num.partitons has no effect: unknown setting; did you mean num.partitions?",
     ]
 
 
@@ -864,7 +864,10 @@ def test_url_secrets_are_hidden_in_linear_work() -> None:
     """A client's value of 32 kB without an end of the URL costs a bounded search from each `://`."""
     text = "://" * 11_000
     assert without_url_secrets(text) == text
-    assert without_url_secrets("a https://u:p@h/x?y=z b http://h ") == "a https://[hidden]@h/x?[hidden] b http://h "
+    assert (
+        without_url_secrets("a https://u:p@h/x?y=z b http://h ")
+        == "a https://[hidden]@h/x?[hidden] b http://h "
+    )
 
 
 @pytest.mark.parametrize("text", ["user:hunter2@host:9092", "user:hunter2@host", "a://user:hunter2@host:1"])

@@ -61,29 +61,32 @@ def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
     [
         (
             {},
-            r"^sasl\.enabled\.mechanisms: GSSAPI, the default, is not offered \(for A://127\.0\.0\.1:1\); "
-            r"set it to some of PLAIN,",
+            r"^sasl\.enabled\.mechanisms: GSSAPI, the default, is not supported \(for A://127\.0\.0\.1:1\); "
+            r"set one or more of PLAIN,",
         ),
-        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, r"^sasl\.enabled\.mechanisms: GSSAPI is not offered"),
-        ({"sasl.enabled.mechanisms": "plain"}, r"^sasl\.enabled\.mechanisms: plain is not offered"),
+        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, r"^sasl\.enabled\.mechanisms: GSSAPI is not supported"),
+        ({"sasl.enabled.mechanisms": "plain"}, r"^sasl\.enabled\.mechanisms: plain is not supported"),
         ({"sasl.enabled.mechanisms": ""}, r"^sasl\.enabled\.mechanisms: no mechanism is named"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, r"^listener\.name\.a\.plain\.sasl\.jaas\.config: PLAIN has no users"),
         (
             {"sasl.enabled.mechanisms": "PLAIN", "listener.name.a.plain.sasl.jaas.config": SCRAM},
-            r"^listener\.name\.a\.plain\.sasl\.jaas\.config: ScramLoginModule is no PlainLoginModule",
+            r"^listener\.name\.a\.plain\.sasl\.jaas\.config: ScramLoginModule is the login module of another mechanism",
         ),
         (
             {"sasl.enabled.mechanisms": "PLAIN", "plain.sasl.jaas.config": PLAIN[:-1]},
-            r"^listener\.name\.a\.plain\.sasl\.jaas\.config: the semicolon at the end is missing",
+            r"^listener\.name\.a\.plain\.sasl\.jaas\.config: the line must end with a semicolon",
         ),
         (
             {"sasl.enabled.mechanisms": "SCRAM-SHA-256", "sasl.server.callback.handler.class": "x.Y"},
-            r"^sasl\.server\.callback\.handler\.class=x\.Y: kproc runs no Java classes",
+            r"^sasl\.server\.callback\.handler\.class=x\.Y: kproc cannot run Java classes",
         ),
-        ({"sasl.enabled.mechanisms": "OAUTHBEARER"}, r"^sasl\.oauthbearer\.jwks\.endpoint\.url: OAUTHBEARER needs it"),
+        (
+            {"sasl.enabled.mechanisms": "OAUTHBEARER"},
+            r"^sasl\.oauthbearer\.jwks\.endpoint\.url: OAUTHBEARER needs this setting",
+        ),
         (
             {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.jaas.config": f"{TOKENS};"},
-            r"^sasl\.oauthbearer\.jwks\.endpoint\.url: OAUTHBEARER needs it",
+            r"^sasl\.oauthbearer\.jwks\.endpoint\.url: OAUTHBEARER needs this setting",
         ),
         (
             {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": "ftp://x/y"},
@@ -95,7 +98,7 @@ def test_one_line_for_all_is_for_the_mechanism_that_it_names() -> None:
                 "sasl.jaas.config": UNSECURED,
                 "sasl.oauthbearer.jwks.endpoint.url": "file:///k",
             },
-            "unsecured tokens are asked for, and",
+            "options for unsecured tokens conflict with",
         ),
         (
             {

@@ -28,7 +28,7 @@ from kproc.broker.config import (
     Setting,
 )
 from kproc.broker.config.dynamic import split_listener_key
-from kproc.broker.config.exposure import exposure_complaint
+from kproc.broker.config.exposure import exposure_error
 from kproc.broker.config.listeners import is_address, parse_listeners
 from kproc.broker.config.values import HIDDEN, Secret, parse_value, wire_text, without_url_secrets
 from kproc.common.errors import ErrorCode, KafkaError
@@ -204,7 +204,7 @@ def check_listeners_change(
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     for each in end_points:
-        if complaint := exposure_complaint(config, each, each.host):
+        if complaint := exposure_error(config, each, each.host):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: {complaint}")
         if each.host and not is_address(each.host) and each.host not in resolvable:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: cannot resolve the host of {each}")

@@ -26,7 +26,7 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.topic_names import check_name
 from kproc.broker.config import Config, ConfigError, EndPoint, Kind
 from kproc.broker.config.dynamic import DynamicSettings, canonical_key, listener_key, split_listener_key
-from kproc.broker.config.exposure import CLIENT_AUTH, exposure_complaint
+from kproc.broker.config.exposure import CLIENT_AUTH, exposure_error
 from kproc.broker.config.values import list_problem
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import STRING_BYTES_MAX
@@ -222,9 +222,7 @@ class ConfigChanges:
         """Refuse that a listener which other hosts reach asks no longer for certificates."""
         for each in self._listeners(DynamicSettings(after)):
             changed = after.get(listener_key(each.name, CLIENT_AUTH))
-            if changed is not None and (
-                complaint := exposure_complaint(self._config, each, each.host, changed)
-            ):
+            if changed is not None and (complaint := exposure_error(self._config, each, each.host, changed)):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {complaint}")
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:

@@ -1,7 +1,7 @@
-"""Settings: every name, type, default, check and text declared once, and where their values come from.
+"""Settings: the table of names, types, defaults, checks and texts, and the sources of their values.
 
-`Config` is built once by the command line or by a test and then passed down; nothing below kproc/cli reads
-the environment. Read the files *_settings.py for the table, build.py for merging sources, listeners.py for addresses.
+The command line or a test builds `Config` once and passes it down. No code below kproc/cli reads the environment. The
+files *_settings.py have the table, build.py merges the sources, listeners.py parses addresses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may do what. Rows of settings.py's table."""
+"""Settings of authorization. Rows of settings.py's table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 from kproc.broker.config.values import BOOLEAN, STRING, setting
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-# What Kafka had before its version 4, with the same rules and settings.
+# Kafka's authorizers before version 4. Their rules and settings are the same, so the error can name the successor.
 _FORMER: Final = ("kafka.security.authorizer.AclAuthorizer", "kafka.security.auth.SimpleAclAuthorizer")
 
 
 def principals_in(text: str) -> tuple[str, ...]:
-    """The principals in `super.users`, which are separated by semicolons: names of certificates contain commas."""
+    """Split `super.users` at semicolons. Commas are part of the names of certificates."""
     return tuple(part for part in (part.strip() for part in text.split(";")) if part)
 
 
@@ -21,8 +21,8 @@ def _check_class(name: str) -> str | None:
     if name in ("", STANDARD_AUTHORIZER):
         return None
     if name in _FORMER:
-        return f"Kafka 4 has it no more; {STANDARD_AUTHORIZER} has the same rules and settings"
-    return f"only Kafka's {STANDARD_AUTHORIZER} is known here"
+        return f"removed in Kafka 4; use {STANDARD_AUTHORIZER}, which has the same rules and settings"
+    return f"unknown authorizer; use {STANDARD_AUTHORIZER}"
 
 
 def _check_principals(text: str) -> str | None:
@@ -32,20 +32,24 @@ def _check_principals(text: str) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class AuthorizerSettings:
-    """Access control lists, and what holds without them."""
+    """Access control lists, super users, and the default without a matching rule."""
 
     authorizer_class_name: str = setting(
         STRING,
         "",
-        "The authorizer: empty, everybody may do everything; or Kafka's StandardAuthorizer, rules by CreateAcls.",
+        "Authorizer. Empty: every client may do everything. org.apache.kafka.metadata.authorizer.StandardAuthorizer: "
+        "clients need an ACL, which CreateAcls adds.",
         _check_class,
     )
     super_users: str = setting(
         STRING,
         "",
-        "Who may do everything, with an authorizer: `User:admin;User:backup`, separated by semicolons.",
+        "Principals that may do everything, separated by semicolons, such as User:admin;User:backup. Has an effect "
+        "only with an authorizer.",
         _check_principals,
     )
     allow_everyone_if_no_acl_found: bool = setting(
-        BOOLEAN, False, "With an authorizer: everybody may use what no rule covers at all."
+        BOOLEAN,
+        False,
+        "Allow every client to use resources that no ACL covers. Has an effect only with an authorizer.",
     )

@@ -1,7 +1,7 @@
-"""From sources to one Config: names, precedence, conflicts, and the rules that span several settings.
+"""The steps from the sources of settings to one Config: names, precedence, conflicts, rules between settings.
 
-Precedence, highest first: flags and `--set` (which must agree), the file, the default. The functions here
-work on plain values by setting name; Config.build() is the only caller.
+Precedence, highest first: flags and `--set` (which must agree), the file, the defaults. The functions work on plain
+values by setting name. Config.build() is their only caller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kproc.broker.config.listeners import (
     parse_protocol_map,
 )
 from kproc.broker.config.sasl_settings import check_sasl
-from kproc.broker.config.sources import Flag, Written
+from kproc.broker.config.sources import FileValue, Flag
 from kproc.broker.config.unhonoured import KNOWN_UNHONOURED
 from kproc.broker.config.values import LONG_MAX, ConfigError, Kind, Setting, list_problem, show
 
@@ -33,13 +33,13 @@ REMOVED: Final = frozenset(
     ("kproc.telemetry", "kproc.telemetry.interval.ms", "kproc.telemetry.requests.per.second")
 )
 _LISTENER_PREFIX: Final = re.compile(r"listener\.name\.([^.]+)\.(.+)")
-# A listener with none of these would serve nobody.
+# With 0 of any of these a listener could not accept a connection.
 LISTENER_COUNTS: Final = ("num.network.threads", "max.connections", "max.connection.creation.rate")
 _EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "config.providers.")
 
 
 class Given(NamedTuple):
-    """A value that somebody wrote, and where. `place` is `file:line: ` of what stands in a file."""
+    """A value with its origin. `place` is `file:line: ` for values of a file, else empty."""
 
     value: object
     origin: str
@@ -48,12 +48,15 @@ class Given(NamedTuple):
 
 def merge(
     defaults: Mapping[str, object],
-    file: Mapping[str, Written],
+    file: Mapping[str, FileValue],
     path: Path | None,
     settings: Mapping[str, object],
     flags: Iterable[Flag],
 ) -> dict[str, Given]:
-    """One value per name. A flag and a `--set` of one setting must agree; both win over the file."""
+    """Return the value of each name with the highest precedence.
+
+    Raise ConfigError if a flag and a `--set` give one setting different values.
+    """
     given = {name: Given(value, "the defaults") for name, value in defaults.items() if value is not None}
     given |= {
         name: Given(written.value, "the configuration file", f"{path}:{written.line}: ")
@@ -77,10 +80,13 @@ def merge(
 def parse_given(
     given: Mapping[str, Given], table: Mapping[str, Setting], warnings: list[str]
 ) -> dict[str, Any]:
-    """Values by setting name, for those that we have; the others warn or are refused."""
+    """Parse the values of the settings in `table`, and reject or warn of other names.
+
+    Appends to `warnings`. Raises one ConfigError with all errors, so that a user sees them at once.
+    """
     values: dict[str, Any] = {}
-    mistakes: list[str] = []
-    takes_unknown = _takes_unknown(given)
+    errors: list[str] = []
+    allows_unknown = _allows_unknown(given)
     for name, (raw, origin, place) in given.items():
         row = table.get(name)
         own = _LISTENER_PREFIX.fullmatch(name)
@@ -94,43 +100,44 @@ def parse_given(
             elif (row := _row_of_listener(own[2] if own is not None else name, table)) is not None:
                 value = _parse_own(name, raw, row)
                 listener, key = (own[1], own[2]) if own is not None else ("", name)
-                mechanism = key.removesuffix(row.name).lower()  # With its dot; or nothing.
+                # The mechanism with its dot, or an empty text.
+                mechanism = key.removesuffix(row.name).lower()
                 values.setdefault("listener.overrides", []).append(
                     (listener.lower(), mechanism + row.name, value)
                 )
             else:
-                warnings.append(place + _place_unknown(name, origin, table, takes_unknown=takes_unknown))
+                warnings.append(place + _warn_of_unknown(name, origin, table, allows_unknown=allows_unknown))
         except ConfigError as error:
-            mistakes.append(f"{place}{error}")
-    raise_all(mistakes)
+            errors.append(f"{place}{error}")
+    raise_all(errors)
     return values
 
 
-def _takes_unknown(given: Mapping[str, Given]) -> bool:
-    """Whether unknown names only warn, as in Kafka; an invalid value of that setting is reported with the others."""
-    found = given.get("kproc.unknown.settings")
-    return found is not None and str(found.value).strip() == "warn"
+def _allows_unknown(given: Mapping[str, Given]) -> bool:
+    """Return True if unknown names only warn. Read the raw value, because the settings are not parsed yet."""
+    unknown = given.get("kproc.unknown.settings")
+    return unknown is not None and str(unknown.value).strip() == "warn"
 
 
-def raise_all(mistakes: Sequence[str]) -> None:
-    """ConfigError with all of them, a line each, if there are any."""
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
+def raise_all(errors: Sequence[str]) -> None:
+    """Raise one ConfigError with a line for each error, if there are any."""
+    if errors:
+        raise ConfigError("\n".join(errors))
 
 
 def together(*steps: Callable[[], object]) -> None:
-    """Every step, and then one ConfigError with what was wrong in all of them."""
-    mistakes = []
+    """Run all steps, then raise one ConfigError with the errors of all."""
+    errors = []
     for step in steps:
         try:
             step()
         except ConfigError as error:
-            mistakes.append(str(error))
-    raise_all(mistakes)
+            errors.append(str(error))
+    raise_all(errors)
 
 
 def _row_of_listener(plain: str, table: Mapping[str, Setting]) -> Setting | None:
-    """The row of what stands behind a listener's prefix, perhaps behind a mechanism's, too."""
+    """Find the row of a name without its listener's prefix. The name may still begin with a mechanism."""
     row = table.get(plain)
     if row is not None:
         return row if row.per_listener else None
@@ -139,17 +146,23 @@ def _row_of_listener(plain: str, table: Mapping[str, Setting]) -> Setting | None
 
 
 def _parse_own(name: str, raw: object, row: Setting) -> Any:
-    """The value of a listener's own setting. Kafka refuses 0 on updates only; with it nobody could connect."""
+    """Parse a listener's own setting. Reject a count of 0, with which no client could connect.
+
+    Kafka rejects 0 only when a client alters the setting.
+    """
     value = dataclasses.replace(row, name=name).parse(raw)
     if row.name in LISTENER_COUNTS and value < 1:
         raise ConfigError(f"{name}={show(raw)}: must be at least 1")
     return value
 
 
-def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, takes_unknown: bool) -> str:
-    """A Kafka setting of no effect here warns; anything else is probably a typing error and is refused."""
+def _warn_of_unknown(name: str, origin: str, table: Mapping[str, Setting], *, allows_unknown: bool) -> str:
+    """Return the warning for a setting of Kafka's that has no effect. Raise ConfigError for any other name.
+
+    Another name is probably a typing error, which would otherwise go unnoticed.
+    """
     if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
-        return f"{name} has no effect: kproc knows this Kafka setting but does not honour it"
+        return f"{name} has no effect: kproc does not support this Kafka setting"
     if name in REMOVED:
         return (
             f"{name} has no effect: kproc no longer writes telemetry to a topic; use kproc.metrics.listener"
@@ -163,19 +176,19 @@ def _place_unknown(name: str, origin: str, table: Mapping[str, Setting], *, take
             or plain.startswith(("ssl.", "sasl."))
             or ".sasl." in plain
         ):
-            takes = ", ".join(name for name, row in table.items() if row.per_listener)
-            return f"{name} has no effect: only {takes} take a listener's prefix"
+            supported = ", ".join(name for name, row in table.items() if row.per_listener)
+            return f"{name} has no effect: a listener's prefix is supported only for {supported}"
     if name.count(".sasl.") or name.startswith(("sasl.", "ssl.")):
-        # Mechanism-prefixed keys are an open set in Kafka.
-        return f"{name} has no effect: kproc's TLS and SASL have no use for it"
-    if takes_unknown:
-        return f"{show(name)} has no effect: nobody knows that setting{did_you_mean(name, table)}"
+        # Kafka's login modules may have settings of their own, so their names cannot be listed.
+        return f"{name} has no effect: kproc's TLS and SASL do not use it"
+    if allows_unknown:
+        return f"{show(name)} has no effect: unknown setting{did_you_mean(name, table)}"
     raise ConfigError(f"unknown setting {show(name)} in {origin}{did_you_mean(name, table)}")
 
 
 def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
-    """`; did you mean ...?` for the nearest name, honoured ones first, or nothing."""
-    import difflib  # Imported here, because only a mistake needs it.
+    """Return `; did you mean ...?` with the most similar name, or an empty text. Prefer settings with an effect."""
+    import difflib  # Imported here, because only an error needs it.
 
     wanted = name.lower().replace("_", ".").replace("-", ".")
     for names in (table, KNOWN_UNHONOURED):
@@ -185,7 +198,7 @@ def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
 
 
 def derive(values: dict[str, Any], warnings: list[str]) -> None:
-    """Apply the rules that span several settings, in place; names absent from `values` have their default."""
+    """Apply the rules that span several settings to `values`. A name that is missing there has its default."""
     together(
         lambda: _derive_directory(values),
         lambda: _derive_node_id(values),
@@ -196,17 +209,17 @@ def derive(values: dict[str, Any], warnings: list[str]) -> None:
 
 
 def _derive_directory(values: dict[str, Any]) -> None:
-    """log.dirs wins over log.dir, as in Kafka; several directories are refused."""
+    """Use log.dir if log.dirs is not set, as Kafka does. Reject several directories."""
     if "log.dir" in values and "log.dirs" not in values:
         values["log.dirs"] = values["log.dir"]
     directories = values.get("log.dirs")
     if directories is None:
         return
-    # Our path could contain a comma, but a user of Kafka may mean a list, which must not be taken for one path.
+    # A path may contain a comma, but for a user of Kafka it separates directories. Data must not go to an odd path.
     if "," in directories:
-        raise ConfigError(f"log.dirs={show(directories)}: kproc keeps its data in one directory")
+        raise ConfigError(f"log.dirs={show(directories)}: kproc supports only one directory; name one")
     if not directories:
-        raise ConfigError("log.dirs: a directory is needed")
+        raise ConfigError("log.dirs: must name a directory")
 
 
 def _derive_node_id(values: dict[str, Any]) -> None:
@@ -219,12 +232,12 @@ def _derive_node_id(values: dict[str, Any]) -> None:
         return
     if values.setdefault("node.id", broker_id) != broker_id:
         raise ConfigError(
-            f"node.id={values['node.id']} conflicts with broker.id={broker_id}: set one, or both alike"
+            f"node.id={values['node.id']} conflicts with broker.id={broker_id}: set one, or both to the same value"
         )
 
 
 def _derive_replication(values: dict[str, Any], warnings: list[str]) -> None:
-    """default.replication.factor is what kproc.clamp.replication.factor makes of it, and both are told."""
+    """Reduce default.replication.factor to 1 if kproc.clamp.replication.factor is set. Warn of factors above 1."""
     factor = values.get("default.replication.factor", 1)
     if factor == 1:
         return
@@ -234,12 +247,12 @@ def _derive_replication(values: dict[str, Any], warnings: list[str]) -> None:
     else:
         warnings.append(
             f"default.replication.factor={factor}: one host keeps one replica, so topics that are created without "
-            "a factor will be refused; set it to 1, or kproc.clamp.replication.factor=true"
+            "a factor will be rejected; set it to 1, or kproc.clamp.replication.factor=true"
         )
 
 
 def _derive_times(values: dict[str, Any]) -> None:
-    """The finest unit that is given wins: ms, then minutes, then hours."""
+    """Derive the settings in ms from those in other units. Kafka's order: ms, then minutes, then hours."""
     retention_ms = _first(
         values,
         ("log.retention.ms", 1),
@@ -266,7 +279,7 @@ def _first(values: Mapping[str, Any], *units: tuple[str, int]) -> int | None:
 
 
 def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
-    """Parse addresses once the protocol map is known; controller listeners are left out."""
+    """Parse the listeners with the protocol map, and remove those of controller.listener.names."""
     controllers = {name.upper() for name in values.get("controller.listener.names", ())}
     protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
     everything = protocols | {name: "PLAINTEXT" for name in controllers if name not in protocols}
@@ -275,9 +288,9 @@ def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
             continue
         end_points = parse_end_points(setting, values[setting], everything)
         values[setting] = tuple(end_point for end_point in end_points if end_point.name not in controllers)
-        if dropped := [str(end_point) for end_point in end_points if end_point.name in controllers]:
+        if ignored := [str(end_point) for end_point in end_points if end_point.name in controllers]:
             warnings.append(
-                f"{setting}: {', '.join(dropped)} left out: kproc's controller has no Kafka listener"
+                f"{setting}: {', '.join(ignored)} ignored: kproc's controller has no Kafka listener"
             )
     _check_early_start(values, controllers)
     own = values["listener.overrides"] = tuple(values.get("listener.overrides", ()))
@@ -304,7 +317,7 @@ def _check_early_start(values: dict[str, Any], controllers: set[str]) -> None:
 
 
 def check_together(config: Any) -> None:
-    """Rules between settings, on the finished values, with Kafka's meaning."""
+    """Validate the rules between settings on the finished values. Raises one ConfigError with all errors."""
     together(
         lambda: check_listeners(config.listeners),
         lambda: check_advertised(config.advertised_listeners, config.listeners),
@@ -317,7 +330,7 @@ def check_together(config: Any) -> None:
 
 
 def _check_variant(config: Any) -> None:
-    """The transports that exist for comparison read sockets in ways of their own, which know plaintext only."""
+    """Reject TLS with the transports for comparison. They have their own code for sockets, without TLS."""
     encrypted = [str(each) for each in config.listeners if each.protocol.endswith("SSL")]
     if config.kproc_transport in ("connection-threads", "asyncio") and encrypted:
         raise ConfigError(
@@ -334,12 +347,12 @@ def _check_limits(config: Any) -> None:
         )
     if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
         raise ConfigError(
-            "max.connections.per.ip=0: nobody could connect without max.connections.per.ip.overrides"
+            "max.connections.per.ip=0: no client could connect; set max.connections.per.ip.overrides, too"
         )
 
 
 def _check_role_counts(config: Any) -> None:
-    """Check that there are not more roles than rows in shared memory."""
+    """Raise ConfigError if shared memory has too few rows for the roles."""
     if config.num_io_threads > HANDLERS_MAX:
         raise ConfigError(f"num.io.threads={config.num_io_threads}: must be at most {HANDLERS_MAX}")
     names = {end_point.name.lower() for end_point in config.listeners}
@@ -349,18 +362,18 @@ def _check_role_counts(config: Any) -> None:
         if key == "num.network.threads" and listener in names
     ]
     if config.num_network_threads + sum(own) > PROCESSORS_MAX:
-        with_own = f", with the {sum(own)} that listeners have of their own" if own else ""
+        with_own = f", including the {sum(own)} of single listeners" if own else ""
         raise ConfigError(
             f"num.network.threads={config.num_network_threads}: must be at most {PROCESSORS_MAX}{with_own}"
         )
 
 
 def _check_inter_broker(config: Any) -> None:
-    """Check that the named listener exists. Unlike in Kafka none has to be named: no other broker needs one."""
+    """Raise ConfigError if the named listener does not exist. Unlike Kafka, kproc does not require one."""
     name, given = config.inter_broker_listener_name, config.explicit_settings
     if {"inter.broker.listener.name", "security.inter.broker.protocol"} <= given and name:
         raise ConfigError(
-            f"inter.broker.listener.name={name}: only one of it and security.inter.broker.protocol may be set"
+            f"inter.broker.listener.name={name}: conflicts with security.inter.broker.protocol; set only one of them"
         )
     advertised = config.advertised_listeners or config.listeners
     known = [end_point.name for end_point in advertised]

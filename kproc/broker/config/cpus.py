@@ -1,7 +1,7 @@
-"""How many CPUs this process may really use.
+"""The number of CPUs that this process may use, and the default number of Processors and Handlers.
 
-`os.cpu_count()` counts the host's CPUs; a container usually gets a share of them. The answer is the smallest
-of the scheduler's affinity mask and every CPU quota from our cgroup up to the root, in version 2 or 1.
+`os.cpu_count()` counts the host's CPUs, but a container usually gets a share of them. The limit is the smallest of
+the scheduler's affinity mask and each CPU quota from our cgroup up to the root, in cgroup version 2 or 1.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# The places of these roles in shared memory: role/roles.py.
+# Shared memory has a fixed number of rows for each role (role/roles.py), which bounds the number of roles.
 PROCESSORS_MAX: Final = 447
 HANDLERS_MAX: Final = 448
 
 
 def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cgroup")) -> float:
-    """CPUs by affinity and cgroup quota; a fraction when the quota is one."""
+    """Return the number of CPUs by affinity and cgroup quota. A quota may be a fraction of a CPU."""
     cpus = float(len(os.sched_getaffinity(0)))
     return min([cpus, *_quotas(proc, sysfs)])
 
 
 def default_role_count() -> int:
-    """Half of the CPUs for Processors and half for Handlers, at least one of each."""
+    """Return the default number of Processors, and of Handlers: half of the CPUs each, at least 1."""
     return min(max(1, int(available_cpus() / 2)), PROCESSORS_MAX)
 
 
 def _quotas(proc: Path, sysfs: Path) -> Iterator[float]:
-    """Every quota that binds us: a parent's limit holds for its children too."""
-    for version, group in _own_groups(proc):
-        # In version 1 the cpu controller is mounted alone or with cpuacct, by distribution.
+    """Yield the quotas of our cgroup and its parents, because a parent's limit binds its children, too."""
+    for version, group in _cgroups(proc):
+        # In version 1 distributions mount the cpu controller alone or together with cpuacct.
         mounts = [sysfs] if version == 2 else [sysfs / "cpu", sysfs / "cpu,cpuacct"]
         for mount in mounts:
             # A container sees its own group as the mount's root while /proc/self/cgroup may name the host's
@@ -41,7 +41,8 @@ def _quotas(proc: Path, sysfs: Path) -> Iterator[float]:
                     yield quota
 
 
-def _own_groups(proc: Path) -> Iterator[tuple[int, str]]:
+def _cgroups(proc: Path) -> Iterator[tuple[int, str]]:
+    """Yield the cgroup version (1 or 2) and the path of each cgroup of this process that can limit CPUs."""
     text = _read(proc / "self" / "cgroup") or ""
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -78,12 +79,13 @@ def _ratio(quota: str, period: str) -> float | None:
     try:
         cpus = int(quota) / int(period)
     except (ValueError, ZeroDivisionError):
-        return None  # A kernel file in a form we do not know binds nothing that we could compute.
+        # A kernel with another format: start with more roles than useful rather than not at all.
+        return None
     return cpus if cpus > 0 else None
 
 
 def _read(path: Path) -> str | None:
-    """The file's text, or None where this kernel or container does not show it."""
+    """Return the file's text, or None if this kernel or container does not have it."""
     try:
         return path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Budgets for files that stay open to save time, by the process's limit of descriptors (RLIMIT_NOFILE)."""
+"""Number of files that a cache may keep open, as a share of the process's limit of descriptors (RLIMIT_NOFILE)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""DynamicSettings: what was changed on the running broker, as every Acceptor and Processor gets it.
+"""DynamicSettings: the settings that were changed on the running broker, for Acceptors and Processors.
 
-Static values come from `Config`; this lies on top. The controller makes it from the committed configs and
-quotas, the supervisor keeps the latest and gives it to each role, also to those that it starts later. Handlers
+They override the static values of `Config`. The controller builds them from the committed configs and quotas. The
+supervisor keeps the latest and sends it to each role, because a role that is started later needs it, too. Handlers
 read the metadata image instead.
 """
 
@@ -16,12 +16,12 @@ _LISTENER_PREFIX: Final = "listener.name."
 
 
 def listener_key(listener: str, key: str) -> str:
-    """`key` as it is written for one listener alone (Kafka: `listener.name.<lower case name>.<key>`); "": for all."""
+    """Return `listener.name.<lower case listener>.<key>`, or `key` if the listener is empty (all listeners)."""
     return f"{_LISTENER_PREFIX}{listener.lower()}.{key}" if listener else key
 
 
 def split_listener_key(key: str) -> tuple[str, str]:
-    """(listener as it is written, plain key); the listener is empty for a plain key."""
+    """Split a key into the listener, as written, and the plain key. The listener of a plain key is empty."""
     if not key.startswith(_LISTENER_PREFIX):
         return "", key
     listener, _, plain = key.removeprefix(_LISTENER_PREFIX).partition(".")
@@ -29,21 +29,21 @@ def split_listener_key(key: str) -> tuple[str, str]:
 
 
 def canonical_key(key: str) -> str:
-    """The key as it is stored: a listener's name in lower case, however it was written."""
+    """Return the key with the listener's name in lower case. Keys are stored in this form."""
     listener, plain = split_listener_key(key)
     return listener_key(listener, plain) if listener else key
 
 
 class DynamicSettings(msgspec.Struct, frozen=True):
-    """The dynamic values in force. Names are Kafka's; a value is the text that the client sent, checked."""
+    """The dynamic values in force, by Kafka's names. Values are the texts that clients sent, validated."""
 
-    # Per-broker values have replaced the cluster's defaults already.
+    # Values of this broker have already replaced the cluster's defaults.
     overrides: dict[str, str] = {}
-    # connection_creation_rate of AlterClientQuotas, by address; "" is the default of all addresses.
+    # connection_creation_rate of AlterClientQuotas by client address. "" is the default of all addresses.
     ip_rates: dict[str, float] = {}
 
     def text(self, key: str, listener: str = "") -> str | None:
-        """The value for `listener`, else the plain one, else None: then the static value holds."""
+        """Return the listener's own value, else the plain one, else None (the static value is in force)."""
         if listener:
             own = self.overrides.get(listener_key(listener, key))
             if own is not None:
@@ -51,15 +51,15 @@ class DynamicSettings(msgspec.Struct, frozen=True):
         return self.overrides.get(key)
 
     def integer(self, key: str, default: int, listener: str = "") -> int:
-        """`text` as a number. Values were checked before they were committed."""
-        found = self.text(key, listener)
-        return default if found is None else int(found)
+        """Return the value as a number, or `default`. It parses, because values are validated before the commit."""
+        text = self.text(key, listener)
+        return default if text is None else int(text)
 
     def as_message(self) -> dict[str, Any]:
-        """The message that carries it over a control socket."""
+        """Encode these settings as a message of a control socket."""
         return {"do": "settings", "overrides": self.overrides, "ip_rates": self.ip_rates}
 
     @classmethod
     def of_message(cls, message: Mapping[str, Any]) -> DynamicSettings:
-        """What `as_message` carried."""
+        """Decode a message of `as_message`."""
         return cls(dict(message["overrides"]), dict(message["ip_rates"]))

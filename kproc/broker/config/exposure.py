@@ -1,6 +1,7 @@
-"""Which listeners other hosts may reach although nobody there is asked who he is: only those that are named.
+"""The rule that a listener without authentication may only be bound to the loopback interface.
 
-Kafka binds every interface and asks nobody, unless told otherwise; here it is the other way round.
+Kafka by default binds every interface without authentication. kproc rejects that unless
+`kproc.allow.unauthenticated.network` names the listener, so that nobody opens a broker to a network by accident.
 """
 
 from __future__ import annotations
@@ -18,38 +19,40 @@ CLIENT_AUTH: Final = "ssl.client.auth"
 _ALL: Final = "*"
 
 
-def exposure_complaint(
+def exposure_error(
     config: Config, end_point: EndPoint, address: str, client_auth: str | None = None
 ) -> str | None:
-    """Why the listener may not be bound to an address, or a wildcard; None: it may.
+    """Return an error if the listener must not be bound to `address`, else None.
 
-    A host's name says nothing: it is its addresses that are bound. `client_auth` goes over what is configured.
+    `address` is a literal or a wildcard. A host name is never exposed: resolve it first and validate its addresses.
+    `client_auth` overrides the configured ssl.client.auth.
     """
     allowed = {name.upper() for name in config.kproc_allow_unauthenticated_network}
     if end_point.name.upper() in allowed or _ALL in allowed:
         return None
-    if _asks_who_it_is(config, end_point, client_auth) or not _is_reached_from_outside(address):
+    if _has_authentication(config, end_point, client_auth) or not _is_reachable_from_network(address):
         return None
     return (
-        f"{end_point} would be open to other hosts, and nobody there is asked for a password or a certificate: bind it "
-        f"to 127.0.0.1, make it SASL_SSL, or say by {ALLOWING}={end_point.name} that this is meant"
+        f"{end_point} would be open to other hosts without authentication: bind it to 127.0.0.1, make it SASL_SSL, or "
+        f"set {ALLOWING}={end_point.name} to allow this"
     )
 
 
-def _asks_who_it_is(config: Config, end_point: EndPoint, client_auth: str | None) -> bool:
-    """Whether its clients have to log in, or to show a certificate."""
+def _has_authentication(config: Config, end_point: EndPoint, client_auth: str | None) -> bool:
+    """Return True if clients of the listener must log in or have a certificate."""
     own = client_auth or config.listener_value(end_point.name, CLIENT_AUTH)
     return end_point.protocol.startswith("SASL_") or (
         end_point.protocol == "SSL" and (own or config.ssl_client_auth) == "required"
     )
 
 
-def _is_reached_from_outside(address: str) -> bool:
+def _is_reachable_from_network(address: str) -> bool:
     if address in WILDCARDS:
         return True
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        literal = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return not (mapped or found).is_loopback
+    # ::ffff:127.0.0.1 is the IPv4 loopback, but Python does not count it as one.
+    mapped = literal.ipv4_mapped if isinstance(literal, ipaddress.IPv6Address) else None
+    return not (mapped or literal).is_loopback

@@ -1,4 +1,4 @@
-"""Consumer groups and their committed offsets. Rows of settings.py's table."""
+"""Settings of consumer groups and their committed offsets. Rows of settings.py's table."""
 
 from __future__ import annotations
 
@@ -20,36 +20,47 @@ class GroupSettings:
     """Sessions, sizes, and the topic of committed offsets."""
 
     group_min_session_timeout_ms: int = setting(
-        INT, 6_000, "Shortest session timeout that a group's member may ask for.", at_least(0)
+        INT, 6_000, "Shortest session timeout in ms that a member may request.", at_least(0)
     )
     group_max_session_timeout_ms: int = setting(
-        INT, 1_800_000, "Longest session timeout that a group's member may ask for.", at_least(0)
+        INT, 1_800_000, "Longest session timeout in ms that a member may request.", at_least(0)
     )
     group_initial_rebalance_delay_ms: int = setting(
         INT,
         3_000,
-        "How long the first rebalance of an empty group waits for more members. dev and kproc.Broker: 0.",
+        "Time in ms that the first rebalance of an empty group waits for more members. `kproc dev` and kproc.Broker "
+        "use 0.",
         at_least(0),
     )
-    group_max_size: int = setting(INT, INT_MAX, "Members of one group.", at_least(1))
+    group_max_size: int = setting(INT, INT_MAX, "Maximum number of members of a group.", at_least(1))
     offsets_topic_num_partitions: int = setting(
-        INT, 50, "Partitions of __consumer_offsets, when it is made.", at_least(1)
+        INT, 50, "Number of partitions with which __consumer_offsets is created.", at_least(1)
     )
     offsets_topic_replication_factor: int = setting(
-        INT, 3, "Replicas of __consumer_offsets; one host has one.", at_least(1), unhonoured=ONE_REPLICA
+        INT,
+        3,
+        "Replication factor of __consumer_offsets. kproc keeps one replica.",
+        at_least(1),
+        unhonoured=ONE_REPLICA,
     )
     offsets_topic_segment_bytes: int = setting(
-        INT, 104_857_600, "segment.bytes of __consumer_offsets, when it is made.", at_least(1 << 20)
+        INT, 104_857_600, "segment.bytes with which __consumer_offsets is created.", at_least(1 << 20)
     )
     offsets_topic_compression_codec: int = setting(
-        INT, 0, "Codec of the broker's batches: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.", between(0, 4)
+        INT,
+        0,
+        "Codec of batches in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        between(0, 4),
     )
     offsets_retention_minutes: int = setting(
-        INT, 10_080, "Committed offsets are kept this long after a group became empty.", at_least(1)
+        INT,
+        10_080,
+        "Time in minutes that committed offsets are kept after the group became empty.",
+        at_least(1),
     )
     offsets_retention_check_interval_ms: int = setting(
-        LONG, 600_000, "How often expired offsets are looked for.", at_least(1)
+        LONG, 600_000, "Interval in ms at which expired offsets are removed.", at_least(1)
     )
     offset_metadata_max_bytes: int = setting(
-        INT, 4_096, "Longest text that a consumer may commit with an offset.", at_least(0)
+        INT, 4_096, "Longest metadata text in bytes that a consumer may commit with an offset.", at_least(0)
     )

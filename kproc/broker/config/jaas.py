@@ -1,7 +1,7 @@
-"""JAAS lines: `some.package.PlainLoginModule required user_alice="secret";`. Only their options mean anything here.
+"""Parser of JAAS lines: `some.package.PlainLoginModule required user_alice="secret";`. kproc uses only their options.
 
-They are read as Kafka reads them (JaasConfig): quoted strings with Java's escapes, `//` and `/* */` comments, options
-as `name=value`, a semicolon at the end, one login module. Differs from Kafka: a number needs no quotes.
+The grammar is that of Kafka's JaasConfig: quoted strings with Java's escapes, `//` and `/* */` comments, options as
+`name=value`, one login module, and a semicolon at the end. Unlike in Kafka a number needs no quotes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 
 
 class JaasError(ValueError):
-    """A line that is none. The text holds nothing of the line but the name of its login module."""
+    """An invalid JAAS line. The message quotes only the login module, because the rest may contain passwords."""
 
 
 class JaasLine(NamedTuple):
@@ -33,37 +33,37 @@ class JaasLine(NamedTuple):
 
 
 def parse_jaas(text: str) -> JaasLine:
-    """The login module of a JAAS line. Raises JaasError."""
+    """Parse a JAAS line. Raises JaasError."""
     tokens = [*_tokens(text)]
     if not tokens:
-        raise JaasError("no login module is named")
+        raise JaasError("the login module is missing")
     if len(tokens) < 2 or not tokens[0][1] or tokens[1][0].lower() not in _FLAGS:
-        raise JaasError(f"a login module and one of {', '.join(_FLAGS)} must come first")
+        raise JaasError(f"the line must begin with a login module and one of {', '.join(_FLAGS)}")
     options: dict[str, str] = {}
     at = 2
     while at < len(tokens) and tokens[at] != (";", False):
         name, is_text = tokens[at]
         if not is_text:
-            raise JaasError("a sign where an option's name is expected")
+            raise JaasError(f"option {len(options) + 1} begins with {name!r} instead of a name")
         if tokens[at + 1 : at + 2] != [("=", False)] or at + 2 >= len(tokens) or not tokens[at + 2][1]:
-            # Its name may be the second word of a password without quotes.
-            raise JaasError(f"option {len(options) + 1} is no name=value: does a value lack its quotes?")
+            # Do not quote the option: its "name" may be the second word of a password without quotes.
+            raise JaasError(f"option {len(options) + 1} is not name=value; put quotes around values")
         options[name] = tokens[at + 2][0]
         at += 3
     if at == len(tokens):
-        raise JaasError("the semicolon at the end is missing")
+        raise JaasError("the line must end with a semicolon")
     if at + 1 < len(tokens):
-        raise JaasError("more than one login module")
+        raise JaasError("the line must have only one login module")
     return JaasLine(tokens[0][0].rpartition(".")[2], options)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Each token, and whether it is a text and no sign."""
+    """Yield each token with a flag: True for a word or a string, False for `=` and `;`."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            raise JaasError(f"character {at + 1} begins nothing that a JAAS line may hold")
+            raise JaasError(f"unexpected character at position {at + 1}")
         at = match.end()
         kind = match.lastgroup
         if kind == "word":

@@ -1,9 +1,10 @@
-"""Listeners: `NAME://host:port`, the protocol behind each name, and what clients are told to connect to.
+"""Listeners: parsing of `NAME://host:port`, the protocol of each name, and the addresses that clients are told.
 
-Rules as in Kafka: names are upper-cased and unique, an empty host binds everything, port 0 asks the kernel
-for a free one, fixed ports are unique save for one IPv4 and one IPv6 literal that share one. A wildcard is
-advertised as the canonical host name. Differs from Kafka: a name that does not stand for the address of the
-interface that leads outside (`localhost`, 127.0.1.1 of a laptop) is of no use to a client, which gets that address.
+The rules are Kafka's: names are upper-cased and unique, an empty host binds all interfaces, port 0 lets the kernel
+choose a free port. Fixed ports are unique, except that one IPv4 and one IPv6 literal may share one. A wildcard is
+advertised as the canonical host name. Unlike in Kafka this name must resolve to the address of the interface of the
+default route. Otherwise (`localhost`, 127.0.1.1 of a laptop) clients get that address, because they cannot use the
+name.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from kproc.broker.config.values import ConfigError, show
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 DEFAULT_PROTOCOL_MAP: Final = tuple(f"{protocol}:{protocol}" for protocol in PROTOCOLS)
-LISTENERS_MAX: Final = 111  # The places of their Acceptors in shared memory: role/roles.py.
+# Each listener has an Acceptor, and shared memory has this many rows for Acceptors (role/roles.py).
+LISTENERS_MAX: Final = 111
 WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - these are compared with, not bound to
 
 _LISTENER: Final = re.compile(r"([^:/]+)://(?:\[([0-9a-zA-Z\-%._:]*)\]|([0-9a-zA-Z\-%._:]*)):(-?[0-9]+)")
 
 
 class EndPoint(NamedTuple):
-    """One listener's address; an empty host means every interface."""
+    """The address of one listener. An empty host means all interfaces."""
 
     name: str
     protocol: str
@@ -34,12 +36,12 @@ class EndPoint(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """True if it stands for all interfaces, so that no client can connect to it by that host."""
+        """True if the host stands for all interfaces. Clients cannot connect to such a host."""
         return self.host in WILDCARDS
 
     @property
     def address(self) -> str:
-        """`host:port` with brackets around an IPv6 literal, as clients write it."""
+        """The `host:port` text, with brackets around an IPv6 literal."""
         return join_address(self.host, self.port)
 
     def __str__(self) -> str:
@@ -47,28 +49,31 @@ class EndPoint(NamedTuple):
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, bracketed if the host is an IPv6 literal."""
+    """Format `host:port`, with brackets around an IPv6 literal."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(
     text: str, *, default_port: int | None = None, may_be_free: bool = False
 ) -> tuple[str, int]:
-    """Host and port of `host:port`, `[v6]:port` or, with a default port, a bare host; else ConfigError.
+    """Parse `host:port`, `[v6]:port` or, with a default port, a bare host. Raises ConfigError.
 
-    Port 0 stands for a free one, and is valid for a listener only: `may_be_free`.
+    Port 0 stands for a free port. Pass `may_be_free` for listeners, because only they can use it.
     """
     match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s/]+))(?::([0-9]{1,5}))?", text.strip())
     port = int(match[3]) if match and match[3] else default_port
     if match is None and "@" in text:
-        raise ConfigError("an address is host:port, such as 127.0.0.1:9092, without a user or a password")
+        # Do not show the text, because it may contain a password.
+        raise ConfigError(
+            "an address must not have a user or a password: expected host:port, such as 127.0.0.1:9092"
+        )
     if match is None or port is None or not (0 if may_be_free else 1) <= port < 65536:
         raise ConfigError(f"{show(text)} is not an address: expected host:port, such as 127.0.0.1:9092")
     return match[1] or match[2], port
 
 
 def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
-    """`NAME:PROTOCOL` pairs, split at the last colon; names are upper-cased."""
+    """Parse `NAME:PROTOCOL` pairs. Names and protocols are upper-cased. Raises ConfigError."""
     protocols: dict[str, str] = {}
     for item in items:
         name, colon, protocol = item.rpartition(":")
@@ -87,7 +92,7 @@ def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
 def parse_end_points(
     setting: str, items: Sequence[str], protocols: Mapping[str, str]
 ) -> tuple[EndPoint, ...]:
-    """Parse `listeners` or `advertised.listeners`; the setting's name goes into the errors."""
+    """Parse the value of `listeners` or `advertised.listeners`. Raises ConfigError, which names `setting`."""
     return tuple(_parse_end_point(setting, item, protocols) for item in items)
 
 
@@ -115,7 +120,7 @@ def _checked_ipv6(setting: str, item: str, host: str) -> str:
 
 
 def parse_listeners(text: str, protocol_map: Sequence[str]) -> tuple[EndPoint, ...]:
-    """A value of `listeners` that a client sent to the running broker; ConfigError for what cannot be."""
+    """Parse and validate a value of `listeners` that a client sent to the running broker. Raises ConfigError."""
     items = [item for item in (part.strip() for part in text.split(",")) if item]
     end_points = parse_end_points("listeners", items, parse_protocol_map(protocol_map))
     check_listeners(end_points)
@@ -123,12 +128,12 @@ def parse_listeners(text: str, protocol_map: Sequence[str]) -> tuple[EndPoint, .
 
 
 def check_listeners(end_points: Sequence[EndPoint]) -> None:
-    """Refuse what cannot all be bound, or not served."""
+    """Raise ConfigError if the listeners cannot all be bound, or if there are none or too many."""
     if not end_points:
         raise ConfigError("listeners: at least one listener is needed")
     if len(end_points) > LISTENERS_MAX:
         raise ConfigError(
-            f"listeners: {len(end_points)} are more than {LISTENERS_MAX}, the most there can be"
+            f"listeners: {len(end_points)} listeners are too many; the maximum is {LISTENERS_MAX}"
         )
     _refuse_doubles("listeners", end_points)
     by_port: dict[int, list[EndPoint]] = {}
@@ -145,7 +150,7 @@ def check_listeners(end_points: Sequence[EndPoint]) -> None:
 
 
 def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoint]) -> None:
-    """Refuse addresses that no client could use, and names that nothing listens to."""
+    """Raise ConfigError for an address that no client could use and for a name without a listener."""
     _refuse_doubles("advertised.listeners", advertised)
     names = {end_point.name for end_point in listeners}
     for end_point in advertised:
@@ -165,7 +170,7 @@ def _refuse_doubles(setting: str, end_points: Sequence[EndPoint]) -> None:
 
 
 def _ip_version(host: str) -> int:
-    """4 or 6 for a literal, 0 for a name or a wildcard."""
+    """Return 4 or 6 for a literal, 0 for a name or an empty host."""
     try:
         return ipaddress.ip_address(host).version
     except ValueError:
@@ -173,7 +178,7 @@ def _ip_version(host: str) -> int:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is a literal address, perhaps with a scope (`fe80::1%eth0`), and needs no name server."""
+    """Return True if the host is a literal address, perhaps with a scope (`fe80::1%eth0`), and not a name."""
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -188,41 +193,46 @@ def resolve_advertised(
     *,
     outward: Callable[[str], str] | None = None,
 ) -> dict[str, EndPoint]:
-    """What to tell clients for each listener, once every port is known.
+    """Return the address to advertise for each listener name, once every port is known.
 
-    `bound` is getsockname() by listener name. An advertised port of 0 means the bound one, as in Kafka. `outward` is
-    for who must not wait for a name server, which `outward_host` may do.
+    `bound` has the result of getsockname() by listener name. An advertised port of 0 means the bound port, as in
+    Kafka. `outward` replaces `outward_host` for callers that must not wait for a name server.
     """
     outward = outward or outward_host
     explicit = {end_point.name: end_point for end_point in advertised}
-    answer: dict[str, EndPoint] = {}
+    resolved: dict[str, EndPoint] = {}
     for listener in listeners:
         port = bound[listener.name][1]
-        if told := explicit.get(listener.name):
-            answer[listener.name] = told._replace(port=told.port or port)
+        if end_point := explicit.get(listener.name):
+            resolved[listener.name] = end_point._replace(port=end_point.port or port)
         else:
             host = outward(listener.host) if listener.is_wildcard else listener.host
-            answer[listener.name] = listener._replace(host=host, port=port)
-    return answer
+            resolved[listener.name] = listener._replace(host=host, port=port)
+    return resolved
 
 
 def outward_host(wildcard: str = "") -> str:
-    """What a wildcard is advertised as: the canonical host name if it stands for the outward address."""
+    """Return the host to advertise for a wildcard. May wait for a name server.
+
+    It is the canonical host name if that resolves to the outward address, else the outward address itself.
+    """
     address = outward_address(wildcard)
     name = socket.getfqdn()
     try:
-        meant = {str(found[0]) for *_, found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
+        resolved = {str(target[0]) for *_, target in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
     except (OSError, UnicodeError):
+        # The host does not know its own name, so clients would not know it either.
         return address
-    return name if address in meant and not ipaddress.ip_address(address).is_loopback else address
+    return name if address in resolved and not ipaddress.ip_address(address).is_loopback else address
 
 
 def outward_address(wildcard: str = "") -> str:
-    """This host's address on the interface that leads outside, or the loopback where none does.
+    """Return this host's address on the interface of the default route, or the loopback if there is no route.
 
-    Connecting a datagram socket sends nothing: it only makes the kernel choose a route and a source address.
+    Connecting a datagram socket sends nothing. It only makes the kernel choose a route and a source address.
     """
-    # Addresses reserved for documentation (RFC 5737, RFC 3849): surely not ours: the default route decides.
+    # These addresses are reserved for documentation (RFC 5737, RFC 3849). No host has them, so the kernel chooses the
+    # default route.
     attempts = [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
     for family, target in attempts:
         try:
@@ -230,10 +240,11 @@ def outward_address(wildcard: str = "") -> str:
                 probe.connect((target, 9))
                 return str(probe.getsockname()[0])
         except OSError:
-            continue  # No route in this family: a host without a network, or without IPv6.
+            # No route in this family, because the host has no network or no IPv6.
+            continue
     return "::1" if wildcard == "::" and not _has_ipv4_wildcard() else "127.0.0.1"
 
 
 def _has_ipv4_wildcard() -> bool:
-    """True if an IPv6 wildcard socket here also takes IPv4 connections."""
+    """Return True if an IPv6 wildcard socket of this host also accepts IPv4 connections."""
     return socket.has_dualstack_ipv6()

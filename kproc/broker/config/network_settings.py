@@ -1,4 +1,4 @@
-"""Who the broker is, its listeners, and the limits of the network layer. Rows of settings.py's table."""
+"""Settings of the broker's identity, its listeners and its network limits. Rows of settings.py's table."""
 
 from __future__ import annotations
 
@@ -36,56 +36,68 @@ def _check_overrides(text: str) -> str | None:
 class NetworkSettings:
     """Identity, data directory, listeners, connections and their limits."""
 
-    # -- who and where
-    node_id: int = setting(INT, 1, "This broker's id. Kafka has no default; one host needs one.", at_least(0))
-    broker_id: int = setting(INT, 1, "Another name of node.id; both must agree if both are set.")
-    log_dirs: str = setting(
-        STRING, "kproc-data", "The data directory. Kafka's /tmp/kafka-logs does not outlive a boot."
+    # -- identity and place
+    node_id: int = setting(
+        INT,
+        1,
+        "The broker's id. Kafka has no default; kproc has one, because a host runs one broker.",
+        at_least(0),
     )
-    log_dir: str = setting(STRING, "kproc-data", "Another name of log.dirs, which wins.")
+    broker_id: int = setting(INT, 1, "Old name of node.id. If both are set, they must be equal.")
+    log_dirs: str = setting(
+        STRING,
+        "kproc-data",
+        "The data directory, exactly one. Kafka's default is /tmp/kafka-logs, which a reboot deletes.",
+    )
+    log_dir: str = setting(STRING, "kproc-data", "Other name of log.dirs. Ignored if log.dirs is set.")
 
     # -- listeners
     listeners: tuple[EndPoint, ...] = setting(
         LIST,
         (EndPoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),),
-        "NAME://host:port of each listener; no host binds all interfaces, port 0 takes a free one. "
-        "The default is the loopback, unlike Kafka's: a broker without authentication should not be open by "
-        "surprise.",
+        "Comma-separated listeners, each NAME://host:port. An empty host binds all interfaces; port 0 chooses a free "
+        "port. Unlike in Kafka the default is the loopback interface, because the default has no authentication.",
         dynamic=PER_BROKER,
     )
     advertised_listeners: tuple[EndPoint, ...] = setting(
-        LIST, (), "What clients are told to connect to; by default what is bound."
+        LIST, (), "Addresses that clients are told to connect to. Default: the addresses of listeners."
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
         LIST,
         DEFAULT_PROTOCOL_MAP,
-        "NAME:PROTOCOL of each listener name. Protocols: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL.",
+        "Security protocol of each listener name, as NAME:PROTOCOL. Protocols: PLAINTEXT, SSL, SASL_PLAINTEXT, "
+        "SASL_SSL.",
     )
     inter_broker_listener_name: str | None = setting(
         STRING,
         None,
-        "The listener that max.connections does not hold up, if there are others: they make room for it.",
+        "The protected listener: it accepts connections even if the broker has max.connections, and closes the least "
+        "recently used connection of another listener instead. Needs a second listener to have an effect.",
     )
     security_inter_broker_protocol: str = setting(
         STRING,
         "PLAINTEXT",
-        "inter.broker.listener.name by its protocol; not both.",
+        "Selects the inter-broker listener by its protocol. Do not set it together with inter.broker.listener.name.",
         one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )
     early_start_listeners: tuple[str, ...] = setting(
         LIST,
         (),
-        "Listeners whose ports are open before the broker is ready; clients wait in the backlog.",
+        "Listeners whose ports are opened before the broker is ready. Clients that connect early wait in the kernel's "
+        "backlog.",
     )
     controller_listener_names: tuple[str, ...] = setting(
-        LIST, (), "Names in listeners that a combined Kafka gives to its controller; kproc leaves them out."
+        LIST,
+        (),
+        "Listeners of the controller of a combined Kafka server. kproc ignores the listeners of these names.",
     )
 
     # -- the network layer
     num_network_threads: int = setting(
         INT,
         default_role_count,
-        "Processors. Default: half of the CPUs, at least 1.",
+        "Number of Processors, the roles that read and write client connections. Default: half of the CPUs, at least "
+        "1. With a listener's prefix: Processors of this listener alone.",
         at_least(1),
         dynamic=CLUSTER,
         per_listener=True,
@@ -93,40 +105,51 @@ class NetworkSettings:
     num_io_threads: int = setting(
         INT,
         default_role_count,
-        "Handlers. Default: half of the CPUs, at least 1.",
+        "Number of Handlers, the roles that execute requests and own partitions. Default: half of the CPUs, at least "
+        "1.",
         at_least(1),
         dynamic=CLUSTER,
     )
     queued_max_requests: int = setting(
         INT,
         500,
-        "Requests that wait for Handlers, in the whole broker, before reading stops. Counted only where it is set: "
-        "else the bytes of the rings (kproc.ring.bytes) are the bound.",
+        "Number of requests that may wait for Handlers before the broker stops reading from clients. Enforced only if "
+        "it is set; otherwise the size of the rings (kproc.ring.bytes) is the limit.",
         at_least(1),
     )
     queued_max_request_bytes: int = setting(
-        LONG, -1, "Bytes of requests in memory before reading stops; -1: no limit."
+        LONG, -1, "Bytes of requests in memory at which the broker stops reading from clients. -1: no limit."
     )
     socket_request_max_bytes: int = setting(
-        INT, 104_857_600, "Longest request; a longer one closes its connection.", at_least(1)
+        INT,
+        104_857_600,
+        "Largest request in bytes. The broker closes a connection that sends a larger one.",
+        at_least(1),
     )
     socket_send_buffer_bytes: int = setting(
-        INT, -1, "SO_SNDBUF of client sockets; -1: the kernel fits it to each.", at_least(-1)
+        INT,
+        -1,
+        "SO_SNDBUF of client sockets in bytes. -1: the kernel tunes it for each connection.",
+        at_least(-1),
     )
     socket_receive_buffer_bytes: int = setting(
-        INT, -1, "SO_RCVBUF of client sockets; -1: the kernel fits it to each.", at_least(-1)
+        INT,
+        -1,
+        "SO_RCVBUF of client sockets in bytes. -1: the kernel tunes it for each connection.",
+        at_least(-1),
     )
     socket_listen_backlog_size: int = setting(
         INT,
         1024,
-        "Connections that the kernel holds before accept. Kafka's 50 overflows in a burst of connecting clients, "
-        "and each one lost then waits a second for the kernel's next try.",
+        "Length of the queue of connections that the broker has not accepted yet. Kafka's 50 overflows when many "
+        "clients connect at once, and each overflow delays a client by 1 s, until its kernel sends the SYN again.",
         at_least(1),
     )
     max_connections: int = setting(
         INT,
         INT_MAX,
-        "Connections at a time, of the broker and of each listener; above, accepting waits.",
+        "Maximum number of connections of the broker or, with a listener's prefix, of the listener. At the limit new "
+        "connections wait until another one closes.",
         at_least(0),
         dynamic=CLUSTER,
         per_listener=True,
@@ -134,28 +157,37 @@ class NetworkSettings:
     max_connections_per_ip: int = setting(
         INT,
         INT_MAX,
-        "Connections of one address; above, they are closed.",
+        "Maximum number of connections from one client address. The broker closes connections above it.",
         at_least(0),
         dynamic=CLUSTER,
     )
     max_connections_per_ip_overrides: str = setting(
         STRING,
         "",
-        "host:count pairs that replace max.connections.per.ip.",
+        "Comma-separated host:count pairs that replace max.connections.per.ip for these hosts.",
         _check_overrides,
         dynamic=CLUSTER,
     )
     max_connection_creation_rate: int = setting(
         INT,
         INT_MAX,
-        "New connections per second, of the broker and of each listener; above, accepting waits.",
+        "Maximum rate of new connections per second, of the broker or, with a listener's prefix, of the listener. "
+        "Above it the broker accepts more slowly.",
         at_least(0),
         dynamic=CLUSTER,
         per_listener=True,
     )
-    quota_window_num: int = setting(INT, 11, "Samples of a rate that is limited.", between(1, 1000))
+    quota_window_num: int = setting(
+        INT,
+        11,
+        "Number of samples over which the rate of connections and of other quotas is measured.",
+        between(1, 1000),
+    )
     quota_window_size_seconds: int = setting(
-        INT, 1, "Length of each; no connection waits longer for a rate.", at_least(1)
+        INT,
+        1,
+        "Length of a sample (quota.window.num) in seconds; also the longest delay of a connection by a rate limit.",
+        at_least(1),
     )
     controller_quota_window_num: int = setting(
         INT,
@@ -164,11 +196,11 @@ class NetworkSettings:
         between(1, 1000),
     )
     controller_quota_window_size_seconds: int = setting(
-        INT, 1, "See controller.quota.window.num.", at_least(1)
+        INT, 1, "Length of a window of controller.quota.window.num in seconds.", at_least(1)
     )
     connections_max_idle_ms: int = setting(
         LONG,
         600_000,
-        "An idle connection is closed after this; negative: never.",
+        "Time in ms after which the broker closes an idle connection. Negative: never.",
         lambda value: "must be negative (never) or above 100" if 0 <= value <= 100 else None,
     )

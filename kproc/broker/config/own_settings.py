@@ -1,4 +1,4 @@
-"""Settings that Kafka does not have: their names begin with `kproc.`. Rows of settings.py's table."""
+"""Settings that Kafka does not have. Their names begin with `kproc.`. Rows of settings.py's table."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class OwnSettings:
     kproc_flush: str = setting(
         STRING,
         "group",
-        "group: acks=all is answered after fdatasync, many batches to one. "
-        "none: from the page cache, as Kafka does; a power loss may then leave a part of a transaction.",
+        "When acks=all is acknowledged. group: after fdatasync, which many batches share. none: after the write to the "
+        "page cache, as in Kafka; a power loss can then lose acknowledged records and parts of a transaction.",
         one_of("group", "none"),
     )
     kproc_transport: str = setting(
         STRING,
         "process",
-        "process: roles are processes. thread: threads of one process. inline: one thread. "
-        "connection-threads: a thread for each connection. asyncio: one asyncio loop. Only process restarts roles; the "
-        "others are there to be compared.",
+        "How the roles run. process: each role is a process, which is restarted if it dies. thread: each role is a "
+        "thread of one process. inline: one thread runs all roles. connection-threads: a thread for each connection. "
+        "asyncio: one asyncio loop. All but process exist for comparison.",
         one_of("process", "thread", "inline", "connection-threads", "asyncio"),
     )
     kproc_work_us: int = setting(
@@ -60,7 +60,8 @@ class OwnSettings:
     kproc_drain_timeout_ms: int = setting(
         LONG,
         10_000,
-        "How long a stop waits for answers; each role then has a second to close, a Handler half of this.",
+        "Time in ms that a stop waits for requests in progress. Afterwards a Handler has half of this time to close "
+        "its logs, and any other role 1 s.",
         at_least(0),
     )
     kproc_request_receive_timeout_ms: int = setting(
@@ -73,93 +74,104 @@ class OwnSettings:
     kproc_ring_bytes: int = setting(
         SIZE,
         1 << 20,
-        "Each ring between a Processor and a Handler; a power of two.",
-        # A Processor reserves a whole read (32 KiB and the beginning of a frame), a record takes a quarter of a ring.
+        "Size of each ring between a Processor and a Handler. Must be a power of two.",
+        # The minimum is 256 KiB, because a Processor reserves a whole read (32 KiB and the beginning of a frame), and
+        # a record may take a quarter of a ring.
         power_of_two(256 << 10, 1 << 30),
     )
     kproc_clamp_replication_factor: bool = setting(
         BOOLEAN,
         False,
-        "Replication factors above 1 count as 1 and other brokers of an assignment are overlooked: for suites and "
-        "compose files written for three brokers. Off: they are refused, as Kafka does with one broker.",
+        "Treat replication factors above 1 as 1 and ignore other brokers in assignments, for test suites and compose "
+        "files that expect three brokers. false: reject them, as Kafka does with one broker.",
     )
     kproc_start_without_metadata: bool = setting(
         BOOLEAN,
         False,
-        "Start although log.dirs has partitions but no metadata (__cluster_metadata-0 is lost). Every topic is then "
-        "unknown, and its partitions' directories are set aside as <topic>-<partition>.<hex>-stray. Off: refuse to "
-        "start.",
+        "Start even if log.dirs has partitions but no metadata (__cluster_metadata-0 is missing). Topics are then "
+        "unknown, and the directories of their partitions are renamed to <topic>-<partition>.<hex>-stray. false: do "
+        "not start.",
     )
     kproc_handler_batch_max: int = setting(
-        INT, 256, "Most requests that a Handler takes in one go.", at_least(4)
+        INT, 256, "Maximum number of requests that a Handler executes in one duty cycle.", at_least(4)
     )
     kproc_control_listener: str = setting(
         STRING,
         "",
-        "host:port of a listener for administration alone: its own Acceptor and Processor, straight to the "
-        "controller. Empty: none, and these requests travel the data plane.",
+        "host:port of a listener for administrative requests. It has its own Acceptor and Processor and works even if "
+        "the Handlers are busy. Empty: no such listener.",
         _check_address,
     )
     kproc_metrics_listener: str = setting(
         STRING,
         "",
-        "host:port where GET /metrics is answered in Prometheus' text format, by the controller. Empty: nowhere.",
+        "host:port of the HTTP server for Prometheus, which serves GET /metrics. Empty: no such server.",
         _check_address,
     )
     kproc_allow_unauthenticated_network: tuple[str, ...] = setting(
         LIST,
         (),
-        "Listeners that other hosts may reach although nobody there is asked who he is: their names, CONTROL, METRICS, "
-        "or * for all. A broker refuses to bind others to more than the loopback.",
+        "Listeners that may be bound to a network address without authentication: their names, CONTROL, METRICS, or * "
+        "for all. The broker does not bind other listeners without authentication to more than the loopback interface.",
     )
     kproc_rebalance: str = setting(
         STRING,
         "off",
-        "auto: connections move by themselves when one Processor passes on much more requests than the others. "
-        "off: only when `kproc rebalance` asks, and after Processors were added.",
+        "auto: migrate connections when one Processor receives many more requests than the others. off: migrate them "
+        "only on `kproc rebalance` and after Processors were added.",
         one_of("auto", "off"),
     )
     kproc_validate_records: str = setting(
         STRING,
         "lengths",
-        "Depth of the check of produced records. lengths: the lengths of the first 64 records of a batch; compressed "
-        "batches above 4 kB are not decompressed. full: every field of every record, as in Kafka; costs the Handler "
-        "about 0.3 us a record, and decompression. Topics that are compacted, that have another compression.type than "
-        "producer, or that have a lower bound of timestamps are always checked in full.",
+        "How produced records are validated. lengths: the lengths of the first 64 records of a batch; compressed "
+        "batches above 4 kB are not decompressed. full: every field of every record, as in Kafka. This costs the "
+        "Handler about 0.3 us a record, and the decompression. Records are always validated in full in topics that "
+        "are compacted, that have another compression.type than producer, or that limit the age of timestamps.",
         one_of("lengths", "full"),
     )
     kproc_request_log: str = setting(
         STRING,
         "off",
-        "off, all, or slow (kproc.slow.request.log.ms and above): a JSON line for each answered request, in "
-        "requests-handler-N.log of each Handler.",
+        "Requests to log as JSON lines in requests-handler-N.log of each Handler. off: none. slow: requests that take "
+        "kproc.slow.request.log.ms or longer. all: every request.",
         one_of("off", "all", "slow"),
         dynamic=CLUSTER,
     )
     kproc_slow_request_log_ms: int = setting(
-        LONG, 1000, "From here on a request is slow.", at_least(0), dynamic=CLUSTER
+        LONG, 1000, "Time in ms from which on a request counts as slow.", at_least(0), dynamic=CLUSTER
     )
-    kproc_request_log_dir: str = setting(STRING, "", "Where the request logs are; empty: in log.dirs.")
+    kproc_request_log_dir: str = setting(STRING, "", "Directory of the request logs. Empty: log.dirs.")
     kproc_request_log_bytes: int = setting(
-        LONG, 64 << 20, "At this size a request log becomes .1, over the one before.", at_least(1024)
+        LONG,
+        64 << 20,
+        "Size in bytes at which a request log is renamed to .1, which replaces the previous .1.",
+        at_least(1024),
     )
     kproc_unknown_settings: str = setting(
         STRING,
         "refuse",
-        "Treatment of unknown settings. refuse: the start fails. warn: they have no effect, as in Kafka.",
+        "Reaction to unknown settings. refuse: the broker does not start. warn: log a warning and ignore them, as in "
+        "Kafka.",
         one_of("refuse", "warn"),
     )
     kproc_hung_ms: int = setting(
-        LONG, 5000, "A role without a duty cycle for so long is reported as hung; 0: never.", at_least(0)
+        LONG,
+        5000,
+        "Time in ms without a duty cycle after which a role is reported as hung. 0: never.",
+        at_least(0),
     )
     kproc_hung_kill: bool = setting(
         BOOLEAN,
         False,
-        "A hung role is killed and started again. It may only be slow: what it had in work is lost.",
+        "Kill and restart a hung role. Requests in progress there fail, even if the role was only slow.",
     )
     kproc_exit_with_pid: int = setting(
-        INT, 0, "Stop when this process ends; 0: never.", at_least(0), internal=True
+        INT, 0, "Stop the broker when the process with this id ends. 0: never.", at_least(0), internal=True
     )
     kproc_temporary_directory: str = setting(
-        STRING, "", "Removed when the broker has ended, however it ends.", internal=True
+        STRING,
+        "",
+        "Directory that is removed after the broker has ended, even if it was killed.",
+        internal=True,
     )

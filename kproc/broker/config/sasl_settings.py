@@ -1,4 +1,4 @@
-"""Logins by SASL: which mechanisms a listener offers, who may log in, for how long. Rows of settings.py's table."""
+"""Settings of SASL: mechanisms, credentials and the lifetime of logins. Rows of settings.py's table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kproc.broker.config.values import (
 
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
-# Each mechanism and the login module that a JAAS line names for it.
+# The login module that a JAAS line names for each mechanism.
 LOGIN_MODULES: Final[Mapping[str, str]] = {
     PLAIN: "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
@@ -34,7 +34,7 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
 USER_PREFIX: Final = "user_"
 UNSECURED_PREFIX: Final = "unsecuredValidator"
 SKEW_OPTION: Final = f"{UNSECURED_PREFIX}AllowableClockSkewMs"
-# Kafka's class for tokens with a signature; kproc has that built in.
+# Kafka's class that validates signed tokens. Files for Kafka name it, so kproc accepts the name; it has its own code.
 _VALIDATOR: Final = "OAuthBearerValidatorCallbackHandler"
 _URL_SCHEMES: Final = ("file", "http", "https")
 
@@ -46,22 +46,22 @@ class SaslSettings:
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         LIST,
         ("GSSAPI",),
-        "Mechanisms that SASL listeners offer: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. Kafka's default, "
-        "GSSAPI, is not offered: a SASL listener needs this setting.",
+        "Mechanisms that SASL listeners offer: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER. A SASL listener needs "
+        "this setting, because kproc does not support Kafka's default, GSSAPI.",
         per_listener=True,
     )
     sasl_jaas_config: Secret | None = setting(
         PASSWORD,
         None,
-        'A mechanism\'s JAAS line, of which only the options count: PlainLoginModule required user_alice="..."; has '
-        "PLAIN's users.",
+        "JAAS line of a mechanism. Only its options have an effect. PLAIN's users are options: "
+        'PlainLoginModule required user_alice="...";',
         per_listener=True,
         per_mechanism=True,
     )
     connections_max_reauth_ms: int = setting(
         LONG,
         0,
-        "How long a login is good for; then the client must authenticate again (KIP-368). 0: for ever.",
+        "Time in ms after which a client must authenticate again (KIP-368). 0: never.",
         at_least(0),
         per_listener=True,
         per_mechanism=True,
@@ -69,66 +69,75 @@ class SaslSettings:
     sasl_server_max_receive_size: int = setting(
         INT,
         524_288,
-        "Limit of a request before the login, in bytes. A quarter of kproc.ring.bytes is a limit, too.",
+        "Largest request in bytes before the login is complete. A quarter of kproc.ring.bytes is a second limit.",
         at_least(1),
     )
     connection_failed_authentication_delay_ms: int = setting(
-        INT, 100, "How long a client whose login fails waits for the answer.", at_least(0)
+        INT, 100, "Time in ms by which the response to a failed login is delayed.", at_least(0)
     )
     sasl_server_callback_handler_class: str | None = setting(
         STRING,
         None,
-        "Java classes cannot be run; only Kafka's OAuthBearerValidatorCallbackHandler may be named: it is built in.",
+        "Only Kafka's OAuthBearerValidatorCallbackHandler is accepted, which kproc has built in. kproc cannot run Java "
+        "classes.",
         per_listener=True,
         per_mechanism=True,
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
         STRING,
         None,
-        "Where OAUTHBEARER's keys come from: a JSON Web Key Set, file:, http: or https:.",
+        "URL of the JSON Web Key Set with which OAUTHBEARER tokens are verified: file:, http: or https:.",
         per_listener=True,
         per_mechanism=True,
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
         LONG,
         3_600_000,
-        "How often these keys are loaded again.",
+        "Interval in ms at which the JSON Web Key Set is loaded again.",
         at_least(1),
         per_listener=True,
         per_mechanism=True,
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
-        LIST, (), "A token must be for one of these.", per_listener=True, per_mechanism=True
+        LIST,
+        (),
+        "Accepted audiences. A token must name one of them. Default: any.",
+        per_listener=True,
+        per_mechanism=True,
     )
     sasl_oauthbearer_expected_issuer: str | None = setting(
-        STRING, None, "A token must be from this one.", per_listener=True, per_mechanism=True
+        STRING, None, "Accepted issuer of tokens. Default: any.", per_listener=True, per_mechanism=True
     )
     sasl_oauthbearer_clock_skew_seconds: int = setting(
         INT,
         30,
-        "How far the clocks of token issuer and broker may be apart.",
+        "Maximum difference in seconds between the clocks of the token's issuer and the broker.",
         at_least(0),
         per_listener=True,
         per_mechanism=True,
     )
     sasl_oauthbearer_sub_claim_name: str = setting(
-        STRING, "sub", "Where a token says who the client is.", per_listener=True, per_mechanism=True
+        STRING, "sub", "Claim of a token that has the user name.", per_listener=True, per_mechanism=True
     )
     kproc_authentication_timeout_ms: int = setting(
         LONG,
         30_000,
-        "A client that has not logged in by then is disconnected; 0: only after connections.max.idle.ms, as in Kafka.",
+        "Time in ms within which a client must log in; otherwise the broker closes the connection. 0: no limit but "
+        "connections.max.idle.ms, as in Kafka.",
         at_least(0),
     )
     kproc_sasl_scram_lenient_nonce: bool = setting(
         BOOLEAN,
         False,
-        "Let SCRAM logins of librdkafka before 2.6.1 pass, which send their nonce twice; Kafka 4 refuses them.",
+        "Accept SCRAM logins of librdkafka before 2.6.1, which sends its nonce twice. Kafka 4 rejects them.",
     )
 
 
 def sasl_value(config: Any, listener: str, mechanism: str, name: str) -> Any:
-    """A setting as it is for a listener's mechanism: its own, the mechanism's, the listener's, or everybody's."""
+    """Return the setting for a mechanism of a listener.
+
+    The first of these that is set: for this mechanism on this listener, for this mechanism, for this listener, plain.
+    """
     own = f"{mechanism.lower()}.{name}"
     for where, key in ((listener, own), ("", own), (listener, name)):
         value = config.listener_value(where, key)
@@ -138,25 +147,26 @@ def sasl_value(config: Any, listener: str, mechanism: str, name: str) -> Any:
 
 
 def enabled_mechanisms(config: Any, listener: str) -> tuple[str, ...]:
-    """The mechanisms that a listener offers, in the order of the setting."""
+    """Return the mechanisms that a listener offers, in the order of the setting."""
     own: tuple[str, ...] | None = config.listener_value(listener, "sasl.enabled.mechanisms")
     mechanisms: tuple[str, ...] = config.sasl_enabled_mechanisms
     return tuple(dict.fromkeys(mechanisms if own is None else own))
 
 
 def jaas_options(config: Any, listener: str, mechanism: str) -> dict[str, str]:
-    """The options of a mechanism's JAAS line; none without a line. Raises JaasError."""
+    """Return the options of a mechanism's JAAS line, or {} if no line is set. Raises JaasError."""
     secret: Secret | None = sasl_value(config, listener, mechanism, "sasl.jaas.config")
     line = parse_jaas(secret.reveal()) if secret is not None else JaasLine(LOGIN_MODULES[mechanism], {})
     if line.module == LOGIN_MODULES[mechanism]:
         return line.options
     if secret == config.sasl_jaas_config:
-        return {}  # Everybody's line is another mechanism's.
-    raise JaasError(f"{line.module} is no {LOGIN_MODULES[mechanism]}")
+        # The plain setting holds for all mechanisms, so a line there may belong to another one.
+        return {}
+    raise JaasError(f"{line.module} is the login module of another mechanism; use {LOGIN_MODULES[mechanism]}")
 
 
 def listeners_without_users(config: Any, *, has_users: bool) -> list[str]:
-    """Listeners that only SCRAM opens, while there is no user for it."""
+    """Return the listeners that offer only SCRAM if no SCRAM user exists. No client can log in there."""
     if has_users:
         return []
     return [
@@ -168,18 +178,19 @@ def listeners_without_users(config: Any, *, has_users: bool) -> list[str]:
 
 
 def check_sasl(config: Any) -> None:
-    """Refuse listeners on which nobody could log in, and settings that mean nothing here."""
+    """Raise ConfigError for a listener on which no client could log in and for a setting that kproc cannot honour."""
     for end_point in config.listeners:
         if not end_point.protocol.startswith("SASL_"):
             continue
         mechanisms = enabled_mechanisms(config, end_point.name)
         unknown = [each for each in mechanisms if each not in LOGIN_MODULES]
         if unknown or not mechanisms:
-            what = f"{', '.join(unknown)} is not offered" if unknown else "no mechanism is named"
-            if unknown == ["GSSAPI"] == list(mechanisms):  # Nearly always because the setting is missing.
-                what = "GSSAPI, the default, is not offered"
+            problem = f"{', '.join(unknown)} is not supported" if unknown else "no mechanism is named"
+            if unknown == ["GSSAPI"] == list(mechanisms):
+                # Say that it is the default, because the user has nearly always not set it at all.
+                problem = "GSSAPI, the default, is not supported"
             raise ConfigError(
-                f"sasl.enabled.mechanisms: {what} (for {end_point}); set it to some of {', '.join(LOGIN_MODULES)}"
+                f"sasl.enabled.mechanisms: {problem} (for {end_point}); set one or more of {', '.join(LOGIN_MODULES)}"
             )
         for mechanism in mechanisms:
             _check_mechanism(config, end_point.name, mechanism)
@@ -198,11 +209,11 @@ def _check_mechanism(config: Any, listener: str, mechanism: str) -> None:
         raise ConfigError(f"{name}: {error}") from None
     if mechanism == PLAIN and not any(option.startswith(USER_PREFIX) for option in options):
         raise ConfigError(
-            f'{name}: PLAIN has no users; name them: {LOGIN_MODULES[PLAIN]} required user_<name>="<password>";'
+            f'{name}: PLAIN has no users; add them: {LOGIN_MODULES[PLAIN]} required user_<name>="<password>";'
         )
     handler = sasl_value(config, listener, mechanism, "sasl.server.callback.handler.class")
     if handler is not None and not (mechanism == OAUTHBEARER and handler.rpartition(".")[2] == _VALIDATOR):
-        raise ConfigError(f"sasl.server.callback.handler.class={handler}: kproc runs no Java classes")
+        raise ConfigError(f"sasl.server.callback.handler.class={handler}: kproc cannot run Java classes")
     if mechanism == OAUTHBEARER:
         _check_tokens(config, listener, options, name)
 
@@ -220,10 +231,11 @@ def _check_tokens(config: Any, listener: str, options: Mapping[str, str], jaas_n
             )
         if is_unsecured:
             raise ConfigError(
-                f"{jaas_name}: unsecured tokens are asked for, and sasl.oauthbearer.jwks.endpoint.url for signed ones"
+                f"{jaas_name}: options for unsecured tokens conflict with sasl.oauthbearer.jwks.endpoint.url, which is "
+                "for signed tokens; set only one of them"
             )
     elif not is_unsecured:
         raise ConfigError(
-            "sasl.oauthbearer.jwks.endpoint.url: OAUTHBEARER needs it. (For tests, tokens without a signature are "
-            f'accepted if {jaas_name} has an option such as unsecuredValidatorPrincipalClaimName="sub".)'
+            "sasl.oauthbearer.jwks.endpoint.url: OAUTHBEARER needs this setting. (For tests kproc accepts tokens "
+            f'without a signature if {jaas_name} has an option such as unsecuredValidatorPrincipalClaimName="sub".)'
         )

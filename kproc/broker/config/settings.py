@@ -1,8 +1,9 @@
-"""Config: the table of settings, put together from one file for each subsystem, and the checked values of one broker.
+"""Config: the table of all settings, joined from one file for each subsystem, and the validated values of one broker.
 
-A field is Kafka's own name with underscores; ours start with `kproc_`. Flags, DescribeConfigs and README's
-table come from these rows. Defaults are Kafka 4.3's, except where the row's text gives the reason. Kafka's
-other settings are in unhonoured.py. To add one, add the row to its subsystem's file: a test fails if no code reads it.
+A field has Kafka's name with underscores. Fields of our own settings begin with `kproc_`. Flags, DescribeConfigs and
+README's table come from these rows. Defaults are Kafka 4.3's; where they differ, the row's text gives the reason.
+unhonoured.py has Kafka's other settings. To add a setting, add a row to its subsystem's file. A test fails if no code
+reads it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from kproc.broker.config.transaction_settings import TransactionSettings
 from kproc.broker.config.values import Setting, wire_text
 
 
-# A dataclass orders its fields by the bases from last to first: the table begins with the network. Of the methods that
-# it could generate only __init__ is used, and of the bases' none: each costs a millisecond of every start.
+# A dataclass orders its fields by the bases from last to first, so the table begins with the network. Only __init__ is
+# generated here, and nothing for the bases, because each generated method costs a millisecond of every start.
 @dataclass(frozen=True, repr=False, eq=False)
 class Config(
     OwnSettings,
@@ -43,12 +44,12 @@ class Config(
     TlsSettings,
     NetworkSettings,
 ):
-    """Every setting of one broker, checked. Built once, passed down, never changed."""
+    """The validated settings of one broker. Immutable: a command or a test builds it once and passes it down."""
 
     explicit_settings: frozenset[str] = frozenset()
-    """Names that were set by a source; DescribeConfigs tells them from defaults."""
+    """Names that a source has set. DescribeConfigs shows the others as defaults."""
     listener_overrides: tuple[tuple[str, str, Any], ...] = ()
-    """(listener in lower case, setting, value) of each `listener.name.<listener>.<setting>`."""
+    """A (listener in lower case, setting, value) for each `listener.name.<listener>.<setting>`."""
 
     @classmethod
     def build(
@@ -62,9 +63,8 @@ class Config(
     ) -> Config:
         """Merge sources into one checked Config, or raise ConfigError.
 
-        `settings` are `--set` assignments by Kafka's name; `defaults` replace the table's.
-
-        Settings of no effect are told to `on_warning`, a line each.
+        `settings` are `--set` assignments by Kafka's name. `defaults` override the defaults of the table. `on_warning`
+        gets one line for each setting without effect.
         """
         warnings: list[str] = []
         from_file = read_settings_file(file) if file is not None else {}
@@ -81,30 +81,30 @@ class Config(
         return config
 
     def resolve_advertised(self, bound: Mapping[str, tuple[str, int]]) -> dict[str, EndPoint]:
-        """What each listener tells its clients; `bound` is getsockname() by listener name."""
+        """Return the address to advertise for each listener. `bound` has getsockname() by listener name."""
         return resolve_advertised(self.listeners, self.advertised_listeners, bound)
 
     def listener_value(self, listener: str, name: str) -> Any:
-        """What `listener.name.<listener>.<name>` was set to, or None: the plain setting holds.
+        """Return the value of `listener.name.<listener>.<name>`, or None if only the plain setting is in force.
 
         `name` may begin with a SASL mechanism in lower case, as in `plain.sasl.jaas.config`.
         """
-        wanted = (listener.lower(), name)
-        return next((value for *key, value in self.listener_overrides if tuple(key) == wanted), None)
+        own_key = (listener.lower(), name)
+        return next((value for *key, value in self.listener_overrides if tuple(key) == own_key), None)
 
     @property
     def inter_broker_listener(self) -> str:
-        """The listener that other brokers would use, if it is there."""
+        """The name of the listener that other brokers would use. It may not exist."""
         return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
 
     @property
     def keeps_data(self) -> bool:
-        """Whether the data outlive the broker: not those that lie in the directory which goes with it."""
+        """True if the data outlive the broker, because they are not in its temporary directory."""
         temporary = self.kproc_temporary_directory
         return not temporary or not Path(self.log_dirs).absolute().is_relative_to(Path(temporary).absolute())
 
     def wire_value(self, name: str) -> str | None:
-        """A setting's value as DescribeConfigs writes it; KeyError for a name that is not in SETTINGS."""
+        """Format a setting's value for DescribeConfigs. Raises KeyError for a name that is not in SETTINGS."""
         return wire_text(getattr(self, SETTINGS[name].field_name))
 
 
@@ -118,11 +118,14 @@ def _table() -> dict[str, Setting]:
 
 
 SETTINGS: Final[Mapping[str, Setting]] = _table()
-"""Every setting by Kafka's name, in the order of the table."""
+"""All settings by Kafka's name, in the order of the table."""
 
 
 def is_secret(name: str, *, if_unknown: bool = False) -> bool:
-    """Whether a setting is a password, also as a listener's or a mechanism's own; `if_unknown` of other names."""
+    """Return True if a setting is a password. The name may have a listener's and a mechanism's prefix.
+
+    Returns `if_unknown` for a name that is not in SETTINGS.
+    """
     plain = split_listener_key(name)[1]
     row = SETTINGS.get(plain) or SETTINGS.get(plain.partition(".")[2])
     return row.is_secret if row is not None else if_unknown

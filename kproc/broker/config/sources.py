@@ -1,6 +1,6 @@
-"""Where values come from: `--set name=value`, a TOML file, Kafka's server.properties, the flags of a command.
+"""Parsers of the sources of settings: `--set name=value`, a TOML file, Kafka's server.properties, a command's flags.
 
-Only reading and shape are decided here; names and values are checked in build.py.
+They validate only the syntax. build.py validates names and values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kproc.broker.config.values import ConfigError, show
 
 
 class Flag(NamedTuple):
-    """An option of the command line that is another spelling of a setting."""
+    """A command-line option for a setting, with its value."""
 
     option: str
     name: str
@@ -22,7 +22,7 @@ class Flag(NamedTuple):
 
 
 def parse_assignments(items: Iterable[str]) -> dict[str, str]:
-    """`name=value` strings as a dict; the same name with two values is a conflict."""
+    """Parse `name=value` strings. Raise ConfigError for a name with two values."""
     settings: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -30,38 +30,40 @@ def parse_assignments(items: Iterable[str]) -> dict[str, str]:
         if not equals or not name:
             raise ConfigError(f"--set {show(item)}: expected name=value")
         if settings.setdefault(name, value.strip()) != value.strip():
-            raise ConfigError(f"--set {name} is given twice, with two values")  # Which may be secrets.
+            # Do not show the values, because they may be secrets.
+            raise ConfigError(f"--set {name} is given twice with different values")
     return settings
 
 
-class Written(NamedTuple):
-    """A value of a file, and the line that it stands in."""
+class FileValue(NamedTuple):
+    """A value of a file and its line number."""
 
     value: object
     line: int
 
 
-def read_settings_file(path: Path) -> dict[str, Written]:
-    """Read a `.toml` file as TOML and any other as Kafka's server.properties."""
+def read_settings_file(path: Path) -> dict[str, FileValue]:
+    """Read a `.toml` file as TOML and any other file as Kafka's server.properties."""
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if path.suffix.lower() == ".toml":
         return _parse_toml(raw, path)
-    return {name: Written(*found) for name, found in _properties(_decode(raw)).items()}
+    return {name: FileValue(*found) for name, found in _properties(_decode(raw)).items()}
 
 
 def _decode(raw: bytes) -> str:
-    """UTF-8 as everybody writes it today, else Latin-1 as Java's Properties define the format."""
+    """Decode UTF-8, or Latin-1 if it is not UTF-8. Editors write UTF-8; Java's Properties define Latin-1."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
 
 
-def _parse_toml(raw: bytes, path: Path) -> dict[str, Written]:
-    import tomllib  # Here: most starts read no TOML, and a start has half a second in all.
+def _parse_toml(raw: bytes, path: Path) -> dict[str, FileValue]:
+    # Imported here, because most starts read no TOML, and a start should take half a second in all.
+    import tomllib
 
     from kproc.broker.config.toml_lines import key_lines
 
@@ -70,27 +72,28 @@ def _parse_toml(raw: bytes, path: Path) -> dict[str, Written]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not TOML: it is not UTF-8 at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:
-        # max.connections and max.connections.per.ip cannot both be dotted keys: quoted ones always can.
+        # max.connections and max.connections.per.ip cannot both be dotted keys, because one is a prefix of the other.
+        # Quoted names always work, so the message suggests them.
         raise ConfigError(
             f'{path} is not TOML: {error} (names may be quoted: "num.io.threads" = 2)'
         ) from error
     lines = {".".join(map(str, key)): line for key, line in key_lines(raw.decode("utf-8")).items()}
     return {
-        name: Written(value, _line_of(name, lines))
+        name: FileValue(value, _line_of(name, lines))
         for name, value in _flatten(tables, "")
         if value is not None
     }
 
 
 def _line_of(name: str, lines: Mapping[str, int]) -> int:
-    """That of the setting, or of the inline table around it."""
+    """Return the line of the setting, or of the inline table around it."""
     while name and name not in lines:
         name = name.rpartition(".")[0]
     return lines.get(name, 1)
 
 
 def _flatten(tables: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and tables are the same thing in TOML: [log.retention] hours and log.retention.hours."""
+    """Yield names and values. In TOML `hours` in the table [log.retention] is the key log.retention.hours."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{key}.")
@@ -104,23 +107,27 @@ _KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*", re.DOTALL)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Java's Properties: comments, `=`, `:` or a blank between, escapes, continued lines; the last wins."""
+    """Parse Java's Properties format: comments, `=`, `:` or a blank as separator, escapes, continued lines.
+
+    If a name occurs several times, the last value counts.
+    """
     return {name: value for name, (value, _) in _properties(text).items()}
 
 
 def _properties(text: str) -> dict[str, tuple[str, int]]:
-    """Values and their lines."""
+    """Return the value and the line number of each name."""
     settings: dict[str, tuple[str, int]] = {}
     for number, line in _logical_lines(text):
         match = _KEY.match(line)
         if match is None:
-            continue  # Cannot happen: every part of the pattern may be empty. It tells the type checker.
+            # Unreachable, because every part of the pattern may be empty. The type checker needs the branch.
+            continue
         settings[_unescape(match[1])] = (_unescape(line[match.end() :]), number)
     return settings
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with those that continue them, and where they begin."""
+    """Yield the number of the first line and the text of each entry, with its continuation lines joined."""
     pending, began = "", 0
     for number, physical in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = physical.lstrip(" \t\f")

@@ -1,7 +1,8 @@
-"""TLS: keys and certificates, whom to trust, protocols. Rows of settings.py's table.
+"""Settings of TLS: keys, certificates, trust and protocols. Rows of settings.py's table.
 
-Each of them may be set for one listener (`listener.name.<listener>.ssl.keystore.location`), which wins. As in Kafka,
-only those can be changed while the broker runs; an unchanged file that has new content is read again, too.
+Each of them may be set for one listener (`listener.name.<listener>.ssl.keystore.location`), which overrides the plain
+setting. As in Kafka (KIP-226), only a listener's own settings can change while the broker runs. A client that sets a
+file's path to its present value makes the broker read the file again.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _STORE_TYPES = ("JKS", "PKCS12", "PEM")
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TlsSettings:
-    """What listeners with the protocols SSL and SASL_SSL need."""
+    """Settings of listeners with the protocols SSL and SASL_SSL."""
 
     ssl_keystore_type: str = setting(
         STRING,
         "JKS",
-        "PEM or PKCS12. JKS means: what the file's content is; a Java key store itself has to be converted.",
+        "Format of the file, PEM or PKCS12. JKS, the default: detect it. Convert a Java key store to PKCS12 first.",
         one_of(*_STORE_TYPES),
         dynamic=PER_BROKER,
         per_listener=True,
@@ -41,30 +42,38 @@ class TlsSettings:
     ssl_keystore_location: str | None = setting(
         STRING,
         None,
-        "The file with the broker's private key and its certificate chain.",
+        "File with the broker's private key and certificate chain.",
         dynamic=PER_BROKER,
         per_listener=True,
     )
     ssl_keystore_password: Secret | None = setting(
         PASSWORD,
         None,
-        "The password of a PKCS12 key store; PEM has none.",
+        "Password of a PKCS12 key store. A PEM file has none.",
         dynamic=PER_BROKER,
         per_listener=True,
     )
     ssl_key_password: Secret | None = setting(
-        PASSWORD, None, "Opens an encrypted private key.", dynamic=PER_BROKER, per_listener=True
+        PASSWORD, None, "Password of an encrypted private key.", dynamic=PER_BROKER, per_listener=True
     )
     ssl_keystore_key: Secret | None = setting(
-        PASSWORD, None, "The private key itself, as PEM (PKCS#8).", dynamic=PER_BROKER, per_listener=True
+        PASSWORD,
+        None,
+        "Private key as PEM text (PKCS#8), instead of ssl.keystore.location.",
+        dynamic=PER_BROKER,
+        per_listener=True,
     )
     ssl_keystore_certificate_chain: Secret | None = setting(
-        PASSWORD, None, "The certificate chain itself, as PEM.", dynamic=PER_BROKER, per_listener=True
+        PASSWORD,
+        None,
+        "Certificate chain as PEM text, for ssl.keystore.key.",
+        dynamic=PER_BROKER,
+        per_listener=True,
     )
     ssl_truststore_type: str = setting(
         STRING,
         "JKS",
-        "PEM or PKCS12. JKS means: what the file's content is; a Java key store itself has to be converted.",
+        "Format of the file, PEM or PKCS12. JKS, the default: detect it. Convert a Java key store to PKCS12 first.",
         one_of(*_STORE_TYPES),
         dynamic=PER_BROKER,
         per_listener=True,
@@ -72,24 +81,29 @@ class TlsSettings:
     ssl_truststore_location: str | None = setting(
         STRING,
         None,
-        "The file with the certificates of authorities whose clients are trusted.",
+        "File with the certificates of the authorities that sign the certificates of clients.",
         dynamic=PER_BROKER,
         per_listener=True,
     )
     ssl_truststore_password: Secret | None = setting(
         PASSWORD,
         None,
-        "The password of a PKCS12 trust store; PEM has none.",
+        "Password of a PKCS12 trust store. A PEM file has none.",
         dynamic=PER_BROKER,
         per_listener=True,
     )
     ssl_truststore_certificates: Secret | None = setting(
-        PASSWORD, None, "The trusted certificates themselves, as PEM.", dynamic=PER_BROKER, per_listener=True
+        PASSWORD,
+        None,
+        "Trusted certificates as PEM text, instead of ssl.truststore.location.",
+        dynamic=PER_BROKER,
+        per_listener=True,
     )
     ssl_client_auth: str = setting(
         STRING,
         "none",
-        "Whether clients must show a certificate (required), may (requested) or are not asked (none).",
+        "Client authentication. required: a client must have a trusted certificate. requested: a client may have one. "
+        "none: the broker does not request one.",
         one_of("required", "requested", "none"),
         dynamic=PER_BROKER,
         per_listener=True,
@@ -97,7 +111,7 @@ class TlsSettings:
     ssl_enabled_protocols: tuple[str, ...] = setting(
         LIST,
         ("TLSv1.2", "TLSv1.3"),
-        "The versions of TLS. Older ones are not spoken.",
+        "Enabled TLS versions: TLSv1.2, TLSv1.3 or both. kproc does not support older versions.",
         some_of("TLSv1.2", "TLSv1.3"),
         dynamic=PER_BROKER,
         per_listener=True,
@@ -105,37 +119,38 @@ class TlsSettings:
     ssl_cipher_suites: tuple[str, ...] = setting(
         LIST,
         (),
-        "The cipher suites, by the names of the standards or of OpenSSL; by default OpenSSL's choice.",
+        "Enabled cipher suites, by their IANA or OpenSSL names. Default: OpenSSL's defaults.",
         dynamic=PER_BROKER,
         per_listener=True,
     )
     ssl_principal_mapping_rules: str = setting(
         STRING,
         "DEFAULT",
-        "How the subject of a client's certificate becomes its user name: RULE:pattern/replacement/[L|U], or "
-        "DEFAULT for the subject itself; the first that matches wins.",
+        "Rules that map the subject of a client's certificate to a user name: RULE:pattern/replacement/[L|U], or "
+        "DEFAULT for the subject itself. The first rule that matches applies.",
         per_listener=True,
     )
     ssl_allow_dn_changes: bool = setting(
-        BOOLEAN, False, "Whether a new key store's certificate may have another subject.", per_listener=True
+        BOOLEAN, False, "Allow a new key store whose certificate has another subject.", per_listener=True
     )
     ssl_allow_san_changes: bool = setting(
         BOOLEAN,
         False,
-        "Whether a new key store's certificate may have other alternative names.",
+        "Allow a new key store whose certificate has other alternative names.",
         per_listener=True,
     )
     kproc_tls_handshake_timeout_ms: int = setting(
         LONG,
         10_000,
-        "Timeout of each part of a TLS handshake: the client's first record, the wait for its answer, and the rest. "
-        "After it the connection is closed.",
+        "Timeout in ms of each part of a TLS handshake: the client's first record, the wait for its answer, and the "
+        "rest. The broker then closes the connection.",
         at_least(1),
     )
     kproc_tls_handshakes_max: int = setting(
         INT,
         1024,
-        "Limit of answered, unfinished TLS handshakes of one Processor, some 50 KiB each. Above it clients wait. A "
-        "handshake without progress for 1 s is closed for them if its client address has most.",
+        "Maximum number of TLS handshakes that one Processor has answered but not finished, about 50 KiB each. Further "
+        "clients wait. For them the broker closes a handshake that made no progress for 1 s, of the client address "
+        "with the most handshakes.",
         at_least(1),
     )

@@ -1,4 +1,4 @@
-"""Delegation tokens. Rows of settings.py's table."""
+"""Settings of delegation tokens. Rows of settings.py's table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _check_key(key: Secret | None) -> str | None:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class TokenSettings:
-    """The key of the tokens' secrets, and how long tokens are good."""
+    """The key of the tokens' secrets, and the lifetime of tokens."""
 
     delegation_token_secret_key: Secret | None = setting(
         PASSWORD,
@@ -33,11 +33,14 @@ class TokenSettings:
         _check_key,
     )
     delegation_token_max_lifetime_ms: int = setting(
-        LONG, 604_800_000, "Longest life of a delegation token, however often it is renewed.", at_least(1)
+        LONG,
+        604_800_000,
+        "Longest lifetime of a delegation token in ms. Renewal cannot extend it.",
+        at_least(1),
     )
     delegation_token_expiry_time_ms: int = setting(
-        LONG, 86_400_000, "A delegation token must be renewed before this time is over.", at_least(1)
+        LONG, 86_400_000, "Time in ms within which a delegation token must be renewed.", at_least(1)
     )
     delegation_token_expiry_check_interval_ms: int = setting(
-        LONG, 3_600_000, "How often delegation tokens that have expired are removed.", at_least(1)
+        LONG, 3_600_000, "Interval in ms at which expired delegation tokens are removed.", at_least(1)
     )

@@ -1,7 +1,7 @@
-"""The line of each key of a TOML text, which tomllib does not tell.
+"""The line number of each key of a TOML text, for error messages. tomllib does not report lines.
 
-Of a text that tomllib has accepted: tables, arrays of tables and dotted keys; what stands inside an inline table has
-its line.
+The text must be valid TOML. Tables, arrays of tables and dotted keys are found; a key inside an inline table has no
+entry of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TOKEN: Final = re.compile(r'"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """The line of every key and table of a valid TOML text."""
+    """Return the line number, from 1, of every key and table of a valid TOML text."""
     lines: dict[KeyPath, int] = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
@@ -29,7 +29,8 @@ def key_lines(text: str) -> dict[KeyPath, int]:
                 table = _table_path(parts, counts, is_array=header[1] == "[[")
                 lines.setdefault(table, number)
                 if header[1] == "[[":
-                    lines.setdefault(table[:-1], number)  # The array: its first table.
+                    # The line of the array is that of its first table.
+                    lines.setdefault(table[:-1], number)
                 continue
             key, equals, rest = _split_key(line)
             if equals:
@@ -41,7 +42,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def _key_parts(text: str) -> list[str] | None:
-    """The parts of a whole dotted key, or None for what is none (a line of an array, for instance)."""
+    """Split a whole dotted key, or return None if the text is not a key (a line of an array, for instance)."""
     parts, position = [], 0
     while position < len(text):
         part = _PART.match(text, position)
@@ -53,7 +54,7 @@ def _key_parts(text: str) -> list[str] | None:
 
 
 def _split_key(line: str) -> tuple[list[str], bool, str]:
-    """The dotted key before `=`, whether there is one, and what follows it."""
+    """Return the parts of the dotted key before `=`, True if there is an `=`, and the text behind it."""
     parts, position = [], 0
     while (part := _PART.match(line, position)) is not None:
         parts.append(next(group for group in part.groups()[:3] if group is not None))
@@ -66,7 +67,7 @@ def _split_key(line: str) -> tuple[list[str], bool, str]:
 
 
 def _table_path(parts: Sequence[str], counts: dict[KeyPath, int], *, is_array: bool) -> KeyPath:
-    """The path of a header: a name that is an array of tables means its newest element."""
+    """Return the path of a table header. The name of an array of tables stands for its newest element."""
     path: KeyPath = ()
     for position, part in enumerate(parts):
         path = (*path, part)
@@ -78,7 +79,7 @@ def _table_path(parts: Sequence[str], counts: dict[KeyPath, int], *, is_array: b
 
 
 def _follow(line: str, depth: int, quote: str) -> tuple[int, str]:
-    """Brackets and many-line strings that are open at the end of a line."""
+    """Return the depth of brackets and the quote of a multi-line string that are open at the end of the line."""
     position = 0
     while position < len(line):
         if quote:

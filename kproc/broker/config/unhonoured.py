@@ -1,7 +1,7 @@
-"""Kafka's settings that kproc knows but does not honour: setting one warns, and is not an error.
+"""Names of Kafka's settings that kproc does not support. Such a setting causes a warning, not an error.
 
-A server.properties written for Kafka should start kproc; a misspelt name should not. So the names must be
-known: all broker settings of Kafka 4.3 that settings.py lacks, and those of 3.x that old files still carry.
+A server.properties that was written for Kafka should start kproc, but a misspelt name should not. Therefore kproc needs
+the names: all broker settings of Kafka 4.3 that settings.py lacks, and those of 3.x that old files still have.
 """
 
 from __future__ import annotations

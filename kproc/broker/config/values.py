@@ -1,8 +1,8 @@
-"""Kinds of values and the checks on them: text from a file or a flag becomes what the code works with.
+"""Kinds of values of settings, their parsers and their checks.
 
-Parsing follows Kafka's ConfigDef: surrounding blanks are dropped, numbers are Java's (32 or 64 bits, no
-underscores, no units), a boolean is `true` or `false`, a list is split at commas. Only our own `kproc.*`
-sizes also take units. Every refusal is a ConfigError that names the setting.
+Parsing follows Kafka's ConfigDef: surrounding blanks are removed, numbers are Java's (16, 32 or 64 bits, no
+underscores, no units), a boolean is `true` or `false`, a list is split at commas. Only sizes of `kproc.*` settings
+also accept units. Every error is a ConfigError that names the setting.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any, Final
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-HIDDEN: Final = "[hidden]"  # What Kafka shows of a password.
+# Kafka shows passwords this way.
+HIDDEN: Final = "[hidden]"
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, or None."""
+"""A function that returns an error text for a value, or None if it is valid."""
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; the message names it and is meant for the user, whole, on one line."""
+    """An invalid setting. The message is for the user: it names the setting and needs no further context."""
 
 
 class Kind(Enum):
-    """A setting's type; the value is the name that DescribeConfigs shows (KIP-569)."""
+    """The type of a setting. Its value is the type's name in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = "BOOLEAN"
     STRING = "STRING"
@@ -37,16 +38,17 @@ class Kind(Enum):
     DOUBLE = "DOUBLE"
     LIST = "LIST"
     PASSWORD = "PASSWORD"  # noqa: S105 - the name of a type
-    SIZE = "LONG "  # The blank keeps the member distinct from LONG: an alias would lose its units.
+    # The blank keeps this member distinct from LONG. Without it, SIZE would be an alias of LONG and lose its units.
+    SIZE = "LONG "
 
     @property
     def kafka_name(self) -> str:
-        """Kafka's name of this type; sizes are longs to a client."""
+        """The name of this type for clients. Sizes are longs."""
         return self.value.strip()
 
 
 class Secret:
-    """A value of kind PASSWORD. No form of it that may reach a log, an answer or an error says what it is."""
+    """A value of kind PASSWORD. Its text form is `[hidden]`, so that no log, response or error can reveal it."""
 
     __slots__ = ("_value",)
 
@@ -54,7 +56,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself, for the one who needs it."""
+        """Return the password itself. Only the code that uses it may call this."""
         return self._value
 
     def __repr__(self) -> str:
@@ -68,14 +70,14 @@ class Secret:
 
 
 class Dynamic(Enum):
-    """Whether a setting may change while the broker runs, as in Kafka's update modes."""
+    """Kafka's update mode of a setting: the scope in which it can change while the broker runs."""
 
     NO = "read-only"
     PER_BROKER = "per-broker"
     CLUSTER = "cluster-wide"
 
 
-# Short names for the tables, where each of them stands in many rows.
+# Short names, because each of them stands in many rows of the tables.
 BOOLEAN, DOUBLE, INT, LIST, LONG, PASSWORD, SIZE, STRING = (
     Kind.BOOLEAN,
     Kind.DOUBLE,
@@ -87,13 +89,13 @@ BOOLEAN, DOUBLE, INT, LIST, LONG, PASSWORD, SIZE, STRING = (
     Kind.STRING,
 )
 CLUSTER, PER_BROKER = Dynamic.CLUSTER, Dynamic.PER_BROKER
-# Why settings about replicas have no effect.
+# The reason why settings about replicas have no effect.
 ONE_REPLICA: Final = "one host keeps one replica"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table of settings."""
+    """One row of the table of settings. `unhonoured` is the reason why a setting has no effect, or None."""
 
     name: str
     kind: Kind
@@ -112,20 +114,20 @@ class Setting:
 
     @property
     def field_name(self) -> str:
-        """Its attribute of Config."""
+        """The name of the attribute of Config."""
         return self.name.replace(".", "_")
 
     @property
     def is_dynamic(self) -> bool:
-        """True where Kafka lets a client change it on a running broker."""
+        """True if a client may change the setting on a running broker."""
         return self.dynamic is not Dynamic.NO
 
     def parse(self, raw: object) -> Any:
-        """Turn text, or an already typed value, into this setting's value; ConfigError names the setting."""
+        """Parse and validate a text or an already typed value. Raises ConfigError, which names the setting."""
         value = parse_value(self.kind, raw, self.name)
-        complaint = self.check(value) if self.check is not None else None
-        if complaint is not None:
-            raise ConfigError(f"{self.name}={HIDDEN if self.is_secret else show(raw)}: {complaint}")
+        error = self.check(value) if self.check is not None else None
+        if error is not None:
+            raise ConfigError(f"{self.name}={HIDDEN if self.is_secret else show(raw)}: {error}")
         return value
 
 
@@ -141,10 +143,11 @@ def setting(
     per_listener: bool = False,
     per_mechanism: bool = False,
 ) -> Any:
-    """A field of Config; `default` may be a function. `unhonoured` says why another value warns.
+    """Declare a field of Config. `default` is a value or a function that returns it.
 
-    `per_listener`: `listener.name.<listener>.<name>` is for one listener; `per_mechanism`: and
-    `listener.name.<listener>.<mechanism>.<name>` for one SASL mechanism there.
+    `unhonoured` is the reason why the setting has no effect; another value than the default then warns.
+    `per_listener` also accepts `listener.name.<listener>.<name>` for one listener, and `per_mechanism`
+    `listener.name.<listener>.<mechanism>.<name>` for one SASL mechanism of it.
     """
     row = Setting("", kind, default, doc, check, dynamic, unhonoured, internal, per_listener, per_mechanism)
     if callable(default):
@@ -160,7 +163,7 @@ _UNIT_BYTES: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_value(kind: Kind, raw: object, name: str) -> Any:
-    """`raw` as a value of `kind`; typed values of a TOML file or a test are taken as they are."""
+    """Parse `raw` as a value of `kind`. TOML files and tests also pass values that have their type already."""
     if kind is Kind.BOOLEAN:
         return _parse_boolean(raw, name)
     if kind is Kind.LIST:
@@ -240,7 +243,7 @@ def _parse_integer(kind: Kind, raw: object, name: str) -> int:
 
 
 def wire_text(value: object) -> str | None:
-    """A value as Kafka writes it in DescribeConfigs and files; None stays null, and so does a secret."""
+    """Format a value as Kafka does in DescribeConfigs and files. None and secrets become None (null)."""
     if value is None or isinstance(value, Secret):
         return None
     if isinstance(value, bool):
@@ -273,12 +276,12 @@ def show(raw: object) -> str:
 
 
 def at_least(low: float) -> Check:
-    """A check for `low` and above."""
+    """Return a check that a value is at least `low`."""
     return lambda value: None if value >= low else f"must be at least {low}"
 
 
 def power_of_two(low: int, high: int) -> Check:
-    """A check for a power of two from `low` to `high`, both allowed."""
+    """Return a check that a value is a power of two from `low` to `high`, inclusive."""
 
     def problem(value: int) -> str | None:
         is_fine = low <= value <= high and value & (value - 1) == 0
@@ -288,24 +291,24 @@ def power_of_two(low: int, high: int) -> Check:
 
 
 def between(low: float, high: float) -> Check:
-    """A check for `low` to `high`, both allowed."""
+    """Return a check that a value is from `low` to `high`, inclusive."""
     return lambda value: None if low <= value <= high else f"must be from {low} to {high}"
 
 
 def one_of(*words: str) -> Check:
-    """A check for exactly these words."""
+    """Return a check that a value is one of these words."""
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
 
 def some_of(*words: str) -> Check:
-    """A check for a list of these words, at least one."""
+    """Return a check that a list has at least one of these words and no other."""
     return lambda value: (
         None if value and set(value) <= set(words) else f"must name some of {', '.join(words)}"
     )
 
 
 def any_of(*words: str) -> Check:
-    """A check for a list of these words, which may be empty."""
+    """Return a check that a list has only these words. It may be empty."""
     return lambda value: (
         None if set(value) <= set(words) else f"must be empty or name some of {', '.join(words)}"
     )

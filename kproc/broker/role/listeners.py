@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kproc.broker.config import Config, EndPoint
-from kproc.broker.config.exposure import exposure_complaint
+from kproc.broker.config.exposure import exposure_error
 from kproc.broker.config.listeners import (
     WILDCARDS,
     is_address,
@@ -174,7 +174,7 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
     last: OSError | None = None
     addresses = _addresses(end_point, found)
     for _, (host, _) in addresses:
-        if complaint := exposure_complaint(config, end_point, host):
+        if complaint := exposure_error(config, end_point, host):
             raise FatalError(f"listeners: {complaint}")
     for family, address in addresses:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.config import Config, EndPoint
-from kproc.broker.config.exposure import exposure_complaint
+from kproc.broker.config.exposure import exposure_error
 from kproc.broker.role import listeners
 from kproc.broker.role.listeners import (
     Endpoint,
@@ -245,10 +245,10 @@ def test_listener_that_asks_for_a_login_may_be_open() -> None:
         ("SSL", False),
         ("PLAINTEXT", False),
     ):
-        complaint = exposure_complaint(config, EndPoint("A", protocol, "", 9092), "")
+        complaint = exposure_error(config, EndPoint("A", protocol, "", 9092), "")
         assert (complaint is None) is is_free
     certificates = Config.build({"listener.name.a.ssl.client.auth": "required"})
-    assert exposure_complaint(certificates, EndPoint("A", "SSL", "", 9092), "") is None
-    assert exposure_complaint(certificates, EndPoint("B", "SSL", "", 9092), "") is not None
-    assert exposure_complaint(config, EndPoint("A", "PLAINTEXT", "::1", 9092), "::1") is None
-    assert exposure_complaint(config, EndPoint("A", "PLAINTEXT", "x", 9092), "::ffff:127.0.0.1") is None
+    assert exposure_error(certificates, EndPoint("A", "SSL", "", 9092), "") is None
+    assert exposure_error(certificates, EndPoint("B", "SSL", "", 9092), "") is not None
+    assert exposure_error(config, EndPoint("A", "PLAINTEXT", "::1", 9092), "::1") is None
+    assert exposure_error(config, EndPoint("A", "PLAINTEXT", "x", 9092), "::ffff:127.0.0.1") is None
