@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     needs=(on_cluster(Operation.ALTER),),
     prepare=partial(check_size, "delete_acls"),
     # The controller applies all filters together, or none.
-    rows=(rows_at("filters", "filter_results", size=RECORDS_MAX),),
+    rows=(rows_at("filters", "filter_results.matching_acls", size=RECORDS_MAX),),
 )
 def handle_delete_acls(context: RequestContext, request: dict[str, Any]) -> None:
     if context.services.authorizer is None:

@@ -27,7 +27,7 @@ _NOT_FOUND_SINCE: Final = 6
 _DEAD: Final = "Dead"
 
 
-@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), rows=(rows_at("groups", "groups"),))
+@api(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), rows=(rows_at("groups", "groups.members", size=1),))
 def handle_describe_groups(context: RequestContext, request: Fields) -> None:
     group_ids = request["groups"]
     refused = denied(context, Operation.DESCRIBE, ResourceType.GROUP, group_ids)

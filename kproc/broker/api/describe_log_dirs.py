@@ -31,7 +31,7 @@ Wanted = list[tuple[str, list[int]]]
     ApiKey.DESCRIBE_LOG_DIRS,
     versions=(1, 5),
     needs=(on_cluster(Operation.DESCRIBE),),
-    rows=(rows_at("topics.partitions", "results.topics.partitions"),),
+    rows=(rows_at("topics.partitions", "results.topics.partitions", shared=1),),
 )
 def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -> None:
     image = context.services.image

@@ -23,7 +23,8 @@ _OPERATION: Final = "describe_producers"
 @api(
     ApiKey.DESCRIBE_PRODUCERS,
     versions=(0, 0),
-    rows=(rows_at("topics.partition_indexes", "topics.partitions"),),
+    # A topic and one of its partitions, which may have 10,000 producers.
+    rows=(rows_at("topics.partition_indexes", "topics.partitions.active_producers", size=2),),
 )
 def handle_describe_producers(context: RequestContext, request: dict[str, Any]) -> None:
     topics = [(topic["name"], topic["partition_indexes"]) for topic in request["topics"]]

@@ -23,7 +23,9 @@ _REFUSED: Final[Outcome] = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 @api(
-    ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0), rows=(rows_at("transactional_ids", "transaction_states"),)
+    ApiKey.DESCRIBE_TRANSACTIONS,
+    versions=(0, 0),
+    rows=(rows_at("transactional_ids", "transaction_states.topics.partitions", size=1),),
 )
 def handle_describe_transactions(context: RequestContext, request: dict[str, Any]) -> None:
     names: list[str] = request["transactional_ids"]

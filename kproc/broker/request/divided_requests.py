@@ -81,7 +81,7 @@ class SliceRequest(RequestContext):
 
     identity: Identity
 
-    __slots__ = ("_divided", "_is_answered", "identity", "is_continued")
+    __slots__ = ("_divided", "_is_answered", "continued", "identity")
 
     def __init__(self, divided: DividedRequest, part: Slice) -> None:
         request = divided.request
@@ -95,7 +95,7 @@ class SliceRequest(RequestContext):
         self.connection_id = request.connection_id
         self.listener_index = request.listener_index
         self.decoded = part.fields
-        self.is_continued = part.is_continued
+        self.continued = part.continued
         self.throttle_ms = 0
         self.meter = None  # The whole request has the meter.
         self._is_answered = False
@@ -162,6 +162,7 @@ class DividedRequest:
         "_name_rows",
         "_preparing",
         "_rows",
+        "_shared",
         "_slices",
         "is_over",
         "on_gone",
@@ -188,6 +189,7 @@ class DividedRequest:
         self._fields: Fields | None = None  # While they are checked as a whole.
         self._preparing: Iterator[None] | None = None  # The checks of the whole request.
         self._rows: Rows | None = None
+        self._shared = 0  # Rows.shared
         self._slices: Iterator[Slice] | None = None
         self._joined: JoinedAnswer | None = None
         self._failure: KafkaError | None = None  # The error for the remaining rows.
@@ -211,7 +213,7 @@ class DividedRequest:
         if self._left is not None:
             left = next(self._left, None)
             if left is not None:
-                self._add(left.fields, is_continued=left.is_continued)
+                self._add(left.fields, left.continued)
                 return
             self._left = None
         if self._failure is None:
@@ -291,9 +293,9 @@ class DividedRequest:
     def _divide(self, fields: Fields) -> None:
         # What was to be named may be gone by now: there is a slice without rows then.
         where = next(each for each in self._api.rows if each.request[0] in fields)
-        shared = max(0, len(where.response) - len(where.request))
+        self._shared = where.shared
         self._joined = JoinedAnswer(
-            self.request.api_key, self.request.api_version, where.response, shared=shared
+            self.request.api_key, self.request.api_version, where.response, shared=where.shared
         )
         if where.are_looked_up_once:
             self._known = {}
@@ -313,7 +315,7 @@ class DividedRequest:
         self.on_gone = None
         self._is_waiting = False
         slices = divide(fields, self._rows)
-        first = next(slices)._replace(is_continued=part.is_continued)
+        first = next(slices)._replace(continued=part.continued)
         self._slices = chain((first,), slices, self._slices)
 
     def on_answer(self, part: SliceRequest, fields: Fields) -> None:
@@ -328,14 +330,14 @@ class DividedRequest:
         if count_rows(fields, path) > 2 * SLICE_ROWS:
             self._left = divide(fields, Rows(path, path))
             fields = next(self._left).fields
-        self._add(fields, is_continued=part.is_continued)
+        self._add(fields, self._shared + part.continued)
         if self._known is not None and self._failure is None:
             self._known[self._key] = self._joined.rows_since(*before)
 
-    def _add(self, fields: Fields, *, is_continued: bool) -> None:
+    def _add(self, fields: Fields, continued: int) -> None:
         assert self._joined is not None
         self.request.count_row_errors({self._joined.path[0]: fields[self._joined.path[0]]})
-        self._joined.add(fields, is_continued=is_continued)
+        self._joined.add(fields, continued)
         self._check_size()
 
     def _repeat(self, count: int, encoded: bytes) -> None:

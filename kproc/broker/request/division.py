@@ -35,6 +35,8 @@ class Rows:
     topic is a row. `size` is the limit of rows that are handled at once. Rows with an equal `unique` key are handled at
     once, however many there are, because the API rejects duplicates. If `are_looked_up_once` is true, equal rows are
     looked up once and their answer is repeated.
+    The first `shared` levels of `response` are not in the request: all rows are answered within one element of them.
+    `response` may be longer at its end: the answer to one row has rows of its own then.
     """
 
     request: tuple[str, ...]
@@ -42,6 +44,7 @@ class Rows:
     size: int = SLICE_ROWS
     unique: UniqueKey | None = None
     are_looked_up_once: bool = False
+    shared: int = 0
 
 
 def rows_at(
@@ -51,10 +54,11 @@ def rows_at(
     size: int = SLICE_ROWS,
     unique: UniqueKey | None = None,
     are_looked_up_once: bool = False,
+    shared: int = 0,
 ) -> Rows:
     """Declare `Rows`, with paths in dotted notation."""
     paths = tuple(request.split(".")), tuple(response.split("."))
-    return Rows(*paths, size, unique, are_looked_up_once)
+    return Rows(*paths, size, unique, are_looked_up_once, shared)
 
 
 def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
@@ -66,10 +70,13 @@ def count_rows(fields: Mapping[str, Any], path: tuple[str, ...]) -> int:
 
 
 class Slice(NamedTuple):
-    """A part of a request. If `is_continued`, its first row belongs to the last topic or group of the part before."""
+    """A part of a request. It continues the last row of the part before at the first `continued` levels of the path.
+
+    With 1 its first topic or group is the last one of the part before, and with 0 it begins a new one.
+    """
 
     fields: Fields
-    is_continued: bool
+    continued: int = 0
 
 
 def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
@@ -79,7 +86,7 @@ def divide(fields: Fields, where: Rows) -> Iterator[Slice]:
         fields, duplicates = _without_duplicates(fields, where.request[0], where.unique)
     yield from _Cutter(where.request, where.size).cut(fields)
     if duplicates:
-        yield Slice({**fields, where.request[0]: duplicates}, is_continued=False)
+        yield Slice({**fields, where.request[0]: duplicates})
 
 
 def _without_duplicates(fields: Fields, name: str, unique: UniqueKey) -> tuple[Fields, list[Fields]]:
@@ -104,15 +111,15 @@ class _Cutter:
         self._open: list[Fields] = []
 
     def cut(self, fields: Fields) -> Iterator[Slice]:
-        is_continued = False
+        continued = 0
         for depth in self._walk(fields, 0):
-            yield Slice(self._open[0], is_continued)
-            is_continued = depth > 0
+            yield Slice(self._open[0], continued)
+            continued = depth
             before, self._open = self._open[: depth + 1], []
             for at, container in enumerate(before):
                 self._copy(container, at)
             self._room = self._size
-        yield Slice(self._open[0], is_continued)
+        yield Slice(self._open[0], continued)
 
     def _copy(self, container: Fields, depth: int) -> None:
         """Begin a copy of a container, without its rows."""
@@ -152,7 +159,7 @@ class _Cutter:
 class JoinedAnswer:
     """The answers to the slices of one request, joined in their order.
 
-    The first `shared` levels of `path` are not in the request: all slices answer within the same container.
+    `path` is the path of the rows. All parts answer within one element of its first `shared` levels.
     """
 
     def __init__(self, api_key: int, version: int, path: tuple[str, ...], *, shared: int = 0) -> None:
@@ -181,20 +188,20 @@ class JoinedAnswer:
         """Return the number of rows that were added. A container counts as one."""
         return self._rows[0].count
 
-    def add(self, fields: Fields, *, is_continued: bool) -> None:
-        """Add the answer to the next slice."""
+    def add(self, fields: Fields, continued: int = 0) -> None:
+        """Add the next part of the answer. Its first rows continue the last ones at so many levels of the path."""
         name = self.path[0]
         others = {key: value for key, value in fields.items() if key != name}
         if not self._fields or (others.get("error_code") and not self._fields.get("error_code")):
             self._fields = others
-        self._add(fields[name] or (), 0, is_continued=is_continued)
+        self._add(fields[name] or (), 0, max(continued, self._shared))
 
     def fields(self) -> Fields:
         """Return the whole answer. Nothing can be added afterwards."""
         self._close(0)
         return {**self._fields, self.path[0]: self._rows[0]}
 
-    def _add(self, found: Sequence[Any], level: int, *, is_continued: bool) -> None:
+    def _add(self, found: Sequence[Any], level: int, continued: int) -> None:
         rows_, schema = self._rows[level], self._schemas[level]
         if level == len(self.path) - 1:
             for row in found:
@@ -205,15 +212,15 @@ class JoinedAnswer:
         for row in found:
             before = self._open[level]
             is_same = (
-                (is_continued or level < self._shared)
+                level < continued
                 and before is not None
                 and all(row.get(field) == before.get(field) for field in schema.identity)
             )
             if not is_same:
                 self._close(level)
                 self._open[level] = {key: value for key, value in row.items() if key != name}
-            self._add(row[name] or (), level + 1, is_continued=is_continued and is_same)
-            is_continued = False
+            self._add(row[name] or (), level + 1, continued if is_same else 0)
+            continued = 0
 
     def _close(self, level: int) -> None:
         """Encode the open container of this level, with the rows that were collected for it."""

@@ -51,6 +51,7 @@ class Listing:
         "_is_started",
         "_items",
         "_joined",
+        "_last",
         "_path",
         "_sources",
         "_start",
@@ -81,6 +82,7 @@ class Listing:
         self._to_rows = to_rows
         self._items: Items | None = None
         self._joined: division.JoinedAnswer | None = None
+        self._last: Fields | None = None  # The last row, without the rows in it.
 
     @property
     def is_ready(self) -> bool:
@@ -114,11 +116,19 @@ class Listing:
         if self._joined is None:
             self._joined = division.JoinedAnswer(self.request.api_key, self.request.api_version, self._path)
         self.request.count_row_errors({self._path[0]: rows})
-        self._joined.add({self._path[0]: rows}, is_continued=True)
+        self._joined.add({self._path[0]: rows}, self._continued_by(rows))
         if self._joined.size_bytes() > division.ANSWER_BYTES_MAX:
             self.fail(ErrorCode.INVALID_REQUEST, division.TOO_LARGE)
         elif not self._sources:
             self._finish({**self._fields, **self._joined.fields()})
+
+    def _continued_by(self, rows: list[Fields]) -> int:
+        """Return 1 if the first of these rows goes on with the last row of the page before, 0 if it is a new one."""
+        if len(self._path) == 1 or not rows:
+            return 0
+        first, last = ({**row, self._path[1]: None} for row in (rows[0], rows[-1]))
+        before, self._last = self._last, last
+        return int(first == before)
 
     def fail(self, code: int, message: str | None = None) -> None:
         """Answer with an error in place of the list."""

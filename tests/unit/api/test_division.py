@@ -67,7 +67,7 @@ def test_divide_bounds_every_slice_and_keeps_the_order() -> None:
         [{"name": "none", "partitions": None}],
         [{"name": "c", "partitions": [8, 9]}],
     ]
-    assert [each.is_continued for each in slices] == [False, True, False, False]
+    assert [each.continued for each in slices] == [0, 1, 0, 0]
     assert all(each.fields["timeout"] == 3 for each in slices)
 
 
@@ -102,11 +102,11 @@ def test_joined_answer_equals_the_answer_to_the_whole_request(key: int) -> None:
             if where is None:
                 continue
             small = replace(where, size=source.randrange(2, 7), unique=None)
-            joined = JoinedAnswer(key, version, where.response)
+            joined = JoinedAnswer(key, version, where.response, shared=where.shared)
             for part in divide(request, small):
                 assert count(part.fields, where.request) <= small.size
                 answer = error_response(part.fields, int(ErrorCode.INVALID_REQUEST), "why")
-                joined.add(answer, is_continued=part.is_continued)
+                joined.add(answer, where.shared + part.continued)
             whole = error_response(request, int(ErrorCode.INVALID_REQUEST), "why")
             assert decoded(key, version, joined.fields()) == decoded(key, version, whole)
             compared += count(whole, where.response[:1])
@@ -138,9 +138,9 @@ def _has(schema: Schema, path: tuple[str, ...]) -> bool:
 
 def test_join_keeps_the_first_error_of_the_whole_answer() -> None:
     joined = JoinedAnswer(ApiKey.DELETE_ACLS, 2, ("filter_results",))
-    joined.add({"filter_results": [], "error_code": 0}, is_continued=False)
-    joined.add({"filter_results": [], "error_code": 42}, is_continued=False)
-    joined.add({"filter_results": [], "error_code": 7}, is_continued=False)
+    joined.add({"filter_results": [], "error_code": 0})
+    joined.add({"filter_results": [], "error_code": 42})
+    joined.add({"filter_results": [], "error_code": 7})
     assert joined.fields()["error_code"] == 42
 
 
@@ -153,7 +153,7 @@ def test_join_keeps_all_topics_within_one_log_directory() -> None:
     for at in range(0, 6, 2):
         topics = [{"name": name, "partitions": [partition]} for name in names[at : at + 2]]
         row = {"error_code": 0, "log_dir": "/data", "topics": topics}
-        joined.add({"results": [row], "error_code": 0}, is_continued=False)
+        joined.add({"results": [row], "error_code": 0})
     (row,) = decoded(ApiKey.DESCRIBE_LOG_DIRS, 1, joined.fields())["results"]
     assert [topic["name"] for topic in row["topics"]] == names
 
@@ -163,9 +163,9 @@ def test_join_separates_rows_of_one_topic_that_differ_in_their_error() -> None:
     joined = JoinedAnswer(ApiKey.OFFSET_FETCH, 8, where.response)
     row = {"partition_index": 0, "committed_offset": 1, "metadata": "", "error_code": 0}
     topics = [{"name": "t", "partitions": [row]}]
-    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}, is_continued=False)
-    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}, is_continued=True)
-    joined.add({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}, is_continued=True)
+    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]})
+    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}, 2)
+    joined.add({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}, 2)
     groups = decoded(ApiKey.OFFSET_FETCH, 8, joined.fields())["groups"]
     assert [(group["error_code"], len(group["topics"])) for group in groups] == [(0, 1), (16, 0)]
     assert len(groups[0]["topics"][0]["partitions"]) == 2

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kproc.wire.header import ApiKey
+from tests.support.raw import batch
 from tests.unit.handler.large_requests import COMMITTED, MEMBER, QUOTA, Fields, K, acl, partitions
 
 # Sends a request and returns the fields of its answer.
@@ -81,6 +82,29 @@ def _fill_users(call: Call, count: int) -> None:
     for part in _in_parts(count, 1_000):
         users = [{"name": f"u{at}", **secret} for at in part]
         call(K.ALTER_USER_SCRAM_CREDENTIALS, 0, {"deletions": [], "upsertions": users})
+
+
+def _fill_producers(call: Call, count: int) -> None:
+    for at in range(count):
+        records = batch(b"v", producer_id=10_000 + at, producer_epoch=0, base_sequence=0)
+        rows = [{"index": 0, "records": records}]
+        topics = [{"name": "t", "partition_data": rows}]
+        call(K.PRODUCE, 8, {"transactional_id": None, "acks": 1, "timeout": 1_000, "topic_data": topics})
+
+
+def _fill_transaction(call: Call, count: int) -> None:
+    row = {"num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
+    topics = [{"name": "joined", **row}]
+    call(K.CREATE_TOPICS, 5, {"topics": topics, "timeout": 60_000, "validate_only": False})
+    wanted = {"transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+    made = call(K.INIT_PRODUCER_ID, 3, {"transactional_id": "x", **wanted})
+    fields = {
+        "transactional_id": "x",
+        "producer_id": made["producer_id"],
+        "producer_epoch": made["producer_epoch"],
+        "topics": [{"name": "joined", "partitions": list(range(count))}],
+    }
+    call(K.ADD_PARTITIONS_TO_TXN, 1, {f"v3_and_below_{name}": value for name, value in fields.items()})
 
 
 def _rows_at(name: str) -> Callable[[Fields], int]:
@@ -176,6 +200,22 @@ LARGE_ANSWERS: list[LargeAnswer] = [
         {"resource_types": [2]},
         _fill_topics,
         _rows_at("config_resources"),
+    ),
+    LargeAnswer(
+        "DescribeProducers",
+        K.DESCRIBE_PRODUCERS,
+        0,
+        {"topics": [{"name": "t", "partition_indexes": [*range(8), 0]}]},
+        _fill_producers,
+        lambda answer: len(answer["topics"][0]["partitions"][8]["active_producers"]),
+    ),
+    LargeAnswer(
+        "DescribeTransactions",
+        K.DESCRIBE_TRANSACTIONS,
+        0,
+        {"transactional_ids": ["x", *"abcdefg", "x"]},
+        _fill_transaction,
+        lambda answer: len(answer["transaction_states"][8]["topics"][0]["partitions"]),
     ),
     LargeAnswer(
         "DescribeTopicPartitions of all topics",

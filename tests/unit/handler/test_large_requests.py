@@ -178,7 +178,7 @@ def test_large_frame_behind_a_large_request_stays_in_the_arena(start: Start) -> 
     rig = cluster(start)
     processor = rig.processors[0]
     for _ in range(3):
-        processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(5_000))
+        processor.send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(3_000))
     assert len(processor._blocks) == 3
     answers = processor.answers()
     assert [answer.sequence for answer in answers] == [0, 1, 2]
