@@ -72,6 +72,8 @@ _BATCH_MIN: Final = 4
 # Limit of frames that were copied because their Processor recalled the blocks. Beyond it the blocks stay lent, and the
 # Processor bounds those.
 _COPIED_BYTES_MAX: Final = 32 << 20
+# Of a duty cycle for resting connections: several of their requests, or one that takes long.
+_TURNS_NS: Final = 1_000_000
 # Most bytes that held connections park here of what they send in a ring. A client that waits for its answers parks
 # nothing, and Kafka's clients park up to five requests.
 _PARKED_BYTES_MAX: Final = 32 << 20
@@ -80,7 +82,7 @@ _PARKED_BYTES_MAX: Final = 32 << 20
 class Client(LinkedPeer):
     """A Processor's link, with the waiting requests and the fast paths of its connections."""
 
-    __slots__ = ("first_batch", "held", "metered", "paths", "requests")
+    __slots__ = ("first_batch", "had_turn", "held", "metered", "paths", "requests")
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
@@ -88,13 +90,16 @@ class Client(LinkedPeer):
         self.requests = ClientPeer(self.outbox)
         self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
         self.paths: dict[bytes, FastPath] = {}  # By connection, as its id stands in a head.
-        # Connections whose large request is in work or parked. Each is also in `paths`, in place of a fast path.
+        # Connections whose large request is in work or parked, or that rest. Each is in `paths`, too.
         self.held: dict[bytes, HeldConnection] = {}
+        self.had_turn: set[bytes] = set()  # Connections with a request that the present drain has handled.
 
     def clear_paths(self) -> None:
         """Drop all fast paths. Held connections stay in `paths`."""
         self.paths.clear()
         self.paths.update(self.held)
+        for held in self.held.values():
+            held.path = None
 
 
 class ClientRequests:
@@ -121,6 +126,7 @@ class ClientRequests:
         "moving",
         "rates",
         "refused",
+        "resting",
         "served",
         "without_room",
     )
@@ -155,6 +161,8 @@ class ClientRequests:
         self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
         # Connections whose next large request is parked until others have been handled, first come, first served.
         self.without_room: deque[tuple[Client, bytes]] = deque()
+        # Connections that have sent more requests and wait for their next turn, in their order.
+        self.resting: deque[tuple[Client, bytes]] = deque()
         self._admitted: tuple[Client, bytes] | None = None  # The first of them, while its request is handled.
         self._parked = ParkedBytes()
         self._copied_bytes = 0  # Of frames of held connections that were copied out of the arena.
@@ -212,6 +220,7 @@ class ClientRequests:
         many each time there is more, because under saturation the fixed cost of a round counts.
         """
         taken = 0
+        client.had_turn.clear()
         limit = client.first_batch
         inbox, outbox, path_of = client.inbox, client.outbox, client.paths.get
         while True:
@@ -267,7 +276,7 @@ class ClientRequests:
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
         frame = arena.view(offset, length)
-        if self.large and self._must_wait(client, view, frame):
+        if (self.large or client.held) and self._must_wait(client, view, frame):
             return
         self._serve_frame(client, frame, (0, length), HEAD.unpack_from(view), record=view)
 
@@ -303,6 +312,11 @@ class ClientRequests:
         if client_id_length >= 0:
             client_id = bytes(frame[body_at : body_at + client_id_length])
             body_at += client_id_length
+        if record is None and api_key != _PRODUCE:
+            if key in client.had_turn:
+                self._rest(client, key, path).serve_frame(frame, connection_id, sequence, listener, flags)
+                return True
+            client.had_turn.add(key)
         request = self._make_request(
             services, client.requests, connection_id, sequence, listener, flags,
             api_key, version, correlation_id, client_id,
@@ -436,11 +450,7 @@ class ClientRequests:
             self._release(*self._admitted)
             self._admitted = None
             work += 1
-        self._produce.flush()
-        if self._coordinators.dirty:
-            self._coordinators.flush()
-        if self._timed:
-            self._mark_done()
+        self._finish_round()
         return work
 
     def _hold(self, client: Client, key: bytes, request: HandlerRequest) -> None:
@@ -451,9 +461,50 @@ class ClientRequests:
         self._holders[divided] = client, key
         client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
 
+    def _rest(self, client: Client, key: bytes, path: FastPath | None) -> HeldConnection:
+        """Park what a connection sends until its next turn, in a later duty cycle.
+
+        Kafka handles one request of a connection at a time. Here up to INFLIGHT_MAX may be in the ring: without turns
+        others would wait for all of them. Produce requests are exempt: they are gathered, and clients send several.
+        """
+        held = HeldConnection(None, self._parked)
+        held.is_resting, held.path = True, path
+        client.paths[key] = client.held[key] = held
+        self.resting.append((client, key))
+        return held
+
+    def can_resume(self) -> bool:
+        """Return True if `resume_resting` has work now."""
+        return any(not client.outbox.has_overflow for client, _ in self.resting)
+
+    def resume_resting(self) -> int:
+        """Handle the next request of resting connections, of as many as fit into _TURNS_NS. Return how many."""
+        until_ns = self._services.clock.now_ns() + _TURNS_NS
+        work = 0
+        for _ in range(len(self.resting)):
+            client, key = self.resting.popleft()
+            if client.outbox.has_overflow:  # Its Processor has not read our answers.
+                self.resting.append((client, key))
+                continue
+            client.had_turn.discard(key)
+            self._release(client, key)
+            work += 1
+            if self._services.clock.now_ns() >= until_ns:
+                break
+        self._finish_round()
+        return work
+
+    def _finish_round(self) -> None:
+        self._produce.flush()
+        if self._coordinators.dirty:
+            self._coordinators.flush()
+        if self._timed:
+            self._mark_done()
+
     def _close_largest(self) -> None:
         """Close the held connections that have parked most, until the others fit."""
-        held = [(client, client.held[key]) for client, key in (*self._holders.values(), *self.without_room)]
+        places = (*self._holders.values(), *self.without_room, *self.resting)
+        held = [(client, client.held[key]) for client, key in places]
         held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
         for client, each in held:
             if self._parked.total <= _PARKED_BYTES_MAX:
@@ -461,7 +512,7 @@ class ClientRequests:
             connection_id, sequence, _, _ = HEAD.unpack_from(each.records[0][1])
             if self._services.refusals.has_room(self._services.clock.now_ns()):
                 logger.warning(
-                    "closing connection %d: it sent %d bytes of requests behind a large one that is in work",
+                    "closing connection %d: it sent %d bytes of requests that wait for its turn",
                     connection_id,
                     each.parked_bytes,
                 )
@@ -469,7 +520,7 @@ class ClientRequests:
                 each.divided.close()
             else:
                 client.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
-                each.answered_count = 1
+                each.answered_count = int(each.records[0][0] == REQUEST_BLOCK)
             each.close()
 
     def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
@@ -511,6 +562,8 @@ class ClientRequests:
         if held is None:
             return
         client.paths.pop(key, None)
+        if held.path is not None:
+            client.paths[key] = held.path
         self._copied_bytes -= held.copied_bytes
         held.release()
         if held.is_closed or (held.divided is not None and held.divided.request.is_closed):
@@ -535,7 +588,9 @@ class ClientRequests:
             return
         self._copied_bytes -= held.copied_bytes
         held.release()
-        if held.divided is None:
+        if held.is_resting:
+            self.resting.remove((client, key))
+        elif held.divided is None:
             self.without_room.remove((client, key))
         else:
             self._holders.pop(held.divided, None)

@@ -256,12 +256,16 @@ class Handler(LinkedAgent):
                 or self._requests.moving
                 or self._requests.large
                 or self._requests.without_room
+                or self._requests.resting
                 or any(each.has_overflow for each in self._outboxes)
                 or self._has_input()
             )
         is_synced = not self._partitions.unsynced and not self._partitions.syncing and self._transfers.is_idle
         is_answered = not (
-            self._requests.large or self._requests.without_room or self._requests.moving.has_holders()
+            self._requests.large
+            or self._requests.without_room
+            or self._requests.resting
+            or self._requests.moving.has_holders()
         )
         return super().is_drained() and is_synced and is_answered
 
@@ -284,7 +288,10 @@ class Handler(LinkedAgent):
     def _due_ms(self, now_ns: int) -> int:
         if self._transfers.is_opening:
             return 0
-        if (self._requests.large or self._requests.without_room) and self._requests.has_steps():
+        requests = self._requests
+        if (requests.large or requests.without_room) and requests.has_steps():
+            return 0
+        if requests.resting and requests.can_resume():
             return 0
         due_ms = self._coordinators.due_ms
         if due_ms > self._sleep_ms_max:
@@ -305,14 +312,17 @@ class Handler(LinkedAgent):
                 work += self._take_from_peer(peer)
         if self._transfers.is_opening:
             work += self._transfers.go_on_opening()
+        requests = self._requests
         for _, client in self._serving:
-            work += self._requests.drain(client)
-        if self._requests.large or self._requests.without_room:
-            work += self._requests.work_large()
+            work += requests.drain(client)
+        if requests.large or requests.without_room:
+            work += requests.work_large()
+        if requests.resting:
+            work += requests.resume_resting()
         if self._is_stopping or self._is_leaving:
             self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
-        if self._requests.log is not None:
-            self._requests.log.flush()
+        if requests.log is not None:
+            requests.log.flush()
         if self._partitions.syncing:
             work += self._partitions.finish_sync()
             self._transfers.retire()

@@ -1,4 +1,5 @@
-"""HeldConnection: parks the requests of a connection while one of its large requests is handled in steps.
+"""HeldConnection: parks the requests of a connection while one of its large requests is handled in steps, or until its
+next turn.
 
 As in Kafka, a request is handled after the one before it on its connection is answered. A HeldConnection takes the
 place of the connection's fast path, so that no other connection pays for the check.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from kproc.broker.handler.fast_path import FastPath
 from kproc.broker.request.divided_requests import DividedRequest
 from kproc.broker.transport.envelope import BLOCK, HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK
 
@@ -35,12 +37,15 @@ class HeldConnection:
     """
 
     __slots__ = (
-        "answered_count", "copied_bytes", "divided", "is_closed", "misses", "parked", "parked_bytes", "records",
+        "answered_count", "copied_bytes", "divided", "is_closed", "is_resting", "misses", "parked", "parked_bytes",
+        "path", "records",
     )  # fmt: skip
 
     def __init__(self, divided: DividedRequest | None, parked: ParkedBytes) -> None:
-        # None if its large request is still parked, because too many others are in work.
+        # None if its large request is still parked, because too many others are in work; or if it rests.
         self.divided = divided
+        self.is_resting = False  # It waits for its next turn.
+        self.path: FastPath | None = None  # Restored after the rest.
         self.is_closed = False  # It had parked too much.
         self.answered_count = 0  # Of the first records; they only stay until the connection has its turn.
         self.parked = parked
