@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: pure rules, without sockets, files or links."""
+"""Authentication and authorization of clients: rules without sockets and links to other roles."""

@@ -1,6 +1,6 @@
-"""Access control lists: their words with Kafka's codes (KIP-11, KIP-290), one rule, and filters over rules.
+"""ACLs: Kafka's enums with their codes (KIP-11, KIP-290), one rule, and filters.
 
-Pure: no state, no I/O. `authorizer.py` decides with the rules, `cluster/acls.py` stores them.
+No state, no I/O. `authorizer.py` decides with the rules, `cluster/acls.py` stores them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class _Code(IntEnum):
-    """A code of the protocol; every number that Kafka does not know is UNKNOWN, as in its `fromCode`."""
+    """A code of the protocol. Numbers that Kafka does not know become UNKNOWN, as in its `fromCode`."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -22,7 +22,7 @@ class _Code(IntEnum):
 
 
 class Operation(_Code):
-    """What may be done to a resource. Bit n of "authorized operations" (KIP-430) is operation n."""
+    """An operation on a resource. Bit n of "authorized operations" (KIP-430) is operation n."""
 
     UNKNOWN = 0
     ANY = 1
@@ -43,7 +43,7 @@ class Operation(_Code):
 
 
 class ResourceType(_Code):
-    """What something is done to."""
+    """The type of a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -56,7 +56,7 @@ class ResourceType(_Code):
 
 
 class PatternType(_Code):
-    """How a rule's resource name is compared. ANY and MATCH occur in filters only."""
+    """The comparison of a rule's resource name with a resource. ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -66,7 +66,7 @@ class PatternType(_Code):
 
 
 class Permission(_Code):
-    """What a rule says of what it covers."""
+    """The effect of a rule on the operations that it covers."""
 
     UNKNOWN = 0
     ANY = 1
@@ -79,9 +79,9 @@ CLUSTER_NAME: Final = "kafka-cluster"
 ANY_NAME: Final = "*"
 """The literal name that covers all resources of a type; as a host, all hosts."""
 ANYBODY: Final = "User:*"
-"""The principal of rules that hold for everybody."""
+"""The principal of rules for every client."""
 
-# Which operations mean something for each type (Kafka's AclEntry). A rule may name others; it has no effect then.
+# The operations that have a meaning for each type (Kafka's AclEntry). A rule with another one has no effect.
 _O = Operation
 OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.TOPIC: (
@@ -108,7 +108,7 @@ OPERATIONS: Final[dict[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (_O.DESCRIBE,),
     ResourceType.USER: (_O.CREATE_TOKENS, _O.DESCRIBE_TOKENS),
 }
-# An ALLOW of one of these allows the key, too. DENY implies nothing.
+# An ALLOW of one of these operations also allows the key. A DENY implies nothing (KIP-11).
 _IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
     _O.DESCRIBE: frozenset((_O.DESCRIBE, _O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
     _O.DESCRIBE_CONFIGS: frozenset((_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)),
@@ -116,7 +116,10 @@ _IMPLIED_BY: Final[dict[Operation, frozenset[Operation]]] = {
 
 
 def host_of_rule(address: str) -> str | None:
-    """An address as the host of a rule must be written: as Java prints a client's. None: it is no address."""
+    """Format an address as the host of a rule, as Java prints it. Return None for a text that is not an address.
+
+    Hosts are compared as texts, so a rule with another form of an IPv6 address would never match.
+    """
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -126,11 +129,12 @@ def host_of_rule(address: str) -> str | None:
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
     words = struct.unpack(">8H", parsed.packed)
-    return ":".join(f"{word:x}" for word in words)  # Not shortened.
+    # Java does not abbreviate zeros as "::".
+    return ":".join(f"{word:x}" for word in words)
 
 
 class Acl(msgspec.Struct, frozen=True, gc=False):
-    """One rule (Kafka's AclBinding): who may, or may not, do what to which resources, and from where."""
+    """One rule (Kafka's AclBinding): it allows or denies a principal at a host an operation on resources."""
 
     resource_type: ResourceType
     resource_name: str
@@ -141,13 +145,13 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
     permission: Permission
 
     def covers(self, name: str) -> bool:
-        """Whether the rule is about the resource of that name; the type is not compared."""
+        """Return True if the rule's pattern matches the resource name. Does not compare types."""
         if self.pattern_type == PatternType.PREFIXED:
             return name.startswith(self.resource_name)
         return self.resource_name in (name, ANY_NAME)
 
     def speaks_of(self, host: str, operation: Operation) -> bool:
-        """Whether the rule decides about an operation of a client at that address; who it is is not compared."""
+        """Return True if the rule applies to this host and operation. Does not compare principals."""
         if self.host not in (ANY_NAME, host):
             return False
         if self.operation in (operation, Operation.ALL):
@@ -156,11 +160,11 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def order(self) -> tuple[int, str, str, int]:
-        """The place of the rule among those of one resource pattern, as Kafka sorts them."""
+        """Kafka's sort key among the rules of one resource pattern."""
         return self.operation, self.principal, self.host, self.permission
 
     def __str__(self) -> str:
-        """As Kafka's audit log writes it."""
+        """Format the rule as Kafka's audit log does."""
         return (
             f"StandardAcl[resourceType={self.resource_type.name}, resourceName={self.resource_name}, "
             f"patternType={self.pattern_type.name}, principal={self.principal}, host={self.host}, "
@@ -169,9 +173,9 @@ class Acl(msgspec.Struct, frozen=True, gc=False):
 
 
 class AclFilter(msgspec.Struct, frozen=True, gc=False):
-    """Which rules are meant (Kafka's AclBindingFilter). None is any text, ANY any code.
+    """A filter over rules (Kafka's AclBindingFilter). None matches any text, ANY any code.
 
-    With MATCH a name stands for every rule that covers the resource of that name: literal ones, "*", and prefixes.
+    With MATCH a name matches each rule that covers the resource of that name: literals, "*", and prefixes.
     """
 
     resource_type: ResourceType
@@ -183,7 +187,7 @@ class AclFilter(msgspec.Struct, frozen=True, gc=False):
     permission: Permission
 
     def as_acl(self) -> Acl | None:
-        """The one rule that the filter can mean; None: it may mean several."""
+        """Return the only rule that the filter can match, or None if several rules can match."""
         is_open = (
             self.resource_type == ResourceType.ANY
             or self.pattern_type in (PatternType.ANY, PatternType.MATCH)

@@ -1,8 +1,8 @@
-"""AclTable: every rule at one version of the metadata, found by its id, by a filter, or by what it covers.
+"""AclTable: all ACLs at one version of the metadata, with look-ups by id, by filter and by resource.
 
-Part of each process's image. It changes only between two requests, by whole deltas, so that a decision never sees half
-of a change. Only who decides needs the index, so it is built when the first decision asks for it, and kept from then
-on: an added or removed rule costs the same whether there are ten rules or ten thousand.
+It is part of each process's image. It changes only between two requests and by whole deltas, so that a decision never
+sees half of a change. Only processes that decide need the index, so the first decision builds it. Later changes update
+it, so that an added or removed rule costs the same with ten rules as with ten thousand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Bucket = Mapping[tuple[str, str], list[Acl]]
 
 
 class AclTable:
-    """The rules. Only the image writes it."""
+    """All ACLs. Only the image may change them."""
 
     __slots__ = ("_by_id", "_ids", "_index", "version")
 
@@ -32,14 +32,14 @@ class AclTable:
         self._by_id: dict[bytes, Acl] = {}
         self._ids: dict[Acl, bytes] = {}
         self._index: AclIndex | None = None
-        # Grows with each change, so that a cached decision can be checked.
+        # Grows with each change, so that the authorizer notices that its cached decisions are old.
         self.version = 0
 
     def __eq__(self, other: object) -> bool:
-        """Whether the rules are equal; the number of changes that led to them does not matter."""
+        """Return True if the rules are equal. The versions may differ."""
         return isinstance(other, AclTable) and self._by_id == other._by_id
 
-    __hash__ = None  # type: ignore[assignment]  # It changes.
+    __hash__ = None  # type: ignore[assignment]  # Mutable.
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -54,7 +54,7 @@ class AclTable:
         return acl_id in self._by_id
 
     def id_of(self, acl: Acl) -> bytes:
-        """The id of a rule that is there."""
+        """Return the id of an existing rule. Raises KeyError."""
         return self._ids[acl]
 
     def items(self) -> Iterator[tuple[bytes, Acl]]:
@@ -75,14 +75,14 @@ class AclTable:
         self.version += 1
 
     def matching(self, wanted: AclFilter) -> list[Acl]:
-        """The rules that a filter means, in the order of `scan`."""
+        """Return the rules that match a filter, in the order of `scan`."""
         return [acl for acl in self.scan(wanted) if acl is not None]
 
     def scan(self, wanted: AclFilter) -> Iterator[Acl | None]:
-        """Yield None for each rule while it is compared with a filter, then the rules that the filter means.
+        """Yield None for each rule that is compared with the filter, then the rules that match.
 
-        They are sorted by type, name and kind of pattern, then in Kafka's order. Rules that are added or removed
-        meanwhile do not count.
+        The Nones let the caller pause a long scan. The rules are sorted by type, name and kind of pattern, then in
+        Kafka's order. Changes during the scan have no effect on it.
         """
         only = wanted.as_acl()
         if only is not None:
@@ -93,7 +93,7 @@ class AclTable:
 
     @property
     def index(self) -> AclIndex:
-        """The same rules, as decisions look for them."""
+        """The index for decisions. The first access builds it."""
         if self._index is None:
             self._index = AclIndex()
             for acl in self._ids:
@@ -102,9 +102,9 @@ class AclTable:
 
 
 class AclIndex:
-    """Rules by type and exact name of their pattern, and by type and principal.
+    """Index of ACLs by type and exact name of the pattern, and by type and principal.
 
-    The prefixes that cover a name are found by cutting the name to each length that some prefix of the type has.
+    To find the prefixes that cover a name, cut the name to each length that a prefix of the type has.
     """
 
     __slots__ = ("_lengths", "_literal", "_of_principals", "_prefixed")
@@ -112,7 +112,7 @@ class AclIndex:
     def __init__(self) -> None:
         self._literal: dict[tuple[ResourceType, str], dict[tuple[str, str], list[Acl]]] = {}
         self._prefixed: dict[tuple[ResourceType, str], dict[tuple[str, str], list[Acl]]] = {}
-        # How many prefixes of a type have each length.
+        # The number of prefixes of each length, by type. A length without prefixes is skipped in look-ups.
         self._lengths: dict[ResourceType, Counter[int]] = {}
         self._of_principals: dict[tuple[ResourceType, str], dict[Acl, None]] = {}
 
@@ -146,7 +146,7 @@ class AclIndex:
             del self._of_principals[acl.resource_type, acl.principal]
 
     def covering(self, resource_type: ResourceType, name: str) -> list[Bucket]:
-        """The patterns that cover a resource, as Kafka visits them: its name, prefixes from the longest, then `*`."""
+        """Return the patterns that cover a resource, in Kafka's order: its name, the longest prefix first, then `*`."""
         found: list[Bucket | None] = [self._literal.get((resource_type, name))]
         lengths = self._lengths.get(resource_type)
         if lengths:
@@ -161,7 +161,7 @@ class AclIndex:
         return [bucket for bucket in found if bucket is not None]
 
     def rules_for(self, resource_type: ResourceType, principal: str) -> list[Acl]:
-        """All rules of a type that hold for a principal, by its name or as anybody."""
+        """Return all rules of a type for a principal, including those for every principal."""
         own = self._of_principals.get((resource_type, principal), {})
         if principal == ANYBODY:
             return list(own)
@@ -172,7 +172,7 @@ class AclIndex:
 
 
 def rules_in(bucket: Bucket, principal: str, host: str) -> list[Acl]:
-    """The rules of a pattern that hold for a client, in Kafka's order."""
+    """Return the rules of a pattern for a client, in Kafka's order."""
     hosts = (host,) if host == ANY_NAME else (host, ANY_NAME)
     principals = (principal,) if principal == ANYBODY else (principal, ANYBODY)
     lists = [found for who in principals for at in hosts if (found := bucket.get((who, at)))]

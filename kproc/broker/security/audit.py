@@ -16,10 +16,10 @@ from kproc.common.printable import printable
 
 LOGGER_NAME: Final = "kafka.authorizer.logger"
 _TRACE: Final = 5
-# A pipe that can be written to has room for PIPE_BUF, 4096 bytes. With what stands in front, and twice as long if a
-# line of JSON escapes all of it, a message below this is written whole or not at all.
+# A write of at most PIPE_BUF (4096) bytes to a pipe is atomic. A line of this length stays below that limit even with
+# its prefix and if JSON escapes each byte. Otherwise lines of several processes could mix.
 _MESSAGE_BYTES_MAX: Final = 1900
-# Clients choose names: so much of one is shown.
+# Clients choose names, so a line shows only the beginning of a long one.
 _NAME_MAX: Final = 500
 
 LINES_PER_SECOND: Final = 100
@@ -50,7 +50,7 @@ class AuditRates:
 
 
 def level_of(is_allowed: bool, is_question: bool) -> int:
-    """The level at which Kafka logs such a decision."""
+    """Return the level at which Kafka logs such a decision."""
     if is_question:
         return _TRACE
     return logging.DEBUG if is_allowed else logging.INFO
@@ -68,7 +68,7 @@ def message(
     rule: str,
     count: int,
 ) -> str:
-    """The line about one decision. `request` is the API's name, as Kafka writes it; `rule` what decided."""
+    """Format the line about one decision. `request` is Kafka's name of the API, `rule` the rule that decided."""
     text = (
         f"Principal = {shown(principal)} is {'Allowed' if is_allowed else 'Denied'} "
         f"operation = {operation.name} from host = {host} "
@@ -82,10 +82,10 @@ def message(
 
 
 def pascal_case(name: str) -> str:
-    """TRANSACTIONAL_ID as Kafka writes it: TransactionalId."""
+    """Convert TRANSACTIONAL_ID to TransactionalId, as Kafka's audit log writes it."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
 def shown(name: str) -> str:
-    """What a client called something, cut if it is long."""
+    """Make a name that a client chose printable, and shorten it if it is long."""
     return printable(name if len(name) <= _NAME_MAX else f"{name[: _NAME_MAX - 3]}...")

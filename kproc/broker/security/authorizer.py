@@ -1,11 +1,11 @@
-"""StandardAuthorizer: may this client do that? Kafka's authorizer of the same name, by the rules in the metadata.
+"""StandardAuthorizer: decides whether a client may do an operation, by the ACLs in the metadata. Kafka's has its name.
 
-In this order: super users may do everything; a DENY that covers the resource wins, wherever it stands; then an ALLOW.
-If no rule matched, `allow.everyone.if.no.acl.found` decides for resources that no rule covers at all, whoever it speaks
-of; for all others the answer is no. READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows
-DESCRIBE_CONFIGS; a DENY of them denies nothing more. Hosts are compared as text.
+The order is Kafka's: super users may do everything. A DENY that covers the resource overrides every ALLOW. Without a
+matching rule, `allow.everyone.if.no.acl.found` decides about resources that no rule covers, for any principal; other
+operations are denied. An ALLOW of READ, WRITE, DELETE or ALTER allows DESCRIBE, and ALTER_CONFIGS allows
+DESCRIBE_CONFIGS. A DENY of them denies only itself. Hosts are compared as text.
 
-Decisions are cached until the rules change. Each is written to the audit log, from the cache as well.
+Decisions are cached until the rules change. The audit log gets each decision, also those from the cache.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from kproc.broker.security.acl import (
 from kproc.broker.security.acl_table import AclTable, rules_in
 from kproc.broker.security.principal import Identity
 
-# Decisions that are kept. What exceeds them all are dropped: the next ones are made anew, which costs microseconds.
+# Maximum number of cached decisions. A full cache is emptied, because a new decision costs only microseconds.
 CACHED_MAX: Final = 8192
-# Clients choose the names: longer ones than any topic's could make the cache large.
+# Clients choose the names. Names above the limit of topics are not cached, because they could make the cache large.
 _CACHED_NAME_MAX: Final = 249
-# The resource that Kafka asks about to see whether somebody may do everything.
+# Kafka decides about a resource of this name to find out whether a client may do the operation on all resources.
 HARDCODED_NAME: Final = "hardcode"
 
 
 class Verdict:
-    """A decision, and what led to it."""
+    """A decision with the rule that led to it."""
 
     __slots__ = ("acl", "is_allowed", "rule")
 
@@ -48,7 +48,7 @@ class Verdict:
         self.acl = acl
 
     def __str__(self) -> str:
-        """The rule as Kafka's audit log names it."""
+        """Format the rule as Kafka's audit log does."""
         return self.rule if self.acl is None else f"MatchingAcl(acl={self.acl})"
 
 
@@ -68,7 +68,7 @@ def decide(
     *,
     default: Verdict = DEFAULT_DENY,
 ) -> Verdict:
-    """What the rules say; `default` if none covers the resource."""
+    """Decide by the rules. Return `default` if no rule covers the resource."""
     allowed_by: Acl | None = None
     covering = acls.index.covering(resource_type, name)
     for bucket in covering:
@@ -86,7 +86,7 @@ def decide(
 def decide_for_any(
     acls: AclTable, principal: str, host: str, operation: Operation, resource_type: ResourceType
 ) -> bool:
-    """Whether the rules allow an operation on at least one resource of a type, whichever that is.
+    """Return True if the rules allow an operation on at least one resource of a type.
 
     As in Kafka, an ALLOW counts unless a DENY of the same literal, of one of its prefixes or of everything covers it.
     """
@@ -115,9 +115,9 @@ def decide_for_any(
 
 
 class StandardAuthorizer:
-    """One per Handler. `acls` gives the rules of the image in use; another image may have another table.
+    """Kafka's authorizer, one per Handler. `acls` returns the rules of the current image, which may be another table.
 
-    `api_name` is how Kafka writes the API with that key, for the audit log.
+    `api_name` returns Kafka's name of an API key, for the audit log.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class StandardAuthorizer:
         self._version = self._table.version
         self._cache: dict[tuple[Identity, Operation, ResourceType, str], Verdict] = {}
         self._any_cache: dict[tuple[Identity, Operation, ResourceType], bool] = {}
-        # Grows whenever decisions may have changed: part of the key of whatever remembers one.
+        # Grows whenever decisions may have changed. Other caches of decisions have it in their keys.
         self.generation = 0
 
     def is_allowed(
@@ -167,9 +167,9 @@ class StandardAuthorizer:
         is_question: bool = False,
         count: int = 1,
     ) -> bool:
-        """May the client do that to the resource of that name? Logged for the audit, see audit.py.
+        """Return True if the client may do the operation on a resource, and write the audit log (audit.py).
 
-        `count`: how often the request names the resource.
+        `count` is the number of times that the request names the resource.
         """
         verdict = self.verdict(client, operation, resource, name)
         level = audit.level_of(verdict.is_allowed, is_question)
@@ -180,7 +180,7 @@ class StandardAuthorizer:
     def is_allowed_for_any(
         self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
     ) -> bool:
-        """May the client do that to at least one resource of the type, which need not exist?"""
+        """Return True if the client may do the operation on some resource of the type, which need not exist."""
         verdict = self.verdict(client, operation, resource, HARDCODED_NAME)
         level = audit.level_of(verdict.is_allowed, not verdict.is_allowed)
         if audit.audit_logger.isEnabledFor(level):
@@ -197,10 +197,10 @@ class StandardAuthorizer:
         return found
 
     def verdict(self, client: Identity, operation: Operation, resource: ResourceType, name: str) -> Verdict:
-        """What is decided about that, and why."""
+        """Return the decision and its rule, from the cache if the rules have not changed."""
         table = self._acls()
         if table is not self._table or table.version != self._version:
-            self._forget(table)
+            self._clear_caches(table)
         key = client, operation, resource, name
         found = self._cache.get(key)
         if found is not None:
@@ -248,7 +248,7 @@ class StandardAuthorizer:
         )
         audit.audit_logger.log(level, "%s", line)
 
-    def _forget(self, table: AclTable) -> None:
+    def _clear_caches(self, table: AclTable) -> None:
         self._table = table
         self._version = table.version
         self._cache.clear()
@@ -262,7 +262,7 @@ def make_authorizer(
     api_name: Callable[[int], str],
     now_ns: Callable[[], int] = monotonic_ns,
 ) -> StandardAuthorizer | None:
-    """The authorizer that the settings ask for; None: everybody may do everything."""
+    """Create the configured authorizer. Return None if every client may do everything."""
     if not config.authorizer_class_name:
         return None
     return StandardAuthorizer(
@@ -275,12 +275,12 @@ def make_authorizer(
 
 
 def host_of(client: Identity) -> str:
-    """The client's address as rules name it: Java's text of an address has a slash in front."""
+    """Return the client's address as rules name it, without the slash of Java's text form."""
     return client.host.removeprefix("/")
 
 
 def locks_everybody_out(config: Config, acls: AclTable) -> bool:
-    """Whether nobody could add a rule: an authorizer, no super user, and nobody may ALTER the cluster."""
+    """Return True if no client could add an ACL: there is no super user, and no rule allows ALTER of the cluster."""
     if not config.authorizer_class_name or principals_in(config.super_users):
         return False
     covering = acls.index.covering(ResourceType.CLUSTER, CLUSTER_NAME)

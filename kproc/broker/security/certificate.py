@@ -1,7 +1,7 @@
-"""What the broker reads in certificates: the subject as Java prints it, the names, the end. DER, read by hand.
+"""A small DER parser for certificates: the subject as Java prints it, the alternative names, the expiry.
 
-Java prints an attribute that RFC 2253 has no name for as hexadecimal DER, which no library hands out; and whoever only
-serves TLS need not load one.
+Principals must be equal to Kafka's. Java prints an attribute without a name in RFC 2253 as hexadecimal DER, which no
+library returns. A parser of our own also saves each Processor from loading a library.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ESCAPED: Final = re.compile(r'[,=+<>#;"\\]')
 
 
 class MalformedCertificate(ValueError):
-    """The bytes are no certificate."""
+    """The bytes are not a certificate."""
 
 
 class CertificateFacts(NamedTuple):
-    """What is compared or shown of a certificate."""
+    """The attributes of a certificate that the broker compares or shows."""
 
     subject: str
     """As `X500Principal.getName()` prints it."""
@@ -53,7 +53,7 @@ class _Element(NamedTuple):
 
 
 def certificates_in(pem: bytes) -> list[bytes]:
-    """Every certificate of a PEM file, as DER. Raises MalformedCertificate."""
+    """Return the certificates of a PEM text as DER. Raises MalformedCertificate."""
     try:
         return [base64.b64decode(b"".join(match.split())) for match in _PEM.findall(pem)]
     except ValueError as error:
@@ -61,7 +61,7 @@ def certificates_in(pem: bytes) -> list[bytes]:
 
 
 def facts_of(der: bytes) -> CertificateFacts:
-    """Subject, names and end of a certificate. Raises MalformedCertificate."""
+    """Parse subject, alternative names and expiry of a DER certificate. Raises MalformedCertificate."""
     try:
         (certificate,) = _elements(der)
         fields = _elements(_elements(certificate.content)[0].content)
@@ -77,7 +77,7 @@ def facts_of(der: bytes) -> CertificateFacts:
 
 
 def _elements(data: bytes) -> list[_Element]:
-    """The elements that lie one behind the other in `data`."""
+    """Parse the consecutive DER elements of `data`."""
     found = []
     at = 0
     while at < len(data):
@@ -107,13 +107,14 @@ def _alternative_names(rest: list[_Element]) -> bytes:
 
 def _time(element: _Element) -> datetime.datetime:
     text = element.content.decode("ascii")
-    if element.tag == _UTC_TIME:  # Two digits of the year: 50 and above are of the last century (RFC 5280).
+    # A UTCTime has a year of two digits. From 50 on it is of the last century (RFC 5280).
+    if element.tag == _UTC_TIME:
         text = ("19" if text >= "50" else "20") + text
     return datetime.datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=datetime.UTC)
 
 
 def _name(subject: _Element) -> str:
-    """The last part first, several attributes of one part joined by `+`."""
+    """Format a subject as RFC 2253 does: the last part first, several attributes of one part joined by `+`."""
     parts = [
         "+".join(_attribute(each) for each in _elements(part.content)) for part in _elements(subject.content)
     ]
@@ -143,7 +144,7 @@ def _dotted(oid: bytes) -> str:
 
 def _escaped(text: str) -> str:
     text = _ESCAPED.sub(r"\\\g<0>", text).replace("\0", "\\00")
-    # Blanks at both ends are escaped, too.
+    # RFC 2253 also escapes blanks at both ends.
     inner = text.strip(" \r")
     if inner == text:
         return text

@@ -1,7 +1,7 @@
-"""Key stores and trust stores as `ssl.keystore.*` and `ssl.truststore.*` name them: PEM or PKCS#12, to PEM in memory.
+"""Loading of key stores and trust stores (`ssl.keystore.*`, `ssl.truststore.*`): PEM or PKCS#12 files, to PEM.
 
-What a file is, is seen in its content: Kafka's default type is JKS, so a store without a type may be anything. Nothing
-that is secret is written to a disk: OpenSSL reads keys through a descriptor of memory (`as_path`).
+The content of a file decides about its format, because a store without a configured type has Kafka's default, JKS. No
+secret is written to a disk: OpenSSL reads keys through a descriptor of memory (`as_path`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeyStore(NamedTuple):
     pem: bytes
     password: Secret | None
     setting: str
-    """Which setting it came from, for errors."""
+    """The setting that it came from, for errors."""
 
     def __repr__(self) -> str:
         return f"KeyStore({self.setting})"
@@ -42,12 +42,12 @@ class StoreSettings(NamedTuple):
     location: str
     password: Secret | None
     inline: tuple[Secret, ...] = ()
-    """PEM that stands in the settings themselves: a key and a chain, or certificates that are trusted."""
+    """PEM texts in the settings themselves: a key and a chain, or trusted certificates."""
     key_password: Secret | None = None
 
 
 def load_key_store(settings: StoreSettings) -> KeyStore:
-    """Key and chain. Raises ConfigError with one line that says what is wrong."""
+    """Load key and chain. Raises ConfigError with a message of one line."""
     if settings.inline:
         _check_inline(settings)
         if len(settings.inline) != 2:
@@ -65,7 +65,7 @@ def load_key_store(settings: StoreSettings) -> KeyStore:
 
 
 def load_trust_store(settings: StoreSettings) -> bytes:
-    """The trusted certificates as PEM. Raises ConfigError with one line that says what is wrong."""
+    """Load the trusted certificates as PEM. Raises ConfigError with a message of one line."""
     if settings.inline:
         _check_inline(settings)
         return settings.inline[0].reveal().encode()
@@ -78,16 +78,17 @@ def load_trust_store(settings: StoreSettings) -> bytes:
 
 
 def readable_by_others(path: str) -> bool:
-    """Whether other users may read that file."""
+    """Return True if other users may read the file."""
     try:
         return bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
     except OSError:
-        return False  # It was read a moment ago, and is gone.
+        # It was removed after it had been loaded.
+        return False
 
 
 @contextlib.contextmanager
 def as_path(pem: bytes) -> Iterator[str]:
-    """A path by which OpenSSL, which takes only paths, reads these bytes from memory."""
+    """Provide a path under which OpenSSL can read these bytes from memory. OpenSSL accepts keys only as files."""
     fd = os.memfd_create("tls", os.MFD_CLOEXEC)
     try:
         os.fchmod(fd, 0o600)
@@ -109,7 +110,7 @@ def _check_inline(settings: StoreSettings) -> None:
 
 
 def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
-    """Where the store is, for errors, its content, and what that is."""
+    """Return the setting with the location (for errors), the content of the file, and its format."""
     where = f"{settings.prefix}.location={settings.location}"
     try:
         data = Path(settings.location).read_bytes()
@@ -126,14 +127,14 @@ def _read(settings: StoreSettings) -> tuple[str, bytes, str]:
     kind = PEM if _BEGIN in data else PKCS12 if data[:1] == bytes([_DER_SEQUENCE]) else None
     if kind is None:
         raise ConfigError(f"{where} is neither PEM nor PKCS12")
-    # Java, too, reads PKCS#12 where JKS is expected; JKS is what a type that is not set means.
+    # Accept any format for JKS, because JKS is the default. Java also reads PKCS#12 as JKS.
     if kind != settings.type and settings.type != JKS:
         raise ConfigError(f"{where} is {kind}, and {settings.prefix}.type is {settings.type}")
     return where, data, kind
 
 
 def _key_of_pkcs12(where: str, data: bytes, password: Secret | None) -> bytes:
-    # Loaded here, because only who has such a store needs the library.
+    # Imported here, because only a PKCS#12 store needs the library.
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
 
     try:

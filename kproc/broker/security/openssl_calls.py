@@ -1,7 +1,7 @@
-"""Calls of OpenSSL that the standard library's SSLContext lacks: keys of tickets, no sessions, suites of TLS 1.3.
+"""Calls of OpenSSL that the standard library's SSLContext lacks: ticket keys, no sessions, TLS 1.3 suites.
 
-They need the address of OpenSSL's context, the first word behind the object's head in CPython 3.11 to 3.14, and the
-library's symbols, which a statically linked Python may hide. `library()` is None where either is not so.
+They need the address of OpenSSL's context and the library's symbols. The address is the first word behind the object's
+head in CPython 3.11 to 3.14. A statically linked Python may hide the symbols. Without either, `library()` returns None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CACHE_OFF: Final = 0  # SSL_SESS_CACHE_OFF
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """OpenSSL as this Python has loaded it; None if its contexts cannot be reached."""
+    """Return the OpenSSL library that this Python has loaded, or None if its contexts cannot be accessed."""
     path = getattr(_ssl, "__file__", None)
     if sys.implementation.name != "cpython" or path is None:
         return None
@@ -35,6 +35,7 @@ def library() -> ctypes.CDLL | None:
         found.SSL_CTX_set_ciphersuites.restype = ctypes.c_int
     except AttributeError:
         return None
+    # Test the address with a call that only reads, because a call with a wrong address could crash the process.
     probe = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     probe.options |= ssl.OP_NO_RENEGOTIATION
     address = _address_of(probe)
@@ -44,7 +45,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def set_ticket_keys(context: ssl.SSLContext, keys: bytes) -> bool:
-    """Use these keys for session tickets; False if that cannot be done: then the context has keys of its own."""
+    """Use these keys for session tickets. Return False if that is impossible; the context then has random keys."""
     openssl = library()
     if openssl is None:
         return False
@@ -61,7 +62,7 @@ def keep_no_sessions(context: ssl.SSLContext) -> bool:
 
 
 def set_tls13_suites(context: ssl.SSLContext, suites: str) -> bool:
-    """Allow only these suites, separated by colons, in TLS 1.3. False if that cannot be done."""
+    """Allow only these suites, separated by colons, in TLS 1.3. Return False if that is impossible."""
     openssl = library()
     if openssl is None:
         return False

@@ -1,4 +1,4 @@
-"""Principals and identities: who is at the other end of a connection, as Kafka's KafkaPrincipal."""
+"""Principals and identities of clients, as in Kafka's KafkaPrincipal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Principal(NamedTuple):
         return f"{self.type}:{self.name}"
 
     def complaint(self) -> str | None:
-        """Why nobody can be it, or None: rules and answers name it by a string of the protocol."""
+        """Return an error if the name does not fit into a string of the protocol, as ACLs and responses need it."""
         try:
             size = len(str(self).encode())
         except UnicodeEncodeError:
@@ -27,22 +27,22 @@ class Principal(NamedTuple):
         return f"a name of {size} bytes" if size > STRING_BYTES_MAX else None
 
     def pack(self) -> bytes:
-        """For a record between roles."""
+        """Encode the principal for a record between roles."""
         return b"%d\0%s\0%s" % (self.is_token, self.type.encode(), self.name.encode())
 
     @classmethod
     def unpack(cls, packed: bytes) -> Principal:
-        """What `pack` packed."""
+        """Decode the result of `pack`."""
         is_token, kind, name = packed.split(b"\0", 2)
         return cls(kind.decode(), name.decode(), is_token == b"1")
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Who nobody has authenticated: every client of a PLAINTEXT listener."""
+"""The principal of clients without authentication, such as all clients of a PLAINTEXT listener."""
 
 
 class Identity(NamedTuple):
-    """What a Handler knows of a connection's client: its address as Java prints it (`/127.0.0.1`), and who it is."""
+    """The address of a connection's client, as Java prints it (`/127.0.0.1`), and its principal."""
 
     host: str
     principal: Principal

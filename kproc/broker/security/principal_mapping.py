@@ -1,4 +1,4 @@
-"""Maps the subject of a client's certificate to the name of its principal: `ssl.principal.mapping.rules`.
+"""PrincipalMapper: maps the subject of a client's certificate to a user name (`ssl.principal.mapping.rules`).
 
 `RULE:pattern/replacement/[L|U]` or `DEFAULT`, separated by commas; the first rule whose pattern matches the whole
 subject wins. Syntax and splitting are Kafka's (SslPrincipalMapper), patterns are Java's regular expressions.
@@ -19,7 +19,7 @@ _REPLACEMENT: Final = re.compile(r"\\(.)|\$\{([A-Za-z][A-Za-z0-9]*)\}|\$(\d+)|([
 
 
 class NoMatchingRule(Exception):
-    """No rule applies to the subject: the client is refused."""
+    """No rule applies to the subject. The client is rejected."""
 
 
 class _Rule(NamedTuple):
@@ -32,7 +32,7 @@ class _Rule(NamedTuple):
             return subject
         if self.pattern.fullmatch(subject) is None:
             return None
-        # All matches, as Java's replaceAll: what is lazy, or matches nothing behind the end, is replaced again.
+        # Replace all matches, as Java's replaceAll does. A lazy pattern, or an empty match at the end, occurs again.
         name = self.pattern.sub(self._expand, subject)
         if self.case == "L":
             return name.lower()
@@ -43,15 +43,15 @@ class _Rule(NamedTuple):
 
 
 class PrincipalMapper:
-    """The rules of one listener. Raises ValueError for rules that are none."""
+    """The rules of one listener. Raises ValueError for invalid rules."""
 
     def __init__(self, rules: str = "DEFAULT") -> None:
         self._text = rules.strip() or "DEFAULT"
-        # Empty rules are left out.
+        # Skip empty rules, as Kafka does.
         self._rules = [_parse(match[1]) for match in _SPLITTER.finditer(self._text) if match[1]]
 
     def name_of(self, subject: str) -> str:
-        """The principal's name for the subject of a client's certificate. Raises NoMatchingRule."""
+        """Return the user name for the subject of a client's certificate. Raises NoMatchingRule."""
         for rule in self._rules:
             name = rule.apply(subject)
             if name is not None:
@@ -60,7 +60,7 @@ class PrincipalMapper:
 
 
 def complaint_about(rules: str) -> str | None:
-    """What is wrong with the rules, or None."""
+    """Return an error for invalid rules, or None."""
     try:
         PrincipalMapper(rules)
     except ValueError as error:
@@ -84,7 +84,10 @@ def _parse(text: str) -> _Rule:
 
 
 def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
-    """Literal text and group numbers. `$12` is group 12 if there is one, else group 1 and a 2, as in Java."""
+    """Split a replacement into literal text and group numbers.
+
+    As in Java, `$12` is group 12 if the pattern has one, else group 1 and a 2.
+    """
     parts: list[str | int] = []
     for escaped, name, digits, plain, other in _REPLACEMENT.findall(text):
         if digits:
@@ -92,7 +95,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
             while length > 1 and int(digits[:length]) > pattern.groups:
                 length -= 1
             number = int(digits[:length])
-            # A group that there is not stands for itself.
+            # A number without a group remains literal text.
             parts += [number if number <= pattern.groups else f"${number}", digits[length:]]
         elif name:
             if name not in pattern.groupindex:

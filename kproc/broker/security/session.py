@@ -1,4 +1,4 @@
-"""Session: as whom a connection is authenticated, how, and until when."""
+"""Session: the principal of a connection, its SASL mechanism, and the end of its authentication."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from kproc.broker.security.principal import ANONYMOUS, Principal
 
 _HEAD: Final = struct.Struct("=QB")  # When it ends, bytes of the mechanism's name that follow.
 ENDS_NS_MAX: Final = (1 << 63) - 1
-"""The latest end that can be told between roles, in 292 years: settings and tokens may name later ones."""
+"""The latest end in a record between roles, 292 years after boot. Settings and tokens may have later ones."""
 
 
 class Session(NamedTuple):
-    """`ends_ns` is by the monotonic clock that all processes of a host share; 0: never."""
+    """The authentication of a connection. `ends_ns` is by the monotonic clock, which all processes share. 0: never."""
 
     principal: Principal
     mechanism: str = ""  # Of SASL.
     ends_ns: int = 0
 
     def pack(self) -> bytes:
-        """For a record between roles."""
+        """Encode the session for a record between roles."""
         mechanism = self.mechanism.encode()
         return _HEAD.pack(self.ends_ns, len(mechanism)) + mechanism + self.principal.pack()
 
     @classmethod
     def unpack(cls, packed: bytes) -> Session:
-        """What `pack` packed."""
+        """Decode the result of `pack`."""
         ends_ns, length = _HEAD.unpack_from(packed)
         principal_at = _HEAD.size + length
         mechanism = packed[_HEAD.size : principal_at].decode()
@@ -34,4 +34,4 @@ class Session(NamedTuple):
 
 
 NO_SESSION: Final = Session(ANONYMOUS)
-"""Of a connection that nobody has authenticated."""
+"""The session of a connection without authentication."""

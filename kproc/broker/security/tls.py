@@ -1,6 +1,6 @@
-"""TLS contexts of listeners: made from settings and key stores, checked, compared with those that they replace.
+"""TLS contexts of listeners: creation from settings and key stores, validation, comparison with the previous context.
 
-A context is for connections that come from then on; a connection keeps the one that it began with.
+New connections use the newest context. A connection keeps the context with which it began.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VERIFY: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 _CLIENT_AUTH: Final = "ssl.client.auth"
-# Each ticket costs the handshake and the client's memory something, and a client resumes with one.
+# One ticket, because a client resumes with one, and each costs time in the handshake and the client's memory.
 _TICKETS: Final = 1
 
 Value = Callable[[str], Any]
@@ -49,7 +49,7 @@ Value = Callable[[str], Any]
 
 
 def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Value:
-    """The settings in force for a listener: changed at run time, its own, or the plain ones."""
+    """Return a function for the settings of a listener: changed at run time, else its own, else the plain ones."""
 
     def value(name: str) -> Any:
         changed = dynamic.text(name, listener)
@@ -57,18 +57,19 @@ def settings_of(config: Config, dynamic: DynamicSettings, listener: str) -> Valu
             return SETTINGS[name].parse(changed)
         own = config.listener_value(listener, name)
         if own is None and name == _CLIENT_AUTH and _logs_in(config, listener):
-            return "none"  # As in Kafka (KIP-684): only its own value is for a listener whose clients log in.
+            # On a SASL_SSL listener only the listener's own value has an effect (KIP-684).
+            return "none"
         return getattr(config, SETTINGS[name].field_name) if own is None else own
 
     return value
 
 
 Sources = tuple[object, ...]
-"""What a context is made from: it is the same as long as this is."""
+"""The settings and file stamps that determine a context. Equal sources give an equal context."""
 
 
 def sources_of(value: Value) -> Sources:
-    """The settings of a listener, and when its files were written last."""
+    """Return the TLS settings of a listener and the stamps of its files."""
     settings = [value(name) for name in SETTINGS if name.startswith("ssl.")]
     files = [_stamp(value(name)) for name in ("ssl.keystore.location", "ssl.truststore.location")]
     return (*settings, *files)
@@ -77,7 +78,7 @@ def sources_of(value: Value) -> Sources:
 def _stamp(location: str | None) -> tuple[int, ...]:
     try:
         found = os.stat(location or "")
-    except (OSError, ValueError):  # A name with a zero byte is no file's.
+    except (OSError, ValueError):  # A name with a zero byte raises ValueError.
         return ()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -88,7 +89,7 @@ def _logs_in(config: Config, listener: str) -> bool:
 
 
 class TlsContext(NamedTuple):
-    """What connections of a listener begin with."""
+    """The TLS context of a listener, with its principal mapping, certificate and warnings."""
 
     context: ssl.SSLContext
     mapper: PrincipalMapper
@@ -99,9 +100,10 @@ class TlsContext(NamedTuple):
 def make_context(
     listener: str, value: Value, *, ticket_secret: bytes, now: datetime.datetime | None = None
 ) -> TlsContext:
-    """The context of a listener. Raises ConfigError with one line that says what is wrong.
+    """Create the context of a listener. Raises ConfigError with a message of one line.
 
-    All contexts of a listener with one `ticket_secret` resume each other's sessions, unless clients show certificates.
+    Contexts of a listener with the same `ticket_secret` resume each other's sessions, so that a client may reach any
+    Processor. With client authentication nothing is resumed.
     """
     prefix = f"listener.name.{listener.lower()}."
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -133,7 +135,7 @@ def make_context(
 
 
 def complaint_about_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
-    """Why the new context must not replace the old one, or None: names are kept unless settings allow changes."""
+    """Return an error if the certificate's names changed and the settings do not allow that, else None (KIP-978)."""
     if old.server.subject != new.server.subject and not value("ssl.allow.dn.changes"):
         return (
             f"listener {listener}: the subject of its certificate would change from {old.server.subject} to "
@@ -166,7 +168,7 @@ def _key_store(listener: str, prefix: str, value: Value) -> KeyStore:
 
 
 def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
-    """Load key and chain; what the certificate says."""
+    """Load key and chain into the context, and return the attributes of the certificate."""
     try:
         found = certificates_in(store.pem)
     except MalformedCertificate as error:
@@ -223,7 +225,7 @@ def _trust(context: ssl.SSLContext, listener: str, prefix: str, value: Value) ->
         raise ConfigError(f"ssl.truststore: a certificate cannot be read ({error})") from error
     if not context.cert_store_stats()["x509"]:
         raise ConfigError(f"ssl.truststore.location={location} has no certificate")
-    # As in Java, whatever stands in the trust store is trusted, also an intermediate authority.
+    # Trust intermediate authorities of the trust store without their root, as Java does.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_mode = _VERIFY[wanted]
 
@@ -249,7 +251,7 @@ _STANDARD_NAME: Final = re.compile(r"TLS_(\w+)_WITH_(\w+)")
 
 
 def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -> None:
-    """Allow only these suites; a version of TLS of which none is left is not spoken."""
+    """Allow only these suites. Disable a TLS version without a suite."""
     if not suites:
         return
     newer = [name for name in suites if name.startswith("TLS_") and "_WITH_" not in name]
@@ -258,7 +260,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
     if older:
         try:
             context.set_ciphers(":".join(older))
-        except ssl.SSLError:  # None of them; else OpenSSL leaves out what it does not know.
+        except ssl.SSLError:  # OpenSSL ignores unknown suites, and fails only if it knows none of them.
             usable: set[str] = set()
         else:
             usable = {suite["name"] for suite in context.get_ciphers()}
@@ -275,7 +277,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
 
 
 def openssl_name(suite: str) -> str:
-    """`ECDHE-RSA-AES128-GCM-SHA256` for `TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256`; any other name as it is."""
+    """Convert TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 to ECDHE-RSA-AES128-GCM-SHA256. Return other names unchanged."""
     match = _STANDARD_NAME.fullmatch(suite)
     if match is None:
         return suite
