@@ -92,7 +92,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--bootstrap", metavar="HOST:PORT", help="use this running broker instead of starting kproc"
     )
     group.addoption("--transports", default=",".join(TRANSPORTS), help="comma separated; default: all")
-    group.addoption("--rounds", type=int, default=6, help="rounds of kill -9 in all, over the roles")
+    group.addoption("--rounds", type=int, default=4, help="rounds of kill -9 in all, over the roles")
     group.addoption(
         "--records-per-kill", type=int, default=4_000, help="what Spark copies exactly once for each kill"
     )

@@ -11,6 +11,7 @@ import pytest
 
 from kproc.tools.load.build import compiler
 from tests.support.broker import ROOT, run_kproc
+from tests.support.command_line import run_here
 
 pytestmark = pytest.mark.long
 
@@ -22,12 +23,12 @@ QUICK = ("--seconds", "0.2", "--rounds", "1")
 
 
 def test_list_shows_each_setting_and_fails_if_one_is_wrong():
-    answer = run_kproc("tune", "list", "--format", "json")
+    answer = run_here("tune", "list", "--format", "json")
     rows = {row["name"]: row for row in json.loads(answer.stdout)}
     wrong = sorted(name for name, row in rows.items() if row["verdict"] == "change")
     assert answer.returncode == (1 if wrong else 0)
     ignoring = [argument for name in wrong for argument in ("--ignore", name)]
-    assert run_kproc("tune", "list", *ignoring).returncode == 0
+    assert run_here("tune", "list", *ignoring).returncode == 0
     assert {"files.open", "net.core.somaxconn", "clock.source", "data.filesystem"} <= rows.keys()
     assert all(row["why"] and row["change"] and row["wanted"] for row in rows.values())
 
@@ -42,7 +43,7 @@ def test_list_shows_each_setting_and_fails_if_one_is_wrong():
     ],
 )
 def test_wrong_usage_is_one_line(arguments, said):
-    answer = run_kproc("tune", *arguments)
+    answer = run_here("tune", *arguments)
     assert answer.returncode == 2
     assert answer.stderr.count("\n") == 1
     assert said in answer.stderr
@@ -77,11 +78,11 @@ def test_a_file_that_could_not_be_written_is_refused_before_anything_is_measured
         (config, "give --yes or --dry-run"),
         (tmp_path / "none" / "a.toml", "give --yes"),
     ):
-        answer = run_kproc("tune", "--config", str(path))
+        answer = run_here("tune", "--config", str(path))
         assert (answer.returncode, answer.stderr.count("\n")) == (2, 1)
         assert said in answer.stderr
     config.write_text("num.io.threads = = 7\n")
-    broken = run_kproc("tune", "--config", str(config), "--yes")
+    broken = run_here("tune", "--config", str(config), "--yes")
     assert broken.returncode == 2
     assert "not TOML" in broken.stderr
 
@@ -97,7 +98,7 @@ def test_each_workload_can_be_measured(workload):
 
 @pytest.mark.transports("process")
 def test_a_quiet_broker_has_no_figures_to_propose_from(broker):
-    answer = run_kproc("tune", "--from", broker.bootstrap, "--seconds", "0.2")
+    answer = run_here("tune", "--from", broker.bootstrap, "--seconds", "0.2")
     assert answer.returncode == 1
     assert "costs of one are not known" in answer.stderr
     assert answer.stderr.count("\n") == 1

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.java,
     pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or ""),
 ]
-_SEED, _SEQUENCES, _WORKERS = 41, 3, 3
+_SEED, _SEQUENCES, _WORKERS = 41, 2, 3
 
 
 def test_kproc_answers_as_kafka_but_for_what_is_documented() -> None:

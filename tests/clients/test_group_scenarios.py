@@ -61,12 +61,13 @@ def rebalances_until_settled(scene: GroupScene, before: int) -> int:
 
 
 def test_members_of_four_makes_join_and_leave(scene: GroupScene) -> None:
-    scene.start(*MAKES)
+    scene.start("confluent", "java")
     scene.settle()
     before = scene.generation()
-    scene.start(*MAKES)
-    assert 1 <= rebalances_until_settled(scene, before) <= 4, "one for each newcomer at most"
-    for make in MAKES:
+    scene.start("kafka-python", "aiokafka")
+    assert 1 <= rebalances_until_settled(scene, before) <= 2, "one for each newcomer at most"
+    # The last member stays: confluent-kafka leaves in the last test of this file.
+    for make in ("java", "kafka-python", "aiokafka"):
         before = scene.generation()
         scene.close(scene.of(make))
         assert rebalances_until_settled(scene, before) == 1, f"{make} has left"

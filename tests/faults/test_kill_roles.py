@@ -36,6 +36,7 @@ def test_kill_9_of_each_role_under_load_loses_nothing(
             client.create_topic("load", partitions=PARTITIONS)
         roles = sorted(role for role, pid in processes(broker.bootstrap).items() if pid != broker.pid)
         assert {name for name, _ in roles} >= {"acceptor", "processor", "handler", "controller"}, roles
+        rounds = max(rounds, len(roles))
         order = [role for _ in range(rounds // len(roles) + 1) for role in source.sample(roles, len(roles))][
             :rounds
         ]

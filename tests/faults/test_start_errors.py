@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import ServedBroker, run_kproc
+from tests.support.command_line import run_here
 from tests.support.proc import shared_memory_names, temporary_names
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker]
@@ -24,6 +25,14 @@ def taken_port() -> Iterator[int]:
 
 def serve(*arguments: str, data: Path, listeners: str = "PLAINTEXT://127.0.0.1:0") -> tuple[int, str]:
     done = run_kproc("serve", "--data", str(data), "--listeners", listeners, *arguments)
+    return done.returncode, done.stderr
+
+
+def serve_here(
+    *arguments: str, data: Path, listeners: str = "PLAINTEXT://127.0.0.1:0"
+) -> tuple[int, str]:
+    """Run `kproc serve` in this process: it refuses these settings before anything starts."""
+    done = run_here("serve", "--data", str(data), "--listeners", listeners, *arguments)
     return done.returncode, done.stderr
 
 
@@ -119,7 +128,7 @@ def test_data_directory_that_is_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_bad_listener(tmp_path: Path, listeners: str) -> None:
-    code, stderr = serve(data=tmp_path / "d", listeners=listeners)
+    code, stderr = serve_here(data=tmp_path / "d", listeners=listeners)
     assert code == USAGE
     assert_one_clear_line(stderr, "listeners")
 
@@ -132,7 +141,7 @@ def test_listener_on_a_host_that_is_no_name(tmp_path: Path) -> None:
 
 def test_more_listeners_than_there_are_places_for(tmp_path: Path) -> None:
     names = [f"L{number}" for number in range(112)]
-    code, stderr = serve(
+    code, stderr = serve_here(
         "--set",
         "listener.security.protocol.map=" + ",".join(f"{name}:PLAINTEXT" for name in names),
         data=tmp_path / "d",
@@ -171,19 +180,19 @@ def test_listener_that_other_hosts_would_reach_without_a_login(tmp_path: Path) -
     ],
 )
 def test_bad_setting(tmp_path: Path, assignment: str, word: str) -> None:
-    code, stderr = serve("--set", assignment, data=tmp_path / "d")
+    code, stderr = serve_here("--set", assignment, data=tmp_path / "d")
     assert code == USAGE
     assert_one_clear_line(stderr, word)
 
 
 def test_flag_against_its_setting_is_a_conflict(tmp_path: Path) -> None:
-    code, stderr = serve("--handlers", "2", "--set", "num.io.threads=3", data=tmp_path / "d")
+    code, stderr = serve_here("--handlers", "2", "--set", "num.io.threads=3", data=tmp_path / "d")
     assert code == USAGE
     assert_one_clear_line(stderr, "--handlers", "num.io.threads")
 
 
 def test_missing_config_file(tmp_path: Path) -> None:
-    code, stderr = serve("--config", str(tmp_path / "absent.toml"), data=tmp_path / "d")
+    code, stderr = serve_here("--config", str(tmp_path / "absent.toml"), data=tmp_path / "d")
     assert code == USAGE
     assert_one_clear_line(stderr, "absent.toml")
 

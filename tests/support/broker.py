@@ -276,8 +276,17 @@ def serve_command(
     return command
 
 
+# They start brokers, Spark or the load generator, and handle signals.
+_OWN_PROCESS = ("serve", "dev", "pipeline", "tune", "bench")
+
+
 def run_kproc(*arguments: str, seconds: float = 120.0, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A kproc command to its end."""
+    """Run a kproc command to its end, in a process of its own if the command starts others."""
+    if arguments[0] not in _OWN_PROCESS:
+        # Imported here: with --bootstrap the client tests run without the package.
+        from tests.support.command_line import run_here
+
+        return run_here(*arguments, stdin=stdin)
     command = [sys.executable, "-m", "kproc", *arguments]
     return subprocess.run(
         command, cwd=ROOT, input=stdin, capture_output=True, text=True, timeout=seconds, check=False

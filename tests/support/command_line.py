@@ -1,6 +1,6 @@
 """Commands of `kproc` in this process: one of its own takes most of a second of a core to load what they use.
 
-What a shell sees of the process itself (signals, a reader that goes away, what is loaded) wants `run_kproc`.
+`run_kproc` of tests/support/broker.py starts a process for the commands that start others themselves.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import io
 import subprocess
 import sys
+from collections.abc import Sequence
 from unittest import mock
 
 import pytest
@@ -23,10 +24,23 @@ _command_of = functools.cache(typer.main.get_command)
 def call_kproc(
     capsys: pytest.CaptureFixture[str], *arguments: str, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """One command to its end: what it wrote, and its exit code."""
+    """Run one command to its end; return what it wrote and its exit code."""
     capsys.readouterr()
-    given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
-    with mock.patch.object(sys, "stdin", given), mock.patch.object(typer.main, "get_command", _command_of):
-        code = run(arguments)
+    code = _run(arguments, stdin)
     shown = capsys.readouterr()
     return subprocess.CompletedProcess(arguments, code, shown.out, shown.err)
+
+
+def run_here(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one command to its end, for code without `capsys`."""
+    out, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with mock.patch.object(sys, "stdout", out), mock.patch.object(sys, "stderr", errors):
+        code = _run(arguments, stdin)
+    shown = [stream.buffer.getvalue().decode() for stream in (out, errors)]  # type: ignore[attr-defined]
+    return subprocess.CompletedProcess(arguments, code, *shown)
+
+
+def _run(arguments: Sequence[str], stdin: str) -> int:
+    given = io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8")
+    with mock.patch.object(sys, "stdin", given), mock.patch.object(typer.main, "get_command", _command_of):
+        return run(arguments)
