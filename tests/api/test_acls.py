@@ -140,7 +140,7 @@ def test_rules_hold_at_once_and_after_a_restart(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}, "removed in Kafka 4"),
-        ({"authorizer.class.name": "com.example.Mine"}, "only Kafka's"),
+        ({"authorizer.class.name": "com.example.Mine"}, "unknown authorizer"),
         (
             {"authorizer.class.name": STANDARD, "super.users": "User:a;bob"},
             "'bob' has no type, such as User:bob",

@@ -79,7 +79,7 @@ def test_a_quota_that_is_not_there_is_not_deleted_and_those_that_are_stay(kproc:
 @pytest.mark.parametrize(
     ("command", "code", "told"),
     [
-        ("set producer_byte_rate=1", 2, "whose?"),
+        ("set producer_byte_rate=1", 2, "name the owner of the quota"),
         ("set --user a --every-user producer_byte_rate=1", 2, "exclude each other"),
         ("set --user a producer_byte_rate", 2, "expected QUOTA=NUMBER"),
         ("set --user a producer_byte_rate=fast", 2, "expected QUOTA=NUMBER"),

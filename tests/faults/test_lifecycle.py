@@ -78,7 +78,7 @@ def test_stop_by_ready_file(tmp_path: Path, transport: str, capsys: Capture) -> 
     ready_file.write_text("no JSON")
     assert call_kproc(capsys, "stop", "--ready-file", str(ready_file)).returncode == 1
     ready_file.unlink()
-    assert "is not there" in call_kproc(capsys, "stop", "--ready-file", str(ready_file)).stderr
+    assert "does not exist" in call_kproc(capsys, "stop", "--ready-file", str(ready_file)).stderr
 
 
 def test_stop_leaves_a_stranger_alone_that_has_the_pid_of_an_old_ready_file(
