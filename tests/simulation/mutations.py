@@ -261,7 +261,7 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "marker-before-decision-durable": [(TransactionCoordinator, "_prepare", _markers_sent_at_once)],
     "complete-before-markers-durable": [
         (TransactionCoordinator, "_send_owed", _completed_at_once),
-        (TransactionCoordinator, "_take_code", _nothing),
+        (TransactionCoordinator, "_handle_marker_result", _nothing),
     ],
     "coordinator-epoch-not-raised": [(CoordinatorEpochs, "take", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],

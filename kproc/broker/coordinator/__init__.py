@@ -1,1 +1,1 @@
-"""What the coordinators of internal topics have in common, whatever they coordinate. No I/O, no clock, no thread."""
+"""Rules that all coordinators of internal topics (groups, transactions) share. No I/O, no clock, no thread."""

@@ -106,7 +106,7 @@ class Coordinator(Protocol):
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether `sweep_some` has work."""
+        """True if `sweep_some` has work."""
 
     def sweep_some(self) -> int:
         """Sweep a part of the state, some ms of work; return how much was done."""

@@ -1,4 +1,4 @@
-"""What a failed append means to the clients of a coordinator."""
+"""The error codes that clients of a coordinator get for a failed append."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ _TOLD: Final[dict[int, ErrorCode]] = {
 
 
 def write_error(code: int) -> int:
-    """What a client is told when an append failed with `code`."""
+    """Return the error code for the client of an append that failed with `code`."""
     return _TOLD.get(code, code)

@@ -289,12 +289,12 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        """The state is Empty. Somebody may have been told a member id to join with all the same."""
+        """True if the state is Empty. New members may already have a member id with which they will join."""
         return self.state.current is GroupState.EMPTY
 
     @property
     def has_no_history(self) -> bool:
-        """Whether nothing of it is on the disk, so that it may be dropped if it has no offsets."""
+        """True if the log has no record of the group, so that it may be removed if it has no offsets."""
         return self.state.has_no_history
 
     def describe(self) -> DescribedGroup:
@@ -306,5 +306,5 @@ class ClassicGroup:
         return self.state.overview()
 
     def snapshot(self) -> GroupSnapshot:
-        """What a write of the present state persists."""
+        """Return the present state for a write to the log."""
         return self.state.snapshot()

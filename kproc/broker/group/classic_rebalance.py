@@ -80,7 +80,7 @@ class ClassicRebalance:
     # Join phase.
 
     def rebalance_or_complete_join(self, now_ms: int, reason: str) -> None:
-        """Somebody joined or left: begin a rebalance, or end the join phase of one if nobody is missing."""
+        """Begin a rebalance after a member joined or left, or complete the join phase if no member is missing."""
         if self._state.current in _CAN_REBALANCE:
             self.prepare(now_ms, reason)
         else:

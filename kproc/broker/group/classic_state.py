@@ -40,7 +40,7 @@ AfterWrite = Callable[[int, int], None]
 
 
 class GroupEnvironment(msgspec.Struct):
-    """What a group needs of its coordinator; one for all groups. `config` may be replaced while they live."""
+    """The environment that all groups of a coordinator share. `config` may be replaced while groups exist."""
 
     config: GroupConfig
     random_id: Callable[[], str]  # a new UUID's text, for member ids
@@ -206,7 +206,7 @@ class ClassicState:
         return GroupOverview(self.group_id, self.roster.protocol_type or "", self.current.value, GROUP_TYPE)
 
     def snapshot(self, assignments: Mapping[str, bytes] | None = None) -> GroupSnapshot:
-        """What a write of the present state persists; `assignments` are those that hold once it is written."""
+        """Return the state for a write to the log. `assignments` take effect when the write is complete."""
         return GroupSnapshot(
             group_id=self.group_id,
             protocol_type=self.roster.protocol_type or "",

@@ -1,4 +1,4 @@
-"""What the broker's settings say about groups. Kafka's names and defaults; offsets.* are not the state machine's."""
+"""The settings of groups for the state machine, with Kafka's names and defaults. It does not use offsets.*."""
 
 from __future__ import annotations
 

@@ -413,7 +413,7 @@ class GroupCoordinator:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether `sweep_some` has work."""
+        """True if `sweep_some` has work."""
         return bool(self._to_sweep)
 
     def sweep_some(self) -> int:

@@ -53,7 +53,7 @@ class Member:
         """A member that joins for the first time."""
         client_id = short_name(request.client_id)
         member = cls(member_id, request.group_instance_id, client_id, request.client_host)
-        member.take(request)
+        member.update(request)
         member.is_new = True
         return member
 
@@ -69,21 +69,21 @@ class Member:
         member.assignment = snapshot.assignment
         return member
 
-    def take(self, request: JoinRequest) -> None:
-        """What a later join may change. The client's id and host stay those of the first, as in Kafka."""
+    def update(self, request: JoinRequest) -> None:
+        """Update the member from a later join. As in Kafka, client id and host remain those of the first join."""
         self.protocols = request.protocols
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
 
     def renew(self, now_ms: int) -> None:
-        """It is alive: the session begins anew."""
+        """Begin the session anew, because the member has sent a request."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     @property
     def is_waiting(self) -> bool:
-        """A request of it waits in the group: it cannot send heartbeats, and need not."""
+        """True if a request of the member waits in the group. Meanwhile it cannot and need not send heartbeats."""
         return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it said for a protocol; empty for one it does not know (none is chosen, then)."""
+        """Return the member's metadata for a protocol. Empty if no protocol is chosen or the member lacks it."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")

@@ -1,4 +1,4 @@
-"""What a group is asked and what it answers: the fields of the APIs that a group's rules look at, in one shape."""
+"""Requests and responses of groups: the fields of the APIs that the rules of groups use, for all versions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinedMember(msgspec.Struct, frozen=True):
-    """What the leader is told of each member."""
+    """A member as the JoinGroup response describes it to the leader."""
 
     member_id: str
     group_instance_id: str | None

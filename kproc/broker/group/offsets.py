@@ -79,7 +79,7 @@ class GroupOffsets:
                 self._store(key, value)
 
     def is_known(self, key: OffsetKey) -> bool:
-        """Whether there is an offset to remove, committed or pending."""
+        """Return True if the group has a committed or pending offset of the partition."""
         return self.get(key.group_id, key.topic, key.partition) is not None or self.pending.has(
             key.group_id, key.topic, key.partition
         )
@@ -152,10 +152,10 @@ class GroupOffsets:
     def expired_of(
         self, group_id: str, expires_from: ExpiresFrom, *, now_ms: int, retention_ms: int
     ) -> list[OffsetKey]:
-        """What has outlived its retention (KIP-211): counted from a time that depends on the group's state.
+        """Return the offsets whose retention has expired (KIP-211). The group's state decides when retention begins.
 
-        An expiry that the client itself set (OffsetCommit v2-4) holds whenever the group lets offsets expire. One that
-        an open transaction may replace stays until that has ended.
+        If a client set an expiry itself (OffsetCommit v2-4), that replaces the retention. An offset that an open
+        transaction may replace does not expire before the transaction has ended.
         """
         expired: list[OffsetKey] = []
         for topic, partitions in self.of_group(group_id).items():

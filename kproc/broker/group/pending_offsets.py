@@ -54,11 +54,11 @@ class PendingOffsets:
             del self._producers[key.group_id]
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction may change the offset of a partition."""
+        """Return True if an open transaction may change the offset of a partition."""
         return (topic, partition) in self._producers.get(group_id, ())
 
     def has_group(self, group_id: str) -> bool:
-        """Whether an open transaction has an offset of the group."""
+        """Return True if an open transaction has an offset of the group."""
         return group_id in self._producers
 
     def group_ids(self) -> list[str]:

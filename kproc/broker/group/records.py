@@ -82,7 +82,7 @@ class GroupKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class CommittedOffset(msgspec.Struct, gc=False, kw_only=True):
-    """What a group committed for one partition. Nothing of it changes once its record is appended."""
+    """The offset that a group committed for one partition. Immutable after its record has been appended."""
 
     offset: int
     leader_epoch: int = NO_EPOCH

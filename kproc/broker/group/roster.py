@@ -76,7 +76,7 @@ class Roster:
     def update(self, member: Member, request: JoinRequest) -> None:
         """A member joins again, perhaps with other protocols and timeouts."""
         self._remove_protocols(member)
-        member.take(request)
+        member.update(request)
         self._known_by.update(names_of(member.protocols))
 
     def _remove_protocols(self, member: Member) -> None:

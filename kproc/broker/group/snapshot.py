@@ -1,4 +1,4 @@
-"""What outlives the coordinator of a group: the fields of GroupMetadataValue v3 and v4 under Kafka's names."""
+"""GroupSnapshot: the durable state of a group, with the fields of Kafka's GroupMetadataValue v3 and v4."""
 
 from __future__ import annotations
 

@@ -354,10 +354,14 @@ class TransactionCoordinator:
             self._await_sync(unsynced)
         if parts:
             keys = [key for key, _ in parts]
-            self._environment.send_markers(parts, self._log.guarded(partial(self._take_code, entries, keys)))
+            self._environment.send_markers(
+                parts, self._log.guarded(partial(self._handle_marker_result, entries, keys))
+            )
 
-    def _take_code(self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int) -> None:
-        """What became of one of the markers that were sent together."""
+    def _handle_marker_result(
+        self, entries: Sequence[Entry], keys: Sequence[PartitionKey], at: int, code: int
+    ) -> None:
+        """Handle the result of one of the markers that were sent together."""
         entry, key = entries[at], keys[at]
         if self._is_over:
             return
@@ -423,7 +427,7 @@ class TransactionCoordinator:
 
     @property
     def is_sweeping(self) -> bool:
-        """Whether `sweep_some` has work."""
+        """True if `sweep_some` has work."""
         return bool(self._to_sweep)
 
     def sweep_some(self) -> int:
@@ -471,7 +475,7 @@ class TransactionCoordinator:
         )
 
     def owed_again(self) -> tuple[int, int]:
-        """How many transactions wait to send markers again, and how many to write Complete* again."""
+        """Return the number of transactions that will send markers again, and that will write Complete* again."""
         now_ms = self._timing.now_ms()
         again = [self._entries[name] for name, at_ms in self._owed.items() if at_ms > now_ms]
         unmarked = sum(entry.is_owing or entry.awaits_sync for entry in again)

@@ -1,4 +1,4 @@
-"""What the coordinator of transactions is given, and what it stores in memory about one transactional id."""
+"""The environment of a transaction coordinator, and its in-memory state of one transactional id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnFailure = Callable[[KafkaError], None]
 
 
 class Environment(NamedTuple):
-    """What a coordinator is given by the Handler that runs it."""
+    """The settings and functions that a Handler passes to its transaction coordinators."""
 
     config: Config
     timing: Timing
@@ -98,17 +98,17 @@ class Entry:
 
     @property
     def has_writes(self) -> bool:
-        """Whether some are on their way."""
+        """True if writes for this transactional id are in progress."""
         return self._writes > 0
 
     @property
     def is_pending(self) -> bool:
-        """Whether a state is on its way: whatever but an add must wait for it, as in Kafka."""
+        """True if a change of the state is being written. As in Kafka, all operations but an add must wait for it."""
         return self._pending is not None
 
     @property
     def may_grow(self) -> bool:
-        """Whether partitions may be added, beside adds that are on their way."""
+        """True if partitions may be added. Other adds may be in progress, but no change of the state."""
         return self._pending in (None, State.ONGOING)
 
     @property

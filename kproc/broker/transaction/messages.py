@@ -1,4 +1,4 @@
-"""What producers ask a transaction's coordinator, and what it tells."""
+"""Requests of producers to a transaction's coordinator, and its responses."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class Overview(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether partitions wait for its end."""
+        """True if partitions wait for the end of the transaction."""
         return self.transaction.state in (State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT)

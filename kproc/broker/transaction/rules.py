@@ -30,7 +30,7 @@ from kproc.common.errors import ErrorCode
 
 
 class Needs(Enum):
-    """What is missing for a decision."""
+    """The information that a decision still needs."""
 
     ID = "an unused producer id"
 
@@ -82,7 +82,7 @@ def init(current: Transaction | None, request: InitRequest, now_ms: int, spare_i
 
 
 def _may_go_on(current: Transaction, request: InitRequest) -> bool:
-    """Whether the producer id that a request names is the current one, or was until its epochs were exhausted."""
+    """Return True if a request names the current producer id, or the previous one whose epochs were exhausted."""
     return request.producer_id == current.producer_id or (
         request.producer_id == current.previous_producer_id and request.epoch >= EXHAUSTED_EPOCH
     )

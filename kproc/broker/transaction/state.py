@@ -81,12 +81,12 @@ class Transaction(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no epochs left."""
+        """True if the producer id has no epochs left."""
         return self.epoch >= EXHAUSTED_EPOCH
 
     @property
     def changes_its_id(self) -> bool:
-        """Whether a producer with an epoch for each transaction gets another id at the end, or has got it."""
+        """True if a producer with an epoch for each transaction (KIP-890) gets or got another id at the end."""
         return self.client_version >= EPOCH_PER_TRANSACTION and (
             self.next_producer_id != NO_ID or self.previous_producer_id != NO_ID
         )
