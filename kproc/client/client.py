@@ -30,7 +30,7 @@ FRAME_BYTES_MAX: Final = 1 << 30
 """Above any answer with Kafka's limits; a larger one means that the peer speaks something else."""
 _HINT: Final = "--command-config FILE (in Spark kafka.security.protocol) says so"
 _TLS_ALERT: Final = b"\x15\x03"
-"""How a listener with TLS begins its answer to who does not use it."""
+"""The first bytes that a TLS listener sends to a client without TLS."""
 # Of a session's life; then the client logs in again, as Kafka's do (KIP-368).
 _LOGIN_AGAIN_PERCENT: Final = 85
 
@@ -65,7 +65,7 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
 
 
 class ClientError(Exception):
-    """What went wrong with the conversation; one line, meant for a person."""
+    """A failed exchange with the broker. The message is one line for the user."""
 
 
 class ConnectionFailed(ClientError):
@@ -224,7 +224,7 @@ class Client:
 
     @property
     def must_log_in_again(self) -> bool:
-        """Whether most of the session's life is over."""
+        """Return True if most of the session's lifetime has passed."""
         return self._login_again_ns is not None and self._clock.now_ns() >= self._login_again_ns
 
     def __enter__(self) -> Self:
@@ -333,7 +333,7 @@ class Client:
         ) from error
 
     def _hint(self) -> str:
-        """What may be wrong where a broker closes without a word: it wants TLS, or a login."""
+        """Return the probable reason if a broker closes a connection without an error: it requires TLS or a login."""
         has_login = self._security is not None and self._security.login is not None
         if self._answers > 1 or has_login:
             return ""
@@ -403,7 +403,7 @@ class Client:
         return min(high, ours)
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """What the broker advertises, asked once per connection, in version 0, which every broker answers."""
+        """Return the broker's API versions. Requested once per connection, in version 0, which each broker supports."""
         if self._versions is None:
             answer = self.call(ApiKey.API_VERSIONS, 0, {})
             if answer["error_code"]:

@@ -77,7 +77,7 @@ LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max
 
 
 def is_live(name: str) -> bool:
-    """Whether a client may change this setting, or its value for one listener, on the running broker."""
+    """Return True if a client may change the setting on the running broker. The name may have a listener's prefix."""
     listener, plain = split_listener_key(name)
     if plain in TLS_SETTINGS:
         return bool(listener)
@@ -93,13 +93,13 @@ def find_setting(name: str) -> Setting | None:
 
 
 def is_tls(name: str) -> bool:
-    """Whether new TLS connections of a listener depend on this setting of its own."""
+    """Return True if this is a listener's own TLS setting, on which its new connections depend."""
     listener, plain = split_listener_key(name)
     return bool(listener) and plain in TLS_SETTINGS
 
 
 def is_store(name: str) -> bool:
-    """Whether this names a file of one listener's keys or certificates."""
+    """Return True if this setting has the path of a listener's key store or trust store."""
     return is_tls(name) and split_listener_key(name)[1] in _STORES
 
 
@@ -176,7 +176,7 @@ def complaint_about(name: str, node: str, text: str) -> str | None:
 
 
 def listeners_complaint(config: Config, text: str | None) -> str | None:
-    """What this broker's other settings say against listeners that were stored under former ones."""
+    """Return an error if stored listeners conflict with the present settings, which may have changed since."""
     try:
         if text is not None:
             parse_listeners(text, config.listener_security_protocol_map)

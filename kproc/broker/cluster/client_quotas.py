@@ -54,7 +54,7 @@ class ClientQuotas:
         self.version = 0
 
     def __eq__(self, other: object) -> bool:
-        """Whether the quotas are equal; the number of changes that led to them does not matter."""
+        """Return True if the quotas are equal. The versions may differ."""
         return isinstance(other, ClientQuotas) and self._entities == other._entities
 
     __hash__ = None  # type: ignore[assignment]  # It changes.
@@ -97,9 +97,9 @@ class ClientQuotas:
         return None
 
     def account_of(self, user: str, client_id: str, key: str) -> tuple[tuple[str, str], float] | None:
-        """Whose use is summed for a client's quota, as (user, client id), and the quota; None: no limit.
+        """Return the (user, client id) that share a client's quota, and the quota. None: no limit.
 
-        "" stands for all users, or all client ids, that share it.
+        An empty user or client id means that all of them share the quota.
         """
         found = self.in_force(user, client_id, key)
         if found is None:

@@ -212,7 +212,7 @@ class ConfigChanges:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
 
     def _listeners(self, settings: DynamicSettings) -> tuple[EndPoint, ...]:
-        """Those in force by these settings: stored ones that this configuration does not know are left out."""
+        """Return the listeners in force by these settings. Ignore stored ones that the configuration does not know."""
         try:
             return dynamic_settings.wanted_listeners(self._config, settings)
         except ConfigError:

@@ -29,7 +29,7 @@ def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, st
 
 
 def lets_nobody_in(overrides: Mapping[str, str], config: Config) -> bool:
-    """Whether, with these dynamic configs over the static ones, no address may have a connection."""
+    """Return True if no client address could have a connection with these dynamic configs."""
     limit, exceptions = (overrides.get(key, config.wire_value(key)) for key in (PER_IP, PER_IP_OVERRIDES))
     return int(limit or 0) == 0 and not exceptions
 

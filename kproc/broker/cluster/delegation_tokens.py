@@ -34,7 +34,7 @@ Handled = tuple[Reply, list[r.Record]]
 
 
 def has_expired(token: r.DelegationTokenSet, now_ms: int) -> bool:
-    """Whether nobody may log in with it any more, nor renew it."""
+    """Return True if the token has expired. Clients can then neither log in with it nor renew it."""
     return min(token.expires_ms, token.max_ms) < now_ms
 
 

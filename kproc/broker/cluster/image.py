@@ -57,7 +57,7 @@ class TopicImage(msgspec.Struct):
 
     @property
     def is_internal(self) -> bool:
-        """Whether Kafka itself writes this topic; clients may only read it."""
+        """True if only the broker writes this topic. Clients may read it."""
         return self.name in INTERNAL_TOPICS
 
     def blocks(self) -> Iterator[tuple[int, int]]:
@@ -75,7 +75,7 @@ class MovedPartition(msgspec.Struct, frozen=True):
 
 
 class ImageChange(msgspec.Struct):
-    """What an applied delta did, for the role that must act on it: open, rename, transfer, read configs."""
+    """The changes of an applied delta, so that a role can act: open, rename or transfer logs, read configs."""
 
     created: list[TopicImage] = []
     deleted: list[TopicImage] = []
@@ -183,7 +183,7 @@ class ClusterImage:
 
     @property
     def free_slot_count(self) -> int:
-        """How many partitions may still be created."""
+        """The number of partitions that may still be created."""
         return SLOT_COUNT - self.partition_count
 
     def apply(self, delta: bytes | memoryview) -> ImageChange:

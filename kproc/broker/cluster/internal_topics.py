@@ -18,7 +18,7 @@ BROKERS_DEFAULT: Final = -1  # In place of a number of partitions or replicas.
 
 
 class FoundBy(NamedTuple):
-    """How FindCoordinator asks for a topic's coordinators: the keys' type, and the resource that each key names."""
+    """The key type with which FindCoordinator finds a topic's coordinators, and the resource type of the keys."""
 
     key_type: int
     resource: ResourceType

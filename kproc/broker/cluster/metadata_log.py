@@ -382,7 +382,7 @@ def _batch_end(data: bytes, position: int) -> int | None:
 
 
 def _has_batch_after(data: bytes, position: int) -> bool:
-    """Whether a whole batch begins anywhere behind `position`, found by its magic byte and its CRC."""
+    """Return True if a whole batch begins anywhere behind `position`, by its magic byte and its CRC."""
     at = position + 1
     while (magic_at := data.find(MAGIC, at + 16)) >= 0:
         at = magic_at - 16

@@ -75,7 +75,7 @@ class MutationQuotas:
         self._sweep_at = _SWEEP_LEAST
 
     def of(self, body: dict[str, Any]) -> Mutations:
-        """What the client of an operation may do now."""
+        """Return the mutations that the quota of an operation's client allows now."""
         user, client_id, is_strict = body.get(CLIENT) or ("", "", False)
         found = (
             self._quotas().account_of(user, client_id, CONTROLLER_MUTATION_RATE) if CLIENT in body else None

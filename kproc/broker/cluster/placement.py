@@ -29,7 +29,7 @@ _SEED_STEP: Final = 0x9E37_79B9
 
 
 def weight(key_crc: int, handler: int) -> int:
-    """How much the partition with `key_crc` wants `handler` (murmur3's finaliser over both)."""
+    """Return the weight of `handler` for the partition with `key_crc` (murmur3's finaliser over both)."""
     x = key_crc ^ ((handler + 1) * _SEED_STEP & _MASK_32)
     x = ((x ^ (x >> 16)) * 0x85EB_CA6B) & _MASK_32
     x = ((x ^ (x >> 13)) * 0xC2B2_AE35) & _MASK_32

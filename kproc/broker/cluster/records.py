@@ -198,7 +198,7 @@ class DelegationTokenRemoved(msgspec.Struct, frozen=True, array_like=True, tag=2
 
 
 class ScramSecretMade(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """What the salts of users that do not exist are made of: made once, with the first user."""
+    """The secret from which the salts of users that do not exist are derived. Written once, with the first user."""
 
     secret: bytes
 

@@ -43,7 +43,7 @@ class ScramUsers:
         self._unstored_secret = secrets.token_bytes(_SECRET_BYTES)  # While there is no user to be told apart.
 
     def __eq__(self, other: object) -> bool:
-        """Whether the users are equal."""
+        """Return True if the users and the secret are equal."""
         return (
             isinstance(other, ScramUsers) and self._by_kind == other._by_kind and self.secret == other.secret
         )
@@ -71,10 +71,10 @@ class ScramUsers:
         return sorted({name for users in self._by_kind.values() for name in users})
 
     def find(self, kind: ScramKind, name: str) -> Found:
-        """What a login needs of a user. For one that does not exist it looks like what most users have."""
+        """Return the credential of a user. An unknown user gets a fake one in the shape of most users' credentials."""
         shape = self._shape(kind.number)
         secret = self.secret or self._unstored_secret
-        # For a user that exists, too: the time that it takes must not tell either.
+        # Also do this work for a user that exists, because otherwise the time would reveal whether the user exists.
         stand_in = made_up(kind, name, secret, shape)
         found = self._by_kind[kind.number].get(name)
         return Found(stand_in, None) if found is None else Found(found, Outcome(name))

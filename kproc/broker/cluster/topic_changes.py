@@ -34,7 +34,7 @@ Reply = dict[str, Any]
 
 
 class Pending:
-    """What earlier topics of the same request have used already, and what all of them share."""
+    """The state that the topics of one request share: names, partitions and quota that earlier topics have used."""
 
     __slots__ = ("held", "mutations", "names_by_collision_key", "partition_count", "records", "shown")
 
@@ -197,7 +197,7 @@ class TopicChanges:
         return pending.shown[key]
 
     def _partition_count(self, wish: dict[str, Any]) -> int:
-        """How many partitions a CreateTopics entry asks for, everything about them checked."""
+        """Validate the partitions of a CreateTopics entry, and return their number."""
         count, replicas = wish["num_partitions"], wish["replication_factor"]
         if wish["assignments"]:
             self._check_manual(wish, count, replicas)

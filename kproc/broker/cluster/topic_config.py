@@ -51,7 +51,7 @@ class TopicConfig:
         return value
 
     def complaint_about(self, value: Any) -> str | None:
-        """What is wrong with a parsed value, or None."""
+        """Return an error for an invalid parsed value, or None."""
         return told(self.check(value)) if self.check is not None else None
 
     def normalize(self, text: str) -> str:

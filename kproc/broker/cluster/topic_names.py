@@ -15,7 +15,7 @@ _ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def complaint_about(name: str) -> str | None:
-    """What is wrong with `name`, in Kafka's words, or None."""
+    """Return Kafka's error for an invalid topic name, or None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in (".", ".."):

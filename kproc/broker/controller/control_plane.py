@@ -69,7 +69,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Controller(Protocol):
-    """What requests of the control listener need of the controller."""
+    """The environment that the controller provides for requests of the control listener."""
 
     image: ClusterImage
     counts: Counts
@@ -140,7 +140,7 @@ class ControlPlane:
         return taken
 
     def has_input(self) -> bool:
-        """Whether there are requests that `work` would read."""
+        """Return True if there are requests that `work` would read."""
         if self._divided:
             return self._divided.is_ready()
         return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()

@@ -41,7 +41,7 @@ class FreedNames:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request waits for a name."""
+        """True if a request waits for a name."""
         return bool(self._waiting)
 
     def all_linked(self) -> None:

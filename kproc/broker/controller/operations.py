@@ -77,7 +77,7 @@ class _Scale:
 
 
 class Decides(Protocol):
-    """What the operations need of the controller: a change of the metadata."""
+    """The controller's function that operations use: a change of the metadata."""
 
     def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
         """Decide about a change, write it, answer."""
@@ -149,7 +149,7 @@ class Operations:
 
     @property
     def has_scales(self) -> bool:
-        """Whether a change of the counts is in work or waits."""
+        """True if a change of the role counts is in progress or waits."""
         return bool(self._scales)
 
     def tick(self, now_ns: int) -> None:

@@ -1,1 +1,1 @@
-"""How a client of a Kafka broker encrypts and logs in, by Kafka's names of the settings. Nothing of the server's."""
+"""TLS and SASL for clients of a Kafka broker, with Kafka's names of the settings. No code of the server."""

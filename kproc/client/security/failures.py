@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SecurityFailed(Exception):
-    """It cannot be, and will not be when it is tried again: a wrong password, an authority that is not trusted."""
+    """A permanent failure, such as a wrong password or an untrusted authority. A retry would fail, too."""
 
 
 class ConnectionBroken(Exception):

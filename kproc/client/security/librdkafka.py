@@ -1,4 +1,4 @@
-"""The same settings for librdkafka, by which `kproc produce` and `kproc consume` move records."""
+"""Conversion of security settings for librdkafka, which `kproc produce` and `kproc consume` use for records."""
 
 from __future__ import annotations
 

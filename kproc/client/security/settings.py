@@ -108,7 +108,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a client encrypts, whom it trusts and who it is."""
+    """The TLS settings of a client: trust, certificate and protocol options."""
 
     trust: Store = Store()
     """Empty: the authorities that this host trusts."""
@@ -124,7 +124,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who a client says it is, and what proves it."""
+    """The SASL login of a client: mechanism and credentials."""
 
     mechanism: str
     username: str = ""
@@ -205,7 +205,7 @@ def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> Cl
 
 
 def security_names(properties: Mapping[str, str]) -> list[str]:
-    """Those of the names that `parse_client_security` reads."""
+    """Return the names that `parse_client_security` reads."""
     return [name for name in properties if name.startswith(_FAMILIES)]
 
 

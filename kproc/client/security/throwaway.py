@@ -1,4 +1,4 @@
-"""What secures a broker that will not live long: an authority, a certificate of this host, users and their passwords.
+"""Security of a temporary broker: an authority, a certificate of this host, users and their passwords.
 
 For `kproc dev --tls --user alice` and `kproc.Broker(tls=True, users=["alice"])`. Everything lies in one directory, in
 files that nobody else can read, and is of no worth once the broker has ended: the authority's key is written nowhere.
@@ -45,7 +45,7 @@ class Throwaway:
         return self.security().protocol
 
     def broker_settings(self) -> dict[str, str]:
-        """What the broker is told, beside `listeners`."""
+        """The broker's settings, except `listeners`."""
         settings: dict[str, str] = {}
         if self.has_tls:
             settings |= {
@@ -65,7 +65,7 @@ class Throwaway:
         return settings
 
     def security(self, user: str | None = None) -> ClientSecurity:
-        """How a user connects, the first one if none is named; ConfigError for one that there is not."""
+        """Return the client settings of a user, by default the first one. Raises ConfigError for an unknown user."""
         if user is not None and user not in self.users:
             raise ConfigError(f"there is no user {user}: {', '.join(self.users) or 'nobody has to log in'}")
         name = user or next(iter(self.users), None)

@@ -33,7 +33,7 @@ _ABOUT_OUR_CERTIFICATE: Final = (
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """What the settings ask for; ConfigError names the one that cannot be used."""
+    """Create the TLS context for the settings. Raises ConfigError, which names the invalid setting."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = _VERSIONS[tls.versions[0]]
     context.maximum_version = _VERSIONS[tls.versions[-1]]
@@ -78,7 +78,7 @@ def first_cause(sock: socket.socket, error: OSError) -> OSError:
 
 
 def refusal_of(error: OSError, address: str) -> Exception | None:
-    """What the failure of a read or a write means; None where TLS has nothing to do with it."""
+    """Return the exception for a failed read or write, or None if TLS is not the reason."""
     if not isinstance(error, ssl.SSLError):
         return None
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
@@ -87,7 +87,7 @@ def refusal_of(error: OSError, address: str) -> Exception | None:
 
 
 def refusal(error: ssl.SSLError, address: str, host: str = "") -> Exception:
-    """What a failure of TLS means, now or at a later read: with TLS 1.3 a client's certificate is refused only then."""
+    """Return the reason of a TLS failure. With TLS 1.3 a rejected client certificate fails only at a later read."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return SecurityFailed(_distrust(error, address, host))
     code = error.reason or str(error)
@@ -137,7 +137,7 @@ def _other_protocol() -> str:
 
 
 def is_pem_file(location: str) -> bool:
-    """Whether a store is PEM, by its content; ConfigError where it cannot be read."""
+    """Return True if the content of a store is PEM. Raises ConfigError if the file cannot be read."""
     return b"-----BEGIN" in _content(Store(location), "a store of certificates")
 
 

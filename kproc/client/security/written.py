@@ -1,4 +1,4 @@
-"""The same settings for other clients: Java's properties, arguments of kafka-python and aiokafka.
+"""Conversion of security settings for other clients: Java's properties, arguments of kafka-python and aiokafka.
 
 For whoever is told how to connect: `kproc dev`, `kproc.Broker.client_config`, Spark's own connector.
 """

@@ -31,13 +31,13 @@ class BadToken(Exception):
         self.scope = scope
 
     def answer(self) -> str:
-        """What the client is told."""
+        """Encode the error for the client (RFC 7628, section 3.2.2)."""
         scope = f',"scope":"{self.scope}"' if self.scope else ""
         return f'{{"status":"{self.status}"{scope}}}'
 
 
 class Claims(NamedTuple):
-    """What of a valid token matters here."""
+    """The user name of a valid token, and its expiry in ms since 1970."""
 
     name: str
     expires_ms: int

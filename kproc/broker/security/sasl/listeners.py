@@ -1,4 +1,4 @@
-"""What the settings of a listener and the users in the metadata make of its SASL."""
+"""Creation of a listener's SASL mechanisms from the settings and the users in the metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kproc.broker.security.sasl.unsecured_tokens import UnsecuredValidator
 
 
 class Surroundings(NamedTuple):
-    """What mechanisms need of the role that they run in."""
+    """The settings and functions that a role passes to its mechanisms."""
 
     config: Config
     find_user: FindUser
@@ -34,7 +34,7 @@ def make_listener(listener: str, around: Surroundings) -> SaslListener:
 
 
 def _validator(listener: str, around: Surroundings) -> Validate:
-    """How a listener judges tokens: without keys it was asked for unsecured ones."""
+    """Create the validator of a listener's tokens. Without a key set it accepts unsecured tokens, as configured."""
 
     def value(name: str) -> Any:
         return sasl_value(around.config, listener, OAUTHBEARER, f"sasl.oauthbearer.{name}")

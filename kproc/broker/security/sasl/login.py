@@ -22,7 +22,7 @@ TOKEN_VERSION_WITH_LIFETIME: Final = 1  # Of SaslAuthenticate: its answer says h
 
 
 class Stage(Enum):
-    """How far a login has come."""
+    """The stage of a login. The values complete the sentence "a client that ..." in log lines."""
 
     BEGUN = "begun"
     ASKED_VERSIONS = "asked for versions"
@@ -32,7 +32,7 @@ class Stage(Enum):
 
 
 class SaslListener(NamedTuple):
-    """What a listener offers, and for how long a login is good (in ms by mechanism; 0: for ever)."""
+    """The mechanisms of a listener, and the lifetime of a login in ms by mechanism. 0: no limit."""
 
     mechanisms: Mapping[str, Mechanism]
     lifetimes_ms: Mapping[str, int]
@@ -77,12 +77,12 @@ class Login:
 
     @property
     def is_again(self) -> bool:
-        """Whether the client has been authenticated before."""
+        """True if the client has been authenticated before (KIP-368)."""
         return self._before is not None
 
     @property
     def takes_bare_tokens(self) -> bool:
-        """Whether the next frame is a token and no request."""
+        """True if the next frame is a bare token instead of a request, after SaslHandshake v0."""
         return self.stage is Stage.TOKENS and not self._has_requests
 
     def may_ask_versions(self) -> None:
@@ -91,7 +91,7 @@ class Login:
             raise self._out_of_turn("ApiVersions")
 
     def asked_versions(self) -> None:
-        """It was told which are served: it does not ask again."""
+        """Note that the client got the ApiVersions response. It must not send the request again."""
         self.stage = Stage.ASKED_VERSIONS
 
     def handshake(self, version: int, mechanism: str) -> Sequence[str]:
@@ -141,7 +141,7 @@ class Login:
         return answer, Done(principal, self._lifetime_ms(outcome.expires_ms, now_ms))
 
     def _general(self) -> str:
-        """What a client is told whose credentials are wrong."""
+        """Return the text for a client with wrong credentials. It does not reveal which users exist."""
         which = "re-authentication" if self.is_again else "authentication"
         return (
             f"Authentication failed during {which} due to invalid credentials with SASL mechanism "

@@ -1,4 +1,4 @@
-"""What the mechanisms of SASL have in common: an exchange of tokens that ends with a name or a failure."""
+"""The interface of SASL mechanisms: an exchange of tokens that ends with a user name or a failure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple, Protocol
 
 
 class AuthenticationFailed(Exception):
-    """A client did not prove who it is. Neither text holds a secret.
+    """A client failed to authenticate. Neither text contains a secret.
 
-    `why` is for the broker's log. `told` is for the client; None: it is told no more than that its credentials are
-    invalid, because the reason could say which users exist.
+    `why` is for the broker's log. `told` is for the client. If it is None, the client learns only that its credentials
+    are invalid, because the reason could reveal which users exist.
     """
 
     def __init__(self, why: str, *, told: str | None = None) -> None:
@@ -19,11 +19,11 @@ class AuthenticationFailed(Exception):
 
 
 class KeysAwaited(Exception):
-    """The token cannot be judged before keys have been loaded: evaluate it again when they are."""
+    """The token cannot be verified before keys have been loaded. Evaluate it again afterwards."""
 
 
 class Outcome(NamedTuple):
-    """Who a client has proved to be."""
+    """The authenticated user of a client."""
 
     name: str
     expires_ms: int | None = None  # Since 1970: when what it proved that with expires.

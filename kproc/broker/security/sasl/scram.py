@@ -64,7 +64,7 @@ KINDS_BY_NUMBER: Final[Mapping[int, ScramKind]] = {kind.number: kind for kind in
 
 
 class ScramCredential(NamedTuple):
-    """What is stored of a user for one mechanism. It is no password, but enough to pretend to be the server."""
+    """The stored keys of a user for one mechanism. They do not allow a login, but they allow to pose as the server."""
 
     salt: bytes
     stored_key: bytes
@@ -86,7 +86,7 @@ class Found(NamedTuple):
 
 
 FindUser = Callable[[ScramKind, str, bool], Found]
-"""What there is of a name for a mechanism; the flag says that the name is a delegation token's id."""
+"""A function that finds the credential of a name. The flag is True if the name is a delegation token's id."""
 
 
 class CredentialShape(NamedTuple):
@@ -137,7 +137,7 @@ def _base_36(number: int) -> str:
 
 
 def salted_password(kind: ScramKind, password: str, salt: bytes, iterations: int) -> bytes:
-    """What a client sends to the controller instead of the password."""
+    """Return the salted password, which a client sends to the controller instead of the password (KIP-554)."""
     return hashlib.pbkdf2_hmac(kind.digest, password.encode(), salt, iterations)
 
 
@@ -264,7 +264,7 @@ class ScramExchange:
 
 
 class _ServerFirst(NamedTuple):
-    """What was said in the first half."""
+    """The first messages of both sides, which the proof of the final message covers."""
 
     client_bare: str
     client_nonce: str

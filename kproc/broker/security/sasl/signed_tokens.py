@@ -18,7 +18,7 @@ _ALGORITHMS: Final = (
 
 
 class Expected(NamedTuple):
-    """What a token must say."""
+    """The claims that a token must have."""
 
     audience: Collection[str]  # One of these; empty: any.
     issuer: str | None
@@ -79,7 +79,7 @@ def _header(token: str) -> dict[str, Any]:
 
 
 def _claims(token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
-    """What the token claims, once its signature has been checked."""
+    """Verify the signature and return the claims. Raises BadToken."""
     from joserfc import jwt
     from joserfc.errors import JoseError
 
