@@ -71,8 +71,9 @@ class NetworkSettings:
     inter_broker_listener_name: str | None = setting(
         STRING,
         None,
-        "The protected listener: it accepts connections even if the broker has max.connections, and closes the least "
-        "recently used connection of another listener instead. Needs a second listener to have an effect.",
+        "The protected listener: it accepts connections even if the broker has max.connections. The broker then "
+        "closes the longest idle connections of the unprotected listener with the most. Needs a second "
+        "listener to have an effect.",
     )
     security_inter_broker_protocol: str = setting(
         STRING,
