@@ -506,7 +506,8 @@ class Scene:
             more = False
             for part in log.read(offset, 1 << 20, committed=committed).ranges:
                 raw = self.fs.read_file(Path(os.fsdecode(part.path)))
-                assert raw is not None
+                if raw is None:
+                    raise Violation(f"{log.directory.name}: a segment that is served has no file")
                 data, position = raw[part.position : part.position + part.length], 0
                 while position + 12 <= len(data):
                     end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
