@@ -294,6 +294,22 @@ def _group_of_a_refused_commit(case: Case) -> bool:
     return case.difference.kafka == "Dead" or case.codes == (0, _NO_GROUP)
 
 
+def _group_of_a_refused_join(case: Case) -> bool:
+    """Groups that Kafka shows, which a client without protocols wanted to join."""
+    joined = {
+        step.body["group_id"] for step in case.before if step.api == "join_group" and not step.body["protocols"]
+    }
+    if case.step.api == "list_groups" and case.difference.path == ("groups", ITEMS):
+        kproc, kafka = ({row["group_id"] for row in each["groups"]} for each in (case.kproc, case.kafka))
+        return kproc < kafka and kafka - kproc <= joined
+    if case.step.api == "offset_delete":
+        return case.step.body["group_id"] in joined and case.codes == (_NO_GROUP, 0)
+    row = case.difference.rows[-1] if case.difference.rows else {}
+    if case.step.api not in ("describe_groups", "delete_groups") or row.get("group_id") not in joined:
+        return False
+    return case.difference.kproc == "Dead" or case.codes == (_NO_GROUP, 0)
+
+
 def _colliding_names(case: Case) -> bool:
     if case.step.api != "create_topics" or case.codes[0] != _INVALID_TOPIC:
         return False
@@ -397,6 +413,7 @@ RULES: dict[str, Callable[[Case], bool]] = {
     "Produce": _header_kept,
     "ListOffsets": _deleted_records,
     "a group that a refused OffsetCommit named": _group_of_a_refused_commit,
+    "a group that a refused JoinGroup named": _group_of_a_refused_join,
     "CreateTopics": _colliding_names,
     "DescribeQuorum": _endpoint_of_the_controller,
     "JoinGroup": _as_many_votes,

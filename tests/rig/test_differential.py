@@ -114,6 +114,17 @@ def test_a_group_that_kafka_does_not_list_yet_is_one_of_a_commit_without_a_membe
     assert rule("ab", "a", 1) is rule("ab", "b", -1) is rule("a", "ab", -1) is None
 
 
+def test_group_of_a_refused_join_is_one_that_kafka_lists_alone() -> None:
+    def rule(kproc: str, kafka: str, protocols: list[dict[str, Any]]) -> str | None:
+        answers = [{"groups": [{"group_id": each} for each in names]} for names in (kproc, kafka)]
+        (difference,) = compare(*answers)[0]
+        before = [Step(0, "join_group", 2, {"group_id": "b", "protocols": protocols})]
+        return rule_for(Case(Step(0, "list_groups", 0, {}), difference, *answers, before))
+
+    assert rule("a", "ab", []) == "a group that a refused JoinGroup named"
+    assert rule("a", "ab", [{"name": "range"}]) is rule("ab", "a", []) is rule("b", "ab", []) is None
+
+
 def test_a_largest_timestamp_is_kafkas_minus_one_only_where_it_is_no_time() -> None:
     def rule(api: str, field: str, kproc: int, kafka: int) -> str | None:
         return rule_for(Case(Step(0, api, 0, {}), Difference(("rows", 0, field), kproc, kafka), {}, {}))
