@@ -56,6 +56,23 @@ def untouched(seed: int) -> Plan:
     )
 
 
+def read_before_sync(seed: int) -> Plan:
+    """Power losses right after reads of records whose syncs are slow."""
+    return _slow_syncs(seed, 5, 0)
+
+
+def answered_before_sync(seed: int) -> Plan:
+    """Power losses while syncs are slow."""
+    return _slow_syncs(seed, 50, 1)
+
+
+def _slow_syncs(seed: int, until_power_ms: int, power: int) -> Plan:
+    events: list[Event] = []
+    for at_ms in range(60, 360, 100):
+        events += [Event(at_ms, "disk", ("slow", 90, 1)), Event(at_ms + until_power_ms, "power", (power,))]
+    return _small(seed, ["admin", *["producer-all"] * 3, *["consumer"] * 3], events)
+
+
 def divided(seed: int) -> Plan:
     """Divide every request of more than one row."""
     return replace(_plain(seed), slice_rows=1)
@@ -95,6 +112,8 @@ def _small(seed: int, kinds: list[str], events: list[Event], **settings: str) ->
 
 
 DIRECTED: Final[dict[str, Callable[[int], Plan]]] = {
+    "visible-before-sync": read_before_sync,
+    "answer-before-sync": answered_before_sync,
     "clean-marker-stays": stopped_once,
     "clean-marker-comes-back": stopped_once,
     "any-name-confirms-a-log-start": recreated,
