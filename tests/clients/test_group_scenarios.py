@@ -66,7 +66,7 @@ def test_members_of_four_makes_join_and_leave(scene: GroupScene) -> None:
     before = scene.generation()
     scene.start("kafka-python", "aiokafka")
     assert 1 <= rebalances_until_settled(scene, before) <= 2, "one for each newcomer at most"
-    # The last member stays: confluent-kafka leaves in the last test of this file.
+    # confluent-kafka stays to the end: somebody has to get the last records.
     for make in ("java", "kafka-python", "aiokafka"):
         before = scene.generation()
         scene.close(scene.of(make))
@@ -166,6 +166,7 @@ def revocations(member: MemberProcess, mark: int) -> list[set[int]]:
     return [each for each in given if each]
 
 
+@pytest.mark.slow  # Of one client at a time: tests/clients/test_groups.py.
 def test_a_group_that_was_away_goes_on_where_it_committed(scene: GroupScene) -> None:
     scene.start(*MAKES)
     scene.settle()

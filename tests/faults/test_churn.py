@@ -34,11 +34,9 @@ def come_and_go(broker: BrokerUnderTest, count: int) -> None:
         clients.close()
 
 
-@pytest.mark.parametrize("limits", [{}, {"max.connections": "100000"}], ids=["uncounted", "counted"])
-def test_clients_that_came_and_went_leave_nothing(
-    start_broker: Callable[..., BrokerUnderTest], limits: dict[str, str]
-) -> None:
-    settings = {"num.network.threads": "2", "num.io.threads": "2", **limits}
+def test_clients_that_came_and_went_leave_nothing(start_broker: Callable[..., BrokerUnderTest]) -> None:
+    # With a limit the broker counts connections, too: one more thing that could grow.
+    settings = {"num.network.threads": "2", "num.io.threads": "2", "max.connections": "100000"}
     broker = start_broker(settings=settings)
     come_and_go(broker, WARM)
     before = wait_idle(broker)

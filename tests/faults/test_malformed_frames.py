@@ -217,6 +217,7 @@ def test_client_that_never_reads_its_answers_holds_back_nobody(broker: BrokerUnd
                 one.close()
 
 
+@pytest.mark.transports("process")
 def test_3000_idle_connections_are_held_and_others_served(
     start_broker: Callable[..., BrokerUnderTest],
 ) -> None:

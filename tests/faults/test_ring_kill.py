@@ -89,7 +89,7 @@ def test_killed_producer_leaves_only_what_it_published(last_step):
 
 
 def test_producer_killed_at_random_moments_never_tears_a_record():
-    rounds = int(os.environ.get("KPROC_TEST_KILLS", "10"))
+    rounds = int(os.environ.get("KPROC_TEST_KILLS", "6"))
     chance = random.Random(20_240)
     for _ in range(rounds):
         with make_ring(CAPACITY) as region:

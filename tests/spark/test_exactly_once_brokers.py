@@ -126,15 +126,16 @@ def test_a_death_or_a_request_that_is_given_up_at_any_step_leaves_each_row_once(
         client.create_topic(TOPIC, partitions=PARTITIONS)
     names = []
     for step in range(steps_of(another_number_of_tasks)):
-        for kind in (dying, failing):
-            name = f"{kind.__name__}-{step}"
-            names.append(name)
-            with closing(RealBroker(bootstrap, name)) as broker:
-                spark = Spark(broker, another_number_of_tasks, name)
-                broker.on_step = kind(step)
-                spark.run_to_the_end()
-                broker.on_step = lambda: None
-                assert broker.open_ids(f"{name}-") == []
+        # By turns: test_exactly_once_model.py tries both at every step.
+        kind = (dying, failing)[step % 2]
+        name = f"{kind.__name__}-{step}"
+        names.append(name)
+        with closing(RealBroker(bootstrap, name)) as broker:
+            spark = Spark(broker, another_number_of_tasks, name)
+            broker.on_step = kind(step)
+            spark.run_to_the_end()
+            broker.on_step = lambda: None
+            assert broker.open_ids(f"{name}-") == []
     rows = [(batch, row) for batch in range(BATCHES) for row in range(ROWS)]
     wanted = Counter(f"{name} {batch} {row}".encode() for name in names for batch, row in rows)
     assert read_committed(bootstrap, TOPIC) == wanted
