@@ -1,12 +1,18 @@
-"""Produce (key 0), versions 3-13; 0-2 are shown and refused, as Kafka does for librdkafka (KAFKA-18659).
+"""Produce (key 0), versions 3-13. ApiVersions lists 0-2 too, but they are rejected, as in Kafka (KAFKA-18659).
 
-Requests that arrive together are gathered by `ProduceBatcher` and appended per partition with one
-Log.append, that is one writev. acks=0 answers nothing and closes the connection on an error; acks=1 is
-answered once the bytes are in the page cache; acks=all (-1) waits for fdatasync when kproc.flush=group.
-min.insync.replicas asks for no more replicas than there are, as in Kafka since 3.7 (apache/kafka#14594): for one.
-Batches of transactions: verification.py.
-Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13
-topic ids instead of names (KIP-516).
+`ProduceBatcher`, one per Handler, collects the requests of one duty cycle. `flush` then appends them with one
+Log.append (one writev) per partition.
+
+- acks=0: no response. An error closes the connection.
+- acks=1: the response is sent when the records are in the page cache.
+- acks=all (-1): with kproc.flush=group the response waits for fdatasync.
+
+min.insync.replicas never asks for more replicas than exist, as in Kafka since 3.7 (apache/kafka#14594). kproc has one.
+Batches of transactions are verified first (verification.py). Records for partitions of other Handlers are forwarded
+(produce_order.py).
+
+Versions: v3 record batch v2; v5 log start offset; v8 record errors; v9 flexible; v10 current leader; v13 topic ids
+instead of names (KIP-516).
 """
 
 from __future__ import annotations
@@ -70,7 +76,10 @@ def _has_zstd(records: memoryview) -> bool:
 
 
 def _error_before_acks(version: int, records: memoryview | None) -> int:
-    """What is said of a request whose acks are wrong: Kafka looks at the batch's shape and codec first."""
+    """Return the error code of a partition in a request with invalid acks.
+
+    Kafka validates the batch's shape and codec before acks (ProduceRequest.validateRecords), so their errors win.
+    """
     try:
         check_one_batch(records if records is not None else b"")
     except KafkaError as error:
@@ -82,7 +91,7 @@ def _error_before_acks(version: int, records: memoryview | None) -> int:
 
 @api(ApiKey.PRODUCE, versions=(3, 13), advertised_from=0)
 def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
-    """Listed for the registry. The Handler gives Produce requests to its ProduceBatcher instead."""
+    """Register the API and its versions. The Handler passes Produce requests to its ProduceBatcher instead."""
     raise AssertionError("Produce is handled by ProduceBatcher")
 
 
@@ -91,12 +100,15 @@ def _refusal_of(context: RequestContext, topic: ProduceTopic) -> int:
 
 
 def _unknown(version: int) -> int:
-    """The error for a topic that is not there, as a client of that version names topics."""
+    """Return the error for a topic that does not exist. It depends on whether `version` names topics or ids."""
     return ErrorCode.UNKNOWN_TOPIC_ID if version >= _FIRST_WITH_IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class Placed(NamedTuple):
-    """Where a one-partition request went: to an open partition of ours, or to another Handler."""
+    """The destination of a one-partition request: an open partition of this Handler, or another Handler.
+
+    `owned` is None if the request was forwarded to `owner`.
+    """
 
     owner: int
     owned: OwnedPartition | None
@@ -107,31 +119,39 @@ class Placed(NamedTuple):
 
 
 class KnownAnswers(Protocol):
-    """Who answers what the fast path gathered; see handler/produce_fast_path.py. The targets are its own."""
+    """Responds to the requests of the fast path (FastAnswers in handler/produce_fast_path.py). It defines the targets.
+
+    pending: convert a target to an ordinary pending request.
+    answer: send the responses of all targets of the partition `index`.
+    """
 
     def pending(self, target: Any) -> Pending: ...
     def answer(self, targets: Sequence[Any], results: Sequence[AppendResult], index: int) -> None: ...
 
 
 class Gathered:
-    """What one flush appends to one partition. Either `targets` or `known` is empty."""
+    """The batches that the next flush appends to one partition. Either `targets` or `known` is empty.
+
+    The entry of `targets` (or `known`) at an index belongs to the batch at the same index of `views`.
+    """
 
     __slots__ = ("hidden_from", "known", "origin", "targets", "views")
 
     def __init__(self, origin: str = CLIENT) -> None:
         self.origin = origin
-        # Number of the first batch with acks=all: from it on, batches become visible when they are synced.
+        # Index of the first batch with acks=all. It and all later batches become visible only when they are synced.
         self.hidden_from: int | None = None
         self.views: list[memoryview] = []
         self.targets: list[tuple[Pending, int]] = []
-        self.known: list[Any] = []  # Requests of the fast path that wait for nothing but the append.
+        # Targets of the fast path. They need only the append, so no object is created for them.
+        self.known: list[Any] = []
 
 
 class ProduceBatcher:
-    """Gathers Produce requests between two `flush` calls. One per Handler.
+    """Collects Produce requests between two `flush` calls. One per Handler.
 
-    The views of the records lie in rings or arenas: `flush` must run before those are released. It has something to do
-    while `gathered` is not empty.
+    The records are views into rings or arenas, so the Handler must call `flush` before it releases those. `flush` has
+    work while `gathered` is not empty.
     """
 
     def __init__(self, services: Services, known_answers: KnownAnswers | None = None) -> None:
@@ -139,8 +159,9 @@ class ProduceBatcher:
         self._known_answers = known_answers
         self._transactions = TransactionalProduce(services, self)
         self.gathered: dict[OwnedPartition, Gathered] = {}
-        self._open_forwards: dict[ForwardReply, None] = {}  # What other owners have not answered yet.
-        # Order over changes of the owners: see "partitions of others" below.
+        # Calls to other owners that have no last reply yet, oldest first.
+        self._open_forwards: dict[ForwardReply, None] = {}
+        # These keep the order of records when owners change: see "partitions of others" below.
         self._fences: dict[PartitionKey, Fence] = {}
         self._moved_at: dict[PartitionKey, int] = {}
         self._known_since = 0
@@ -150,9 +171,10 @@ class ProduceBatcher:
         self.forwarded = 0
 
     def add(self, context: RequestContext, body: memoryview) -> Placed | None:
-        """Take one request; its answer leaves at `flush` or when its last partition is on disk.
+        """Handle one request. The response is sent at `flush`, or later if it waits for a sync or another role.
 
-        Returns where a request of one partition went; None for any other, and for one that was refused.
+        Returns the destination of a one-partition request, from which the fast path learns. Returns None for every
+        other shape, for transactions, and for a request that was rejected or must wait.
         """
         version = context.api_version
         request = decode_produce(version, body)
@@ -186,11 +208,15 @@ class ProduceBatcher:
         return None
 
     def add_known(self, pending: Pending, owned: OwnedPartition, records: memoryview) -> None:
-        """Take one request whose partition is known and open."""
+        """Add one request of the fast path that needs an object, for a partition of ours that is open."""
         self.gather(owned, records, pending, 0)
 
     def take_known(self, owned: OwnedPartition, records: memoryview, target: Any) -> bool:
-        """Take one that KnownAnswers answers. False: not among the others that there are; then by `add_known`."""
+        """Add one request that KnownAnswers responds to. `target` is what KnownAnswers needs for that.
+
+        Returns False, and adds nothing, if ordinary requests are already queued for the partition. The caller then
+        falls back to `serve_frame`, which uses `add_known`.
+        """
         gathered = self.gathered.get(owned)
         if gathered is None:
             gathered = self.gathered[owned] = Gathered()
@@ -203,7 +229,10 @@ class ProduceBatcher:
     def gather(
         self, owned: OwnedPartition, records: memoryview, pending: Pending, at: int, origin: str = CLIENT
     ) -> None:
-        """Queue a batch for the next flush."""
+        """Queue a batch for the next flush. A different `origin` than that of the queued batches flushes those first.
+
+        at: the position of the partition in the request, for `pending.decide`.
+        """
         gathered = self.gathered.get(owned)
         if gathered is not None and gathered.origin is not origin:
             self.flush()
@@ -226,7 +255,7 @@ class ProduceBatcher:
     def add_many(
         self, context: RequestContext, body: memoryview, request: ProduceRequest, refusal: int = 0
     ) -> None:
-        """Take a request of any number of partitions; `refusal` is an error of it as a whole."""
+        """Handle a request of any number of partitions. A `refusal` other than 0 is the error of all of them."""
         total = sum(len(topic.partitions) for topic in request.topics)
         if total == 0:
             ManyAnswer(context, request)([])
@@ -261,7 +290,10 @@ class ProduceBatcher:
         index: int,
         records: memoryview | None,
     ) -> tuple[TopicImage, PartitionImage] | int:
-        """A partition for a client's request, or the error. As in Kafka acks come after the topic and the batch."""
+        """Return a partition for a client's request, or the error code.
+
+        As in Kafka, acks are validated last, after the topic and the batch.
+        """
         found = self._find(topic.name, topic.topic_id, index)
         if not isinstance(found, int) and request.acks not in (-1, 0, 1):
             return _error_before_acks(version, records)
@@ -280,7 +312,7 @@ class ProduceBatcher:
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic.is_internal:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION  # Its coordinator writes it, and nobody else.
+            return ErrorCode.INVALID_TOPIC_EXCEPTION  # Only coordinators may write to internal topics.
         return topic, topic.partitions[index]
 
     def _append(
@@ -292,7 +324,7 @@ class ProduceBatcher:
         at: int,
         version: int,
     ) -> OwnedPartition | None:
-        """Queue one partition's records for the next flush; None if they are refused at once."""
+        """Queue one partition's records for the next flush. Return None if they were rejected or wait for their log."""
         if records is None or len(records) == 0:
             pending.decide(at, failed(partition.index, ErrorCode.INVALID_RECORD, "no records"))
             return None
@@ -302,7 +334,7 @@ class ProduceBatcher:
         try:
             owned = self._services.partitions.get(topic.name, partition)
         except PartitionMoving as moving:
-            # A copy: the view dies with this pass.
+            # The view is valid only until the end of this duty cycle, so copy the records.
             later = Later(topic.topic_id, partition.index, bytearray(records), pending, at, version)
             self._services.transfers.when_ready(moving.key, MovingRecords(self, later).go_on)
             return None
@@ -313,7 +345,10 @@ class ProduceBatcher:
         return owned
 
     def flush(self) -> None:
-        """Append what was gathered, one call per partition, and answer what needs no more waiting."""
+        """Append the queued batches, one call per partition, and respond to requests that need no sync.
+
+        An unexpected exception fails the requests of its partition only.
+        """
         if not self.gathered:
             return
         appends, self.gathered = self.gathered, {}
@@ -328,7 +363,7 @@ class ProduceBatcher:
                 self.bytes += size
                 owned.after_append()
                 log = owned.log.state
-                # flush.messages: the answer waits for the disk whatever was asked for, as in Kafka.
+                # As in Kafka, flush.messages makes every response wait for the disk, whatever its acks are.
                 must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
                 index = owned.key[1]
                 if gathered.known:
@@ -345,11 +380,15 @@ class ProduceBatcher:
                         pending.decide(at, answer)
                     else:
                         owned.when_synced(result.last_offset + 1, DecideWhenSynced(pending, at, answer))
-            except Exception as error:  # noqa: BLE001 - contained: appended it is, or the error is fatal
+            # A FatalError, which says that the log's state is half changed, ends the role: `caught` raises it again.
+            except Exception as error:  # noqa: BLE001 - contained
                 self._fail(owned, gathered, error)
 
     def _fail(self, owned: OwnedPartition, gathered: Gathered, error: Exception) -> None:
-        """A surprise between the publication of what was appended and its answers: the clients ask again."""
+        """Fail the requests of one partition after an unexpected exception. The records may be in the log.
+
+        The clients retry. Idempotent producers then get the offsets of the records that were appended.
+        """
         self._services.containment.caught("the answers of an append", error)
         self._transactions.appended(owned)
         if gathered.known:
@@ -359,11 +398,16 @@ class ProduceBatcher:
 
     # -- partitions of others ----------------------------------------------------------------------------------
     #
-    # Records are sent to their owner with the image version that named it. An owner takes them only if the partition
-    # has not moved since then, else it gives them back ("bounced"): so the records that one Handler sends to one owner
-    # are taken up to some point, and all after it come back. That Handler places them anew when it knows of the move,
-    # and lets later ones for that partition wait until all that it had sent before is decided or placed. No record can
-    # overtake another one of its connection, and none makes more than one hop.
+    # Records of one connection must stay in order when a partition gets a new owner. Otherwise an idempotent producer
+    # gets OUT_OF_ORDER_SEQUENCE_NUMBER. The protocol:
+    #
+    # 1. The sender attaches the version of its metadata image to the records.
+    # 2. The owner appends the records only if the partition has not moved since that version. Otherwise it returns
+    #    ("bounces") them. So it appends what a sender sent up to some point, and returns everything after that point.
+    # 3. The sender routes returned records again when its own image shows the move.
+    # 4. Until every earlier call about that partition is finished, the sender parks later records behind a `Fence`.
+    #
+    # So records never overtake others of their connection, and a receiver never forwards them to a third Handler.
 
     def _forward(
         self,
@@ -372,7 +416,10 @@ class ProduceBatcher:
         pending: Pending,
         remote: dict[int, list[tuple[int, int, int, PartitionKey]]],
     ) -> None:
-        """Give each owner the whole body and say which of its partitions are meant."""
+        """Send each owner the whole body with the positions of its partitions. `remote` has them by owner.
+
+        The body is sent as it came, because cutting it into parts would copy and encode the records again.
+        """
         version = context.api_version
         for owner, parts in remote.items():
             on_reply = ForwardReply(self, pending, version, [(at, key) for at, _, _, key in parts])
@@ -395,7 +442,7 @@ class ProduceBatcher:
     def serve_forwarded(
         self, body: ProduceAsked, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
     ) -> None:
-        """Another Handler's request for partitions of ours."""
+        """Handle another Handler's call for partitions of a Produce that we own."""
         version = body.version
         request = decode_produce(version, memoryview(payload))
         wanted = [(request.topics[topic_at], part_at) for topic_at, part_at in body.parts]
@@ -412,7 +459,7 @@ class ProduceBatcher:
     def serve_records(
         self, body: RecordsAsked, payload: memoryview | bytearray, on_reply: OnResult[ProduceResults]
     ) -> None:
-        """The same for records that an owner of before gave back, without their request."""
+        """Handle another Handler's call with records that a former owner returned to it."""
         pending = Served(self._services, body.acks, body.transactional_id, 1, on_reply)
         found = self._find(None, body.topic_id, body.index)
         if isinstance(found, int):
@@ -432,7 +479,7 @@ class ProduceBatcher:
         *,
         sent_at: int,
     ) -> None:
-        """Append what another Handler sent, or give it back."""
+        """Append records that another Handler sent, or return them if the partition has moved since `sent_at`."""
         moved_at = self._moved_at.get((topic.name, partition.index), self._known_since)
         if partition.owner != self._services.handler_index or sent_at < moved_at:
             pending.bounce(at, topic.topic_id, partition.index, records)
@@ -440,10 +487,10 @@ class ProduceBatcher:
             self._append(topic, partition, records, pending, at, version)
 
     def place(self, later: Later) -> None:
-        """What waited, or was given back, goes where its partition is now."""
+        """Route records that were parked or returned to the present owner of their partition."""
         found = self._find(None, later.topic_id, later.partition)
         records, pending, version = later.records, later.pending, later.version
-        if isinstance(found, int):  # It was deleted meanwhile.
+        if isinstance(found, int):  # The topic was deleted meanwhile.
             pending.decide(later.at, failed(later.partition, _unknown(version)))
         elif found[1].owner == self._services.handler_index:
             self._append(*found, memoryview(records), pending, later.at, version)
@@ -459,7 +506,7 @@ class ProduceBatcher:
             self._ask(found[1].owner, PRODUCE_RECORDS, body, on_reply, memoryview(records))
 
     def on_moved(self, moved: Iterable[PartitionKey]) -> None:
-        """These have new owners."""
+        """Guard the order of records for partitions whose owner has changed, and route those that are parked again."""
         version = self._services.image.version
         moved = set(moved)
         for key in moved:
@@ -471,7 +518,10 @@ class ProduceBatcher:
         self._transactions.on_moved(moved)
 
     def on_unknown(self) -> None:
-        """The image was replaced as a whole: what moved meanwhile, and came back, is not known."""
+        """Handle a replacement of the whole image: assume that every partition has moved.
+
+        A partition can have moved away and back in between, which the new image does not show.
+        """
         self._known_since = self._services.image.version
         self._moved_at.clear()
         for reply in self._open_forwards:
@@ -487,7 +537,7 @@ class ProduceBatcher:
             reply.fences.append(fence)
 
     def settled(self, reply: ForwardReply) -> None:
-        """All that this forwarding was about is decided or placed anew."""
+        """Close a forwarded call whose parts are all decided or routed again. Route the records behind its fences."""
         del self._open_forwards[reply]
         for fence in reply.fences:
             fence.left -= 1

@@ -1,6 +1,7 @@
-"""How a Produce is answered: when all its partitions are decided, one by one or together.
+"""Responses to Produce requests: collect the results of the partitions and send the response after the last one.
 
-Who waits for a partition's result is a Pending: a client's request, or another Handler's call (produce_order.py).
+A `Pending` waits for the results: a client's request (OneProduce, PendingProduce), or another Handler's call
+(produce_order.py).
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ logger = logging.getLogger(__name__)
 
 # One partition's result on the wire: index, error, base offset, append time, log start, message, record errors.
 Result = tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]
-# The result of a partition whose owner died before it answered: it ends the connection, as its home's death does.
-# An error would be answered to this request alone, and those that the client has sent behind it would be refused with
-# OUT_OF_ORDER_SEQUENCE_NUMBER; librdkafka then sends everything again under a new epoch, which is stored twice.
+# The result of a partition whose owner died before it replied. The connection is closed, as it is when its own Handler
+# dies. An error code would fail only this request. The log would reject the requests behind it with
+# OUT_OF_ORDER_SEQUENCE_NUMBER, and librdkafka would then send everything again under a new epoch: duplicates.
 LOST: Final = int(ErrorCode.NETWORK_EXCEPTION)
 
 
 def failed(index: int, code: int, message: str | None = None) -> Result:
-    """The result of a partition of which nothing was stored."""
+    """Return the result of a partition whose records were not stored."""
     return (index, int(code), -1, -1, -1, message, ())
 
 
 def row_of(index: int, result: AppendResult) -> Result:
-    """What the log says of one partition's batch."""
+    """Return the result of one partition's batch in the order of the wire format."""
     return (
         index,
         result.error_code,
@@ -70,7 +71,7 @@ class PendingProduce(Join[Result | None]):
 
 
 class OneProduce:
-    """A Produce request of one partition: nearly all there are, so it is its own pending and its own answer."""
+    """A Produce request of one partition. Nearly all requests are of this form, so one object does everything."""
 
     __slots__ = ("_context", "_name", "_topic_id", "acks", "transactional_id")
 
@@ -89,8 +90,8 @@ class OneProduce:
         self._topic_id = topic_id
 
     def decide(self, at: int, result: Result) -> None:
-        """Answer."""
-        del at  # There is only one.
+        """Send the response, or close the connection if `result` demands it."""
+        del at  # The request has one partition.
         context = self._context
         if result[1]:
             context.count_error(result[1])
@@ -108,14 +109,14 @@ class OneProduce:
                 context.send(answer_one(version, correlation_id, name, topic_id, result))
 
     def fail(self) -> None:
-        """End the connection."""
+        """Fail the request: close the connection, unless the response was sent."""
         self._context.fail()
 
 
 def answer_one(
     version: int, correlation_id: int, name: str | None, topic_id: bytes | None, result: Result
 ) -> bytes:
-    """The whole response frame of a one-partition request."""
+    """Return the whole response frame of a one-partition request."""
     index, code, base_offset, append_time_ms, log_start, message, _ = result
     if message is None:
         return encode_produce_response_one(
@@ -131,16 +132,16 @@ class Pending(Protocol):
 
     @property
     def transactional_id(self) -> str | None:
-        """Whose request it is, if its batches may be of transactions."""
+        """The request's transactional id. None if its batches cannot belong to transactions."""
 
     def decide(self, at: int, result: Result) -> None: ...
 
     def fail(self) -> None:
-        """A surprise came up: end the request, by its connection if need be."""
+        """Fail the request after an unexpected exception. This may close its connection."""
 
 
 class DecideWhenSynced:
-    """acks=all with group commit: the result stands, unless the disk then refuses."""
+    """Delivers the result of an acks=all batch after the group commit. A failed sync turns it into an error."""
 
     __slots__ = ("_answer", "_at", "owner")
 
@@ -157,14 +158,14 @@ class DecideWhenSynced:
 
 
 class ManyAnswer:
-    """Answers a request of any shape."""
+    """Sends the response to a request of any shape when all its partitions have results."""
 
     __slots__ = ("_acks", "_context", "_request")
 
     def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
         self._context = context
         self._acks = request.acks
-        # Only names and counts are kept: the records' views die with this pass.
+        # Keep only names and counts, because the views of the records are valid only in this duty cycle.
         self._request = [(topic.name, topic.topic_id, len(topic.partitions)) for topic in request.topics]
 
     def __call__(self, decided: list[Result | None]) -> None:
@@ -186,7 +187,7 @@ class ManyAnswer:
 
 
 def pending_of(context: RequestContext, request: ProduceRequest, count: int) -> Pending:
-    """Who waits for the results of a request's partitions, at least one."""
+    """Return the object that waits for the results of a request with `count` partitions (1 or more)."""
     if count == 1 == len(request.topics):
         topic = request.topics[0]
         return OneProduce(context, request.acks, topic.name, topic.topic_id, request.transactional_id)
@@ -194,7 +195,10 @@ def pending_of(context: RequestContext, request: ProduceRequest, count: int) -> 
 
 
 def finish_unanswered(context: RequestContext, code: int) -> None:
-    """acks=0: silence, or the end of the connection, which is how the client learns to refresh its metadata."""
+    """Finish a request without a response. With an error `code`, close its connection.
+
+    For acks=0 the closed connection tells the client to refresh its metadata, as in Kafka. For LOST see there.
+    """
     if code:
         services = context.services
         if services.refusals.has_room(services.clock.now_ns()):

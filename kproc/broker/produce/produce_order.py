@@ -1,8 +1,8 @@
-"""Produce and the owners of partitions: what is asked of another Handler, and what waits for a change of the owner.
+"""Produce calls between Handlers, and the records that are parked while a partition moves to another Handler.
 
-Requests of one client stay in order over such a change: see ProduceBatcher, "partitions of others". So this is no
-Gather (owners.py), which asks anew for a part that came back whatever was asked since: here what comes back goes before
-all that was sent behind it, whichever request that is of.
+Requests of one client stay in order when the owner changes: see ProduceBatcher, "partitions of others". That is why
+Produce does not use Gather (owners.py). Gather sends a returned part again at once, even if later requests are already
+on their way. Here, returned records go before everything that was sent behind them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kproc.common.errors import ErrorCode
 
 
 class ProduceAsked(ForOwner):
-    """A Produce's partitions of one owner, by their places in its body, which goes along."""
+    """The partitions of one Produce that the receiver owns, as positions in its body. The payload is the whole body."""
 
     version: int
     parts: list[tuple[int, int]]  # Position of the topic, and of the partition in it.
 
 
 class RecordsAsked(ForOwner):
-    """One partition's records, which go along, without their request."""
+    """Records of one partition that a former owner returned. The payload is the records; their request is not sent."""
 
     version: int
     acks: int
@@ -35,11 +35,11 @@ class RecordsAsked(ForOwner):
 
 
 class ProduceResults(Reply):
-    """What the owner decided. While it is open: one partition's records, that are given back."""
+    """The owner's results. An open reply returns the records of one partition in `bounced` instead."""
 
     results: list[Result | None]
     bounced: tuple[int, bytes, int, bytes] | None = None  # Place in the call, topic id, index, records.
-    image: int = 0  # The version by which they were given back.
+    image: int = 0  # Version of the owner's metadata image when it returned the records.
 
 
 PRODUCE: Final = Call("produce", ProduceAsked, ProduceResults)
@@ -47,7 +47,7 @@ PRODUCE_RECORDS: Final = Call("produce_records", RecordsAsked, ProduceResults)
 
 
 class Batcher(Protocol):
-    """What is needed of the ProduceBatcher."""
+    """The methods of ProduceBatcher that the replies of other Handlers use."""
 
     def place(self, later: Later) -> None: ...
     def settled(self, reply: ForwardReply) -> None: ...
@@ -55,7 +55,11 @@ class Batcher(Protocol):
 
 
 class Later(NamedTuple):
-    """One partition's records that wait for a change of its owner to end. Offsets are written into them."""
+    """Records of one partition that are parked until its owner is known or its log is open.
+
+    `records` must be writable, because the log writes the offsets into them. `at` is the partition's position in the
+    request, `version` the request's API version.
+    """
 
     topic_id: bytes
     partition: int
@@ -66,7 +70,7 @@ class Later(NamedTuple):
 
 
 class MovingRecords(NamedTuple):
-    """Records that wait for a partition on its way to us."""
+    """Records that wait for a partition that is being transferred to this Handler."""
 
     batcher: Batcher
     later: Later
@@ -80,7 +84,7 @@ class MovingRecords(NamedTuple):
 
 
 class Fence:
-    """Records for a partition that moved wait until all that was sent before them is settled."""
+    """Records for a partition that has moved. They wait until `left` earlier calls about it are finished."""
 
     __slots__ = ("key", "left", "waiting")
 
@@ -91,9 +95,9 @@ class Fence:
 
 
 class Served(Join[Result | None]):
-    """What another Handler asked of us: results in the last reply, what goes back in replies before it.
+    """A Produce call of another Handler. The last reply has the results; open replies before it return records.
 
-    Records go back at once: the next request's come back at once, too, and must not be the first.
+    Records are returned at once. Those of the next call are also returned at once and must not arrive before them.
     """
 
     __slots__ = ("_on_reply", "_services", "acks", "transactional_id")
@@ -115,11 +119,11 @@ class Served(Join[Result | None]):
     decide = Join.take
 
     def fail(self) -> None:
-        """As if we had died."""
+        """Reply as if this Handler had died, because it is unknown which records are in the log."""
         self._on_reply(None)
 
     def bounce(self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
-        """Give one partition's records back."""
+        """Return one partition's records to the sender, with the version of our metadata."""
         self.left -= 1
         version = self._services.image.version
         back = at, topic_id, index, bytes(records or b"")
@@ -127,7 +131,7 @@ class Served(Join[Result | None]):
 
 
 class ForwardReply:
-    """Puts an owner's results into the request that waits for them."""
+    """Handles the replies of one forwarded call: passes results to the request and routes returned records again."""
 
     __slots__ = ("_batcher", "_bounced", "_image", "_pending", "_version", "fences", "parts")
 
@@ -139,11 +143,14 @@ class ForwardReply:
         self._version = version
         self._image = 0
         self._bounced: list[int] = []
-        self.parts = parts  # Place in the request, and which partition it is.
+        self.parts = parts  # (position in the request, partition), in the order of the call.
         self.fences: list[Fence] = []
 
     def __call__(self, reply: ProduceResults | Lost) -> None:
-        """What was given back waits for our image; what comes behind it waits with it."""
+        """Handle a reply. From the first returned records on, replies wait until our image is as new as the owner's.
+
+        Before that, we would send the records to the same owner again. Later replies wait too, to keep the order.
+        """
         if isinstance(reply, ProduceResults):
             self._image = max(self._image, reply.image)
         if self._image:
@@ -153,8 +160,9 @@ class ForwardReply:
 
     def _take(self, reply: ProduceResults | Lost) -> None:
         if isinstance(reply, Lost):
-            # The owner died, and nobody knows whether it appended. Or it is away for longer, and did not: the client
-            # asks again, as of Kafka's leader that is down, and its other partitions are served meanwhile.
+            # If the owner died during the call, the outcome is unknown, so the connection must close (LOST). If it has
+            # been away for some time (`is_away`), the call was never sent. The client then gets the error of a Kafka
+            # leader that is down. It retries, and its other partitions go on meanwhile.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.is_away else LOST
             self._settle([failed(index, code) for _, (_, index) in self.parts])
             return

@@ -1,13 +1,15 @@
-"""Produce in transactions (KIP-890): a transaction begins in a partition only as its coordinator knows.
+"""Verification of transactional Produce batches with the transaction's coordinator (KIP-890).
 
-The owner of the partition asks, wherever the client is connected. The first batch of a transaction waits until the
-coordinator says that it has the partition, and that is durable: else the data could be on the disk, and nobody would
-ever end the transaction. From transaction version 2 on (Produce 12) the question itself adds the partition. All that
-the same producer sends for the partition meanwhile, by this request's connection or another, waits behind that batch,
-and is appended or refused with it: as many requests of a connection are in work at a time, it could overtake it
-otherwise. If the partition gets another owner, what waits goes there, in order, and is asked for anew.
+The owner of the partition verifies, whichever Handler the client is connected to. It parks the first batch of a
+transaction until the coordinator confirms that the partition is durably part of the transaction. Without this, the
+batch could be on disk and no coordinator would ever end its transaction. From transaction version 2 on (Produce 12) the
+verification itself adds the partition.
 
-A batch of a transaction that is open already waits for nothing.
+Later batches of the same producer for the partition are parked behind the first one, from every connection, and are
+appended or rejected together with it. Otherwise they could overtake it, because a connection has several requests in
+flight. If the partition gets another owner, the parked batches are routed there in order and verified again.
+
+A batch of a transaction that is already open in the partition does not wait.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
     from kproc.wire.hot import ProduceRequest
 
-# The Produce of transaction version 2, which no AddPartitionsToTxn comes before.
+# First Produce version of transaction version 2 (KIP-890 part 2). Clients send no AddPartitionsToTxn before it.
 _FIRST_THAT_ADDS: Final = 12
 _FIRST_WITH_ABORTABLE: Final = 11  # An older client does not know TRANSACTION_ABORTABLE.
 _ASKING: Final = "asking a transaction's coordinator"
 _SETTLING: Final = "what waited for a transaction's coordinator"
-# The coordinator's troubles, as errors after which any producer tries again without looking for another broker.
+# Errors that say the coordinator is unavailable. Producers get NOT_ENOUGH_REPLICAS instead: they retry after it
+# without looking for another broker.
 _UNREACHED: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -51,7 +54,7 @@ _ATTRIBUTES_AT: Final = 22  # Their low byte.
 
 
 class AskToJoin(Protocol):
-    """How the coordinator of a transaction is asked."""
+    """The signature of `transaction_call.ask_to_join`: verify or add partitions with a transaction's coordinator."""
 
     def __call__(
         self,
@@ -62,11 +65,14 @@ class AskToJoin(Protocol):
         adds: bool,
         on_code: Callable[[int], None],
     ) -> None:
-        """`on_code` gets NONE if the transaction has them all: `adds` puts them in, and waits until that is durable."""
+        """Call `on_code` once with NONE if the transaction has all partitions, else with the coordinator's error.
+
+        With `adds` the coordinator adds the partitions first and replies when that is durable.
+        """
 
 
 class Appender(Protocol):
-    """What is needed of the ProduceBatcher."""
+    """The methods of ProduceBatcher that verification uses."""
 
     def add_many(
         self, context: RequestContext, body: memoryview, request: ProduceRequest, refusal: int = ...
@@ -83,12 +89,12 @@ def _is_transactional(records: memoryview | bytearray) -> bool:
 
 
 def _producer_of(records: memoryview) -> tuple[int, int, int]:
-    """Producer id, epoch and first sequence of a batch."""
+    """Return producer id, epoch and first sequence of a batch."""
     return HEADER.unpack_from(records)[9:12]
 
 
 class _Waiting:
-    """One producer's batches for one partition, in order: the first one of a transaction, and what came behind it."""
+    """Parked batches of one producer for one partition, in order. The first one starts a transaction."""
 
     __slots__ = ("adds", "guard", "laters", "owned", "producer")
 
@@ -103,23 +109,26 @@ class _Waiting:
 
     @property
     def place(self) -> tuple[OwnedPartition, int]:
-        """Where later batches find it."""
+        """The key in `TransactionalProduce._waiting`: partition and producer id."""
         return self.owned, self.producer.producer_id
 
     def refuse(self, code: int) -> None:
-        """Answer them all: if one got into the log, the others could not when they are sent again."""
+        """Fail all batches with `code`. If one were appended, the log would reject the retries of the others."""
         for later in self.laters:
             seen, message = _told(code, later.version)
             later.pending.decide(later.at, failed(later.partition, seen, message))
 
     def fail(self) -> None:
-        """A surprise came up."""
+        """Fail all requests after an unexpected exception."""
         for later in self.laters:
             later.pending.fail()
 
 
 def _told(code: int, version: int) -> tuple[int, str | None]:
-    """A coordinator's error as a producer of that version is told, and why."""
+    """Translate a coordinator's error for a producer of that Produce version. Return the code and a message.
+
+    The codes and messages are those of Kafka's ReplicaManager.
+    """
     adds = version >= _FIRST_THAT_ADDS
     if code in _UNREACHED or (code == ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         why = "Unable to verify the partition has been added to the transaction. Underlying error: "
@@ -141,18 +150,22 @@ class TransactionalProduce:
         self._appender = appender
         self._ask_to_join: AskToJoin = transaction_call.ask_to_join
         self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
-        self._to_ask: list[_Waiting] = []  # Of the request that is being taken.
-        # What its coordinator has confirmed, until the next flush has appended it.
-        self._confirmed: dict[OwnedPartition, dict[int, _Waiting]] = {}  # And by producer id.
+        # Batches of the request in work whose coordinator must be called. `ask` sends one call for all of them.
+        self._to_ask: list[_Waiting] = []
+        # Confirmed batches until the next flush has appended them, by partition and producer id.
+        self._confirmed: dict[OwnedPartition, dict[int, _Waiting]] = {}
 
     def add(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
-        """Take one request with a transactional id, or with batches of transactions."""
+        """Handle one request that has a transactional id or transactional batches."""
         self._appender.add_many(context, body, request, self._refusal_of(context, request))
         self.ask()
 
     @staticmethod
     def _refusal_of(context: RequestContext, request: ProduceRequest) -> int:
-        """Why it is refused as a whole; 0 if it is not."""
+        """Return the error code for the whole request, or 0.
+
+        As in Kafka, transactional batches need WRITE on the transactional id, and all must be of one producer.
+        """
         producers: set[tuple[int, int]] = set()
         has_any = False
         for topic in request.topics:
@@ -180,7 +193,10 @@ class TransactionalProduce:
         at: int,
         version: int,
     ) -> None:
-        """Records of any request for a partition of ours; `ask` must follow if it has a transactional id."""
+        """Queue records for a partition of ours, or park them if their transaction must be verified.
+
+        The caller must call `ask` after the last partition of a request with a transactional id.
+        """
         transactional_id = pending.transactional_id
         if transactional_id is None or len(records) < HEADER_BYTES or not _is_transactional(records):
             self._appender.gather(owned, records, pending, at)
@@ -189,11 +205,13 @@ class TransactionalProduce:
             self._take(owned, transactional_id, records, later)
 
     def _take(self, owned: OwnedPartition, transactional_id: str, records: memoryview, later: Later) -> None:
-        """A batch of a transaction: for the log, or for those that wait for its coordinator."""
+        """Queue a transactional batch, park it, or reject it because its epoch is fenced."""
         pending = later.pending
         producer_id, epoch, sequence = _producer_of(records)
         if producer_id in self._confirmed.get(owned, ()):
-            self._appender.flush()  # What it is after that, the log knows.
+            # A confirmed first batch of this producer is queued but not in the log yet. Append it now, so that the log
+            # can tell whether the transaction is open.
+            self._appender.flush()
         waiting = self._still_waiting(owned, producer_id, epoch)
         if waiting is not None and waiting.producer.epoch > epoch:
             pending.decide(later.at, failed(later.partition, ErrorCode.INVALID_PRODUCER_EPOCH))
@@ -217,12 +235,15 @@ class TransactionalProduce:
         self._to_ask.append(waiting)
 
     def _still_waiting(self, owned: OwnedPartition, producer_id: int, epoch: int) -> _Waiting | None:
-        """What a producer waits for here, unless that is over already."""
+        """Return the producer's parked batches, or None.
+
+        If a newer epoch or a marker has ended their transaction, reject and remove them first.
+        """
         waiting = self._waiting.get((owned, producer_id))
         if waiting is None:
             return None
         if waiting.producer.epoch < epoch:
-            code = ErrorCode.PRODUCER_FENCED  # It has a successor.
+            code = ErrorCode.PRODUCER_FENCED  # A newer instance of the producer has taken over.
         elif not owned.log.producers.is_verifying(producer_id, waiting.guard):
             code = ErrorCode.INVALID_TXN_STATE  # A marker has ended its transaction.
         else:
@@ -233,7 +254,10 @@ class TransactionalProduce:
 
     @staticmethod
     def _is_fenced(owned: OwnedPartition, producer_id: int, epoch: int, *, adds: bool) -> bool:
-        """Whether the coordinator need not be asked: the log knows a successor. Its records are not looked at."""
+        """Return True if the log knows a newer epoch of the producer. Then the coordinator need not be called.
+
+        The records are not validated before this.
+        """
         entry = owned.log.producers.get(producer_id)
         return entry is not None and epoch < entry.epoch and (adds or owned.log.config.verifies_transactions)
 
@@ -241,7 +265,10 @@ class TransactionalProduce:
     def _is_first(
         owned: OwnedPartition, producer_id: int, epoch: int, records: memoryview, *, adds: bool
     ) -> bool:
-        """Whether the coordinator must be asked, and the log would not refuse the batch anyway."""
+        """Return True if the transaction must be verified first.
+
+        Invalid batches need no verification, because the log rejects them anyway.
+        """
         log = owned.log
         if (
             producer_id < 0
@@ -256,9 +283,10 @@ class TransactionalProduce:
         return True
 
     def ask(self) -> None:
-        """Ask the coordinator about the partitions of a request, all at once."""
+        """Send the coordinator one call for all partitions of a request."""
         to_ask, self._to_ask = self._to_ask, []
-        by_producer: dict[tuple[TxnProducer, bool], list[_Waiting]] = {}  # One, but for what a surprise left.
+        # A request has one producer. There are more only if an exception kept an earlier request from calling `ask`.
+        by_producer: dict[tuple[TxnProducer, bool], list[_Waiting]] = {}
         for each in to_ask:
             by_producer.setdefault((each.producer, each.adds), []).append(each)
         for asked in by_producer.values():
@@ -278,36 +306,39 @@ class TransactionalProduce:
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _answered(self, asked: list[_Waiting], code: int) -> None:
-        """What the coordinator says."""
+        """Handle the coordinator's code: append or reject the batches that are still parked."""
         if code == ErrorCode.TRANSACTION_ABORTABLE and len(asked) > 1:
-            for each in asked:  # It has not got them all: which ones?
+            # Some partitions are missing from the transaction, but the one code does not say which. Ask for each alone.
+            for each in asked:
                 self._ask([each])
             return
         for each in asked:
-            if self._waiting.get(each.place) is each:  # Else it was answered, or has gone to another owner.
+            # Otherwise the batches were rejected meanwhile, or were routed to another owner.
+            if self._waiting.get(each.place) is each:
                 del self._waiting[each.place]
                 self._services.containment.run(_SETTLING, each, self._settle, each, code)
 
     def _settle(self, waiting: _Waiting, code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            # Nobody has this id, and there are 2^63 of them: no try of it is to be remembered.
+            # No producer has this id. Forget the verification, because a client could fill the memory with random ids.
             waiting.owned.log.producers.end_verification(waiting.producer.producer_id)
         if code:
             waiting.refuse(code)
             return
         first = waiting.laters[0]
-        if first.topic_id not in self._services.image.topics_by_id:  # It was deleted meanwhile.
+        if first.topic_id not in self._services.image.topics_by_id:  # The topic was deleted meanwhile.
             self._place_anew(waiting)
             return
-        # Behind what was gathered before, whatever that is; the first batches of many producers become one write.
+        # Queue them behind the batches of this duty cycle, so that first batches of many producers share one write.
         for later in waiting.laters:
             records = memoryview(later.records)
             self._appender.gather(waiting.owned, records, later.pending, later.at, CONFIRMED)
-        waiting.guard.is_confirmed = True  # Says nothing if a marker has ended this guard meanwhile.
+        # If a marker has ended the transaction meanwhile, the log has discarded this guard and the flag has no effect.
+        waiting.guard.is_confirmed = True
         self._confirmed.setdefault(waiting.owned, {})[waiting.producer.producer_id] = waiting
 
     def appended(self, owned: OwnedPartition) -> None:
-        """They are in the log, or refused: a confirmation is for what waited, and for nothing else."""
+        """Revoke the confirmations of a partition after its flush, so that they hold for the parked batches only."""
         producers = owned.log.producers
         for producer_id, waiting in self._confirmed.pop(owned, {}).items():
             waiting.guard.is_confirmed = False
@@ -315,7 +346,7 @@ class TransactionalProduce:
                 producers.end_verification(producer_id)
 
     def on_moved(self, moved: Collection[PartitionKey]) -> None:
-        """These have new owners, who ask for themselves."""
+        """Route the parked batches of these partitions to their new owners, which verify them again."""
         for waiting in [each for each in self._waiting.values() if each.owned.key in moved]:
             del self._waiting[waiting.place]
             self._place_anew(waiting)
