@@ -25,6 +25,7 @@ class Batch(NamedTuple):
     base_sequence: int
     last_sequence: int
     base_offset: int
+    max_timestamp: int
 
 
 def judge(
@@ -133,6 +134,10 @@ def _judge_producer(name: str, log: Log, producer_id: int, batches: list[Batch])
     for before, after in pairwise(batches):
         if after.base_sequence != before.last_sequence + 1:
             raise Violation(f"{name}: producer {producer_id} has {before}, then {after}")
+    # producer.id.expiration.ms: an idle producer is forgotten, as in Kafka. The clock steps forward by days.
+    idle_ms = log.state.clock.wall_ms() - batches[-1].max_timestamp
+    if log.producers.get(producer_id) is None and idle_ms > log.state.config.producer_id_expiration_ms:
+        return
     for batch in batches:
         try:
             known = log.producers.admit(
@@ -198,7 +203,9 @@ def _all_of(log: Log) -> tuple[dict[int, Content], dict[int, list[Batch]]]:
                 for record in decode_records(data[position:end]):
                     content[record.offset] = record.key, record.value
             if header.producer_id >= 0 and not header.is_transactional:
-                batch = Batch(header.base_sequence, header.last_sequence, header.base_offset)
+                batch = Batch(
+                    header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp
+                )
                 producers.setdefault(header.producer_id, []).append(batch)
             offset = header.last_offset + 1
             position = end
