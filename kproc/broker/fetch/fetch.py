@@ -1,13 +1,17 @@
 """Fetch (key 1), versions 4-18.
 
-Answers are header bytes plus file ranges that the Processor sends with sendfile. A request that finds less
-than min.bytes parks in the purgatory and is woken by the append. Partitions of other Handlers are read by
-their owners: the home Handler asks, joins, and is told once when there is more (fetch_owners.py).
-Differs from Kafka: one replica and no followers, so preferred read replicas, diverging epochs and the fetch
-from a follower never occur; the high watermark is the log end at append. A read_committed Fetch ends, and waits, at
-the last stable offset, and is told which transactions in its records were aborted.
-Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 flexible; v13 topic ids
-(KIP-516); v15 replica state; v17 directory id; v18 high watermark tag.
+A response is header bytes plus file ranges, which the Processor sends with sendfile. A request that finds less than
+min.bytes is parked in the purgatory, and an append wakes it. Partitions of other Handlers are read by their owners: the
+client's Handler calls them, joins the results, and each owner tells it once when there is more (fetch_owners.py).
+
+A read_committed Fetch reads up to the last stable offset, and its response lists the aborted transactions among its
+records.
+
+Differs from Kafka: there is one replica and no follower. So preferred read replicas, diverging epochs and fetches from
+followers never occur.
+
+Versions: v5 log start; v7 sessions (KIP-227); v9 leader epoch; v11 rack; v12 flexible; v13 topic ids (KIP-516); v15
+replica state; v17 directory id; v18 high watermark tag.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ from kproc.wire.hot import (
     encode_fetch_response,
 )
 
-# A log that is not open yet: how much longer than max.wait.ms a Fetch waits, and how often it looks.
+# While a log is not open yet, a Fetch waits for it up to 1 s longer than max.wait.ms, and reads again every 20 ms.
 _LOG_PATIENCE_NS: Final = NS_PER_S
 _LOOK_AGAIN_NS: Final = 20 * NS_PER_MS
 _NOT_READ: Final = (
@@ -54,7 +58,7 @@ _NOT_READ: Final = (
 
 @api(ApiKey.FETCH, versions=(4, 18))
 def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
-    """Answer at once if there is enough, else park."""
+    """Respond at once if min.bytes are available or nothing can be waited for. Otherwise park the request."""
     services = context.services
     cache = services.session_cache
     now_ns = services.clock.now_ns()
@@ -76,20 +80,20 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
 
 
 def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]:
-    """The places of what the client may not read, in each request of a session anew."""
+    """Return the positions of targets that the client may not read. Every request of a session is checked again."""
     names = [target.known_name(context.services.image) for target in targets]
     topics = denied_topics(context, Operation.READ, (name for name in names if name is not None))
     return {at for at, name in enumerate(names) if name in topics}
 
 
 class DelayedFetch(DelayedOperation):
-    """One Fetch in work.
+    """One Fetch request, from its first read to its response.
 
-    Case A: no partitions, no wait allowed, or an error in some partition that may be read: answer now.
-    Case B: min.bytes are there: answer now.
-    Case C: wait for an append (of ours, or told by another Handler), the deadline, or the client's end.
-    Case D: nothing is there and a log is still being opened, or on its way from another Handler: wait for it, beyond
-    max.wait.ms, too. Kafka's logs are open before their topic can be asked for.
+    Case A: it has no partitions, it may not wait, or a partition that the client may read has an error: respond now.
+    Case B: min.bytes are available: respond now.
+    Case C: otherwise wait for an append here, a message from another owner, the deadline, or the client's disconnect.
+    Case D: there are no records, and a log is still being opened or transferred from another Handler: wait for the log,
+    even beyond max.wait.ms. Kafka opens logs before clients can see their topic, so its clients never meet this.
     """
 
     __slots__ = (
@@ -123,23 +127,24 @@ class DelayedFetch(DelayedOperation):
         self._targets = targets
         self._session = session
         self._is_incremental = is_incremental
-        self._reads: dict[int, PartitionRead] = {}  # by position in targets
-        self._refused: Collection[int] = ()  # Positions that nobody looks at.
-        # Places in targets, with what was found: a topic that is made anew under its name is another one.
+        self._reads: dict[int, PartitionRead] = {}  # By position in targets.
+        self._refused: Collection[int] = ()  # Positions that the client may not read.
+        # (position in targets, topic, partition) of our partitions. The topic is kept, because a topic that is created
+        # again under the same name is a different one.
         self._local: list[tuple[int, TopicImage, PartitionImage]] = []
-        self._others: RemoteReads | None = None  # Until owners change.
+        self._others: RemoteReads | None = None  # Replaced when owners change.
         self._has_moved = False
 
     # -- the life of the operation -----------------------------------------------------------------------------
 
     def refuse(self, refused: Collection[int]) -> None:
-        """The client may not read these. As in Kafka nobody asks again while the request is parked."""
+        """Fail the partitions that the client may not read. As in Kafka, a parked request is not authorized again."""
         self._refused = refused
         for at in refused:
             self._reads[at] = failed_read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def start(self) -> None:
-        """Find the owners and read for the first time."""
+        """Find the owner of each partition, read our own, and call the other owners."""
         services = self._context.services
         for at, target in enumerate(self._targets):
             if at in self._refused:
@@ -162,13 +167,13 @@ class DelayedFetch(DelayedOperation):
             self._others.ask_all()
 
     def resume(self, topic: TopicImage, partition: PartitionImage) -> None:
-        """Instead of `start`: go on from where somebody else waited for a request's one partition, which was ours."""
+        """Take over a request for one partition of ours that the fast path had parked. Replaces `start`."""
         self._local.append((0, topic, partition))
         self._read_local()
         self.decide()
 
     def try_complete(self) -> bool:
-        """An append happened to a partition of ours that this Fetch watches. Other owners tell of theirs."""
+        """Read again after an append to a watched partition of ours. Other owners send a message for theirs."""
         self._read_local()
         if self._has_moved:
             self.restart()
@@ -176,17 +181,18 @@ class DelayedFetch(DelayedOperation):
         return self._complete_if_enough()
 
     def restart(self) -> None:
-        """Owners have changed: find the new ones and read again."""
+        """Start again with the present owners, because an owner has changed. The deadline stays."""
         if self.is_completed:
             return
         self._end_others()
         self._context.services.purgatory.finished(self)
         self._has_moved = False
-        self._local = []  # What was read stays: files do not change with their owner, and the deadline may come first.
+        # Keep `_reads`: the files do not change with their owner, and the deadline may come before the next reads.
+        self._local = []
         self.start()
 
     def on_expire(self) -> None:
-        """max.wait.ms is over: answer with what the last reads found."""
+        """Respond with the last reads, because max.wait.ms is over. Wait on for a log that is not open yet."""
         self._read_local()
         now_ns = self._context.services.clock.now_ns()
         if self._waits_for_a_log(now_ns):
@@ -196,11 +202,12 @@ class DelayedFetch(DelayedOperation):
             self.complete()
 
     def decide(self) -> None:
-        """Every owner has answered: answer or wait."""
+        """Respond or park, now that every owner has replied."""
         if self.is_completed:
             return
         if self._others is not None and not self.is_parked:
-            self._read_local()  # What was appended while the others were asked woke nobody: we watch from here on.
+            # The purgatory watches our partitions only from here on. Appends during the calls have woken nobody.
+            self._read_local()
         if self._has_moved:
             self.restart()
             return
@@ -211,7 +218,7 @@ class DelayedFetch(DelayedOperation):
         self._context.when_gone(self.cancel)
 
     def cancel(self) -> None:
-        """The client left."""
+        """Abandon the request, because its client has disconnected."""
         self._context.services.purgatory.cancel(self)
         self._end_others()
 
@@ -229,7 +236,7 @@ class DelayedFetch(DelayedOperation):
 
     def _is_due(self) -> bool:
         reads = self._reads.values()
-        # Others are waited for beside what was refused, as in Kafka.
+        # As in Kafka, a partition that the client may not read does not end the wait for the others.
         if len(self._refused) == len(self._targets) or any(
             read.error for at, read in self._reads.items() if at not in self._refused
         ):
@@ -250,15 +257,15 @@ class DelayedFetch(DelayedOperation):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def wanted(self, at: int) -> FetchPartition:
-        """What is asked of one partition, by its place in the request."""
+        """Return the client's request for the partition at this position."""
         return self._targets[at].request
 
     def put(self, at: int, read: PartitionRead) -> None:
-        """What its owner found."""
+        """Store what the owner of the partition at this position has read."""
         self._reads[at] = read
 
     def budget(self) -> int:
-        """How many bytes the answer may have, more or less."""
+        """Return how many bytes of records the response may have. The first batch may exceed it."""
         services = self._context.services
         budget = min(self.request.max_bytes, services.config.fetch_max_bytes)
         if services.client_rates.is_on:
@@ -277,7 +284,7 @@ class DelayedFetch(DelayedOperation):
         for at, topic, before in self._local:
             target = self._targets[at]
             partition = partition_now(services, topic.topic_id, before.index)
-            if partition is None:  # Deleted meanwhile.
+            if partition is None:  # The topic was deleted meanwhile.
                 self._reads[at] = failed_read(deleted_code(services, topic.name, target))
                 continue
             if partition.owner != services.handler_index:
@@ -314,7 +321,7 @@ class DelayedFetch(DelayedOperation):
             if read is None or (read.end < 0 and not read.error):
                 read = failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if read.bytes and has_data and read.bytes > budget:
-                # Owners that read side by side overshot.
+                # Each owner had the whole budget, so the sum can exceed it. Leave the rest to the next Fetch.
                 read = PartitionRead(0, read.start, read.end, read.stable, [], 0)
             budget -= read.bytes
             has_data = has_data or read.bytes > 0
@@ -331,8 +338,8 @@ class DelayedFetch(DelayedOperation):
             if read.error:
                 context.count_error(read.error)
             entry = topics.setdefault(target.key[0], (target.name, target.topic_id, []))
-            # Null for read_uncommitted, or clients would leave records out. Kafka has an empty list for what it does
-            # not look into, too.
+            # The list is null for read_uncommitted, because clients would skip records of listed transactions. Kafka
+            # sends an empty list for errors that it finds before it reads the log (`_NOT_READ`).
             lists_aborted = read.error in _NOT_READ if read.error else is_committed
             aborted = read.aborted or ([] if lists_aborted else None)
             entry[2].append(
@@ -352,7 +359,10 @@ class DelayedFetch(DelayedOperation):
         )
 
     def _is_throttled(self) -> bool:
-        """A client above its quota is told so, without records, and reads on when it may."""
+        """Respond without records and return True if the client is above its quota. It is throttled for that time.
+
+        Otherwise charge the client for the records and return False.
+        """
         context = self._context
         rates, user, client_id = (
             context.services.client_rates,

@@ -1,7 +1,8 @@
-"""Fetch and the owners of partitions: what is asked of other Handlers, and what they watch for.
+"""Fetch calls between Handlers: reads of partitions that other Handlers own, and watches for their next append.
 
-An owner reads at once. If that was too little it watches for us until the first append, tells of it once, and is asked
-again. `RemoteReads` is the side of the home, `serve_forwarded` that of the owner.
+An owner reads at once and replies. If that is less than min.bytes, it also watches the partitions, sends a second reply
+at the first append, and the caller reads again. `RemoteReads` is the side of the client's Handler ("home"),
+`serve_forwarded` that of the owner.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.hot import READ_COMMITTED, FetchPartition, FetchRequest
 
 _watch_numbers: Final = itertools.count()
-Watch = tuple[int, int]  # The home's index and a number of its own: names a watch at another owner.
+Watch = tuple[int, int]  # Identifies a watch at an owner: the index of the calling Handler and a number.
 
 
 class FetchPart(msgspec.Struct, array_like=True):
@@ -34,7 +35,10 @@ class FetchPart(msgspec.Struct, array_like=True):
 
 
 class PartsToRead(ForOwner):
-    """What one owner is asked to read, and to watch until `wait_ns` (0: not at all) if it is less than wanted."""
+    """A call to read partitions, and to watch them until `wait_ns` if the reads find less than `min_bytes`.
+
+    `wait_ns` is a time of the monotonic clock, which all processes of a host share; 0: do not watch.
+    """
 
     watch: Watch
     min_bytes: int
@@ -45,15 +49,18 @@ class PartsToRead(ForOwner):
 
 
 class PartsRead(Reply):
-    """First what was read, then, if that was open, that there is more, or that nobody watches any longer."""
+    """An owner's reply. The first one has the reads. If it is open, a second one says that a watch has ended.
+
+    The second reply has `is_over` if the watch expired; otherwise records were appended.
+    """
 
     reads: list[PartitionRead] = msgspec.field(default_factory=list)
-    moved: int = 0  # Not the owner (any more): the version of the metadata that says so.
+    moved: int = 0  # Not 0: the partitions have moved, as of this version of the metadata.
     is_over: bool = False
 
 
 class WatchEnd(msgspec.Struct, array_like=True):
-    """A watch that nobody needs any more."""
+    """A call to end a watch that its Fetch does not need any more."""
 
     watch: Watch
 
@@ -63,7 +70,7 @@ END_WATCH: Final = Call("end_watch", WatchEnd, Reply)
 
 
 class Fetching(Protocol):
-    """The Fetch in work, as far as its other owners matter."""
+    """The members of DelayedFetch that RemoteReads uses."""
 
     deadline_ns: int
     is_completed: bool
@@ -77,11 +84,11 @@ class Fetching(Protocol):
 
 
 class RemoteReads:
-    """What other owners read for one Fetch, until owners change; then the Fetch makes another one.
+    """Reads of one Fetch at other owners. When an owner changes, the Fetch replaces this object by a new one.
 
-    Not a Gather (owners.py): an owner is asked each time that something was appended there and keeps a watch in
-    between, and a change of one owner has everything read anew, as what was another's may be ours from then on, and
-    ours are read in order within one limit.
+    This is not a Gather (owners.py) for two reasons. An owner is called again after each append and keeps a watch in
+    between. And a change of one owner repeats all reads, because a partition may be ours from then on, and our own are
+    read in the order of the request within one limit.
     """
 
     __slots__ = ("_fetch", "_is_ended", "_parts", "_replies_due", "_services", "_watches")
@@ -95,17 +102,17 @@ class RemoteReads:
         self._is_ended = False
 
     def add(self, owner: int, at: int, topic: TopicImage, partition: PartitionImage) -> None:
-        """One more to be asked for: the place in the request, and what was found for it."""
+        """Add a partition of `owner`. `at` is its position in the request. Call before `ask_all`."""
         self._parts.setdefault(owner, []).append((at, topic, partition))
 
     def ask_all(self) -> None:
-        """Let each owner read; the last reply lets the Fetch decide."""
+        """Call each owner. The last reply calls the Fetch's `decide`."""
         self._replies_due = len(self._parts)
         for owner in self._parts:
             self._ask(owner)
 
     def end(self) -> None:
-        """Nobody needs to be told any more; left alone, each watch would last until its append or max.wait.ms."""
+        """End the watches at all owners. Otherwise each would last until its next append or max.wait.ms."""
         self._is_ended = True
         watches, self._watches = self._watches, {}
         for owner, watch in watches.items():
@@ -115,7 +122,7 @@ class RemoteReads:
         self._services.peers.ask(owner, END_WATCH, WatchEnd(watch), lambda _reply: None)
 
     def _ask(self, owner: int) -> None:
-        """Let an owner read; it answers at once, and tells us later, once, if there was too little."""
+        """Call one owner. It replies at once with its reads, and once more after a watch if they were too little."""
         fetch, request = self._fetch, self._fetch.request
         services = self._services
         watch = services.handler_index, next(_watch_numbers)
@@ -133,7 +140,7 @@ class RemoteReads:
         services.peers.ask(owner, READ, body, _Asked(self, owner, watch))
 
     def on_reads(self, owner: int, reply: PartsRead | Lost, watch: Watch) -> None:
-        """An owner's first reply: what it read, that it is lost, or that it is the owner no more."""
+        """Handle an owner's first reply: its reads, its death, or that the partitions have moved."""
         parts = self._parts[owner]
         if isinstance(reply, Lost):
             if self._is_over():
@@ -160,10 +167,9 @@ class RemoteReads:
             self._fetch.decide()
 
     def on_more(self, owner: int, *, is_over: bool) -> None:
-        """An owner's second reply: something was appended there (or it died, and its successor must be asked), or the
-        watch is over.
+        """Handle an owner's second reply. Call the owner again unless the watch expired (`is_over`).
 
-        Only that owner is asked again: the others still watch for us.
+        Records were appended there, or the owner died and its successor must read. The other owners still watch.
         """
         if self._is_over():
             return
@@ -184,7 +190,7 @@ class RemoteReads:
         return self._is_ended or self._fetch.is_completed
 
     def _is_moved(self, owner: int) -> bool:
-        """Whether something that was asked of that owner belongs to another one now, or is deleted."""
+        """Return True if one of the partitions that `owner` reads has another owner now, or is deleted."""
         for _, topic, before in self._parts[owner]:
             partition = partition_now(self._services, topic.topic_id, before.index)
             if partition is None or partition.owner != owner:
@@ -193,7 +199,7 @@ class RemoteReads:
 
 
 class _Asked:
-    """Takes the one or two replies of an owner: the reads, and later that there is more, or that the watch is over."""
+    """Callback for the one or two replies of an owner."""
 
     __slots__ = ("_has_read", "_owner", "_reads", "_watch")
 
@@ -212,7 +218,7 @@ class _Asked:
 
 
 class _RemoteWatch(DelayedOperation):
-    """Another Handler's Fetch waits for our partitions: tell it once, at the first append."""
+    """A watch for another Handler's Fetch. Replies once, at the first append or at the deadline."""
 
     __slots__ = ("_on_reply",)
 
@@ -227,12 +233,13 @@ class _RemoteWatch(DelayedOperation):
         self._on_reply(PartsRead())
 
     def on_expire(self) -> None:
-        self.is_completed = True  # The other side has the same deadline and answers by itself.
+        # The calling Handler has the same deadline and responds to its client without us.
+        self.is_completed = True
         self._on_reply(PartsRead(is_over=True))
 
 
 class _CommittedWatch(_RemoteWatch):
-    """The same for a reader of committed records: appends to open transactions are no news."""
+    """A watch for a read_committed Fetch. It ignores appends that do not move the last stable offset."""
 
     __slots__ = ("_read", "_services")
 
@@ -259,21 +266,21 @@ class _CommittedWatch(_RemoteWatch):
             log = services.partitions.get(part.topic, partition).log
             return (log.start_offset, log.last_stable_offset) != known
         except (KafkaError, OSError):
-            return True  # The read that follows says what it is.
+            return True  # The read that follows returns the error to the client.
 
 
 @serves(END_WATCH)
 def end_watch(services: Services, body: WatchEnd, on_reply: OnResult[Reply]) -> None:
-    """Let a watch end before its time."""
+    """End a watch early for the Handler that asked for it."""
     services.purgatory.end(("watch", *body.watch))
     on_reply(Reply())
 
 
 @serves(READ)
 def serve_forwarded(services: Services, body: PartsToRead, on_reply: OnResult[PartsRead]) -> None:
-    """Read for another Handler. Replies once with the reads, and once more if it should read again."""
+    """Read partitions of ours for another Handler. Reply with the reads, and once more when it should read again."""
     if _has_moved(services, body.parts):
-        # The other side finds the new owner, or that the topic is deleted, when it knows as much.
+        # When the caller has this version too, it finds the new owner, or that the topic is deleted.
         on_reply(PartsRead(moved=services.image.version))
         return
     left = body.max_bytes
@@ -296,7 +303,7 @@ def serve_forwarded(services: Services, body: PartsToRead, on_reply: OnResult[Pa
         left -= read.bytes
         has_data = has_data or read.bytes > 0
         reads.append(read)
-    # What is enough by itself, or an error, is answered at once by the other side, too.
+    # The caller responds at once to an error or to enough bytes from one owner, so it needs no watch then.
     is_enough = any(read.error for read in reads) or sum(read.bytes for read in reads) >= body.min_bytes
     waits = bool(body.wait_ns and watched and not is_enough)
     on_reply(PartsRead(reads=reads, is_open=waits))
@@ -310,7 +317,7 @@ def serve_forwarded(services: Services, body: PartsToRead, on_reply: OnResult[Pa
 
 
 def _has_moved(services: Services, parts: Iterable[FetchPart]) -> bool:
-    """Whether one of these is not ours, as far as we know: another's, or deleted."""
+    """Return True if, by our metadata, one of these partitions has another owner or is deleted."""
     for part in parts:
         topic, index = services.image.topics_by_id.get(part.topic_id), part.wanted.index
         if topic is None or index >= len(topic.partitions):

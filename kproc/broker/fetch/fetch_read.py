@@ -1,4 +1,4 @@
-"""One read of one partition for a Fetch: which partition its client names, and what this Handler finds in its log."""
+"""Read one partition for a Fetch: find the partition that the client names, and read its log in this Handler."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionRead(msgspec.Struct, array_like=True):
-    """What one read of one partition gave: an error, or offsets and (perhaps no) file ranges."""
+    """The result of one read of one partition: an error code, or offsets and file ranges (which may be empty)."""
 
     error: int
     start: int
     end: int  # The high watermark.
-    stable: int  # The last stable offset; -1 where only the owner before knew of open transactions.
+    # The last stable offset. -1 while the log is being transferred, because only the former owner knew of transactions.
+    stable: int
     ranges: list[FileRange]
     bytes: int
     aborted: list[tuple[int, int]] | None = (
@@ -49,8 +50,13 @@ def read_partition(
     minimum_one: bool,
     committed: bool,
 ) -> PartitionRead:
-    """Read an owned partition at the offset that `request` names, at most `limit` bytes; with `committed` up to the
-    last stable offset."""
+    """Read a partition of this Handler from the offset in `request`.
+
+    limit: the most bytes to read. With `minimum_one` the first batch may exceed it, as in Kafka (KIP-74).
+    committed: read up to the last stable offset instead of the high watermark.
+
+    Returns errors in the result and never raises them. A stale or unknown leader epoch is an error (KIP-320).
+    """
     epoch = request.current_leader_epoch
     if epoch >= 0 and epoch != partition.leader_epoch:
         is_old = epoch < partition.leader_epoch
@@ -72,7 +78,8 @@ def read_partition(
         return _not_yet(moving.start_offset, moving.high_watermark)
     except KafkaError as error:
         return failed_read(error.code)
-    except (Corrupt, OSError) as error:  # Of this partition alone: the others of the request are served.
+    except (Corrupt, OSError) as error:
+        # Only this partition is damaged. The other partitions of the request are read.
         logger.error("read of %s-%d at %d: %s", name, partition.index, request.fetch_offset, error)
         return failed_read(ErrorCode.KAFKA_STORAGE_ERROR)
     return PartitionRead(
@@ -87,13 +94,13 @@ def read_partition(
 
 
 def partition_now(services: Services, topic_id: bytes, index: int) -> PartitionImage | None:
-    """A partition as it is now; None when its topic is deleted, also when there is another one of its name."""
+    """Return a partition by the present metadata. None if its topic is deleted, even if its name is in use again."""
     topic = services.image.topics_by_id.get(topic_id)
     return None if topic is None else topic.partitions[index]
 
 
 def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage, PartitionImage] | int:
-    """The partition that a Fetch names, or the error for it."""
+    """Return the partition that a Fetch names, or the error code for it."""
     topic = target.topic(services.image)
     if topic is None:
         return _missing(services, target)
@@ -103,7 +110,7 @@ def find_partition(services: Services, target: FetchTarget) -> tuple[TopicImage,
 
 
 def _missing(services: Services, target: FetchTarget) -> ErrorCode:
-    """The error for a name or an id that no topic has."""
+    """Return the error for a name or an id that no topic has."""
     if target.name is not None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if target.found_name is None:
@@ -112,6 +119,6 @@ def _missing(services: Services, target: FetchTarget) -> ErrorCode:
 
 
 def deleted_code(services: Services, name: str, target: FetchTarget) -> ErrorCode:
-    """The error for a topic of that name that was there and is deleted: by its id a namesake is another topic."""
+    """Return the error for a deleted topic. A fetch by id gets INCONSISTENT_TOPIC_ID if the name is in use again."""
     is_made_anew = target.name is None and services.image.partition(name, target.index) is not None
     return ErrorCode.INCONSISTENT_TOPIC_ID if is_made_anew else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
