@@ -1,8 +1,8 @@
-"""BusyClient: requests cost their Handler more CPU, for studies of how roles share the processors' time.
+"""BusyClient: makes each request cost its Handler more CPU time, for studies of how roles share the CPUs.
 
-`kproc.work.us` burns that much at each request, before it is served: as if the APIs did more in Python than they do.
-CPU time of the thread and not time that passes, so that waiting for the interpreter's lock, or for a core, counts for
-nothing. A class of its own, because the Handler's loop would pay for the question.
+`kproc.work.us` is the CPU time in microseconds that the Handler burns before it handles a request. It is the thread's
+CPU time, not elapsed time, so waiting for the GIL or a core does not count. This is a separate class, because a check
+in the Handler's loop would cost every user something.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kproc.broker.transport.outbox import Inbox
 
 
 def burn(work_ns: int) -> None:
-    """Use this thread's CPU time, in Python: the interpreter's lock is held as any other code of ours would."""
+    """Use `work_ns` of this thread's CPU time. The loop holds the GIL, as the code of an API would."""
     until_ns = thread_time_ns() + work_ns
     while thread_time_ns() < until_ns:
         pass
 
 
 def frame_count(view: memoryview) -> int:
-    """How many frames a REQUEST record holds."""
+    """Return the number of frames in a REQUEST record."""
     count, position, end = 0, HEAD_BYTES, len(view)
     while position < end:
         position += 4 + int.from_bytes(view[position : position + 4], "big")
@@ -33,7 +33,7 @@ def frame_count(view: memoryview) -> int:
 
 
 class BusyInbox(Inbox):
-    """Burns for what it hands out: a batch's answers leave together, so when in it makes no difference."""
+    """Burns CPU time for each batch that it returns. All responses of a batch are sent together, so once is enough."""
 
     __slots__ = ("_work_ns",)
 

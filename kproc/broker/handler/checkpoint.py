@@ -1,4 +1,4 @@
-"""Checkpoint: recovery points and log starts from the cleaner's files, as read when a Handler starts."""
+"""Checkpoint: recovery points and log start offsets from the cleaner's files, which a Handler reads when it starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KnownOffsets(NamedTuple):
 
 
 class Checkpoint:
-    """The cleaner's two checkpoints, as they were when this Handler started."""
+    """The cleaner's two checkpoint files, as they were when this Handler started."""
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs

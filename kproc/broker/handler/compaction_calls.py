@@ -1,7 +1,7 @@
-"""CompactionCalls: serves the cleaner's calls to the owner of a log: the facts for a compaction, and the swap.
+"""CompactionCalls: handles the cleaner's calls about a log of this Handler: describe it, and swap its segments.
 
-Both are quick: the first reads nothing from the disk once the log is open, the second is a few dozen renames. A call
-that cannot be served now is refused with a reason, and the cleaner tries again later.
+Both are quick. The first reads nothing from the disk once the log is open. The second is a few dozen renames. A call
+that is not possible now is rejected with a reason, and the cleaner tries again later.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _STOPPING = "the Handler is stopping"
 
 
 class CompactionCalls:
-    """Where the cleaner's calls are served. One per Handler.
+    """Handles the cleaner's compaction calls. One per Handler.
 
-    A swap waits for the end of the sync round in work: renames and the journal's commit keep each other waiting,
-    and the Handler's loop would stand still for as long as the disk takes.
+    A swap waits until no sync round is running. A rename waits for the file system's journal commit that a sync has
+    started, so the Handler's loop would stand still for as long as the disk takes.
     """
 
     def __init__(
@@ -41,31 +41,31 @@ class CompactionCalls:
         self.swaps: deque[tuple[SwapAsked, OnResult[Swapped]]] = deque()
 
     def prepare(self, body: LogAsked, on_reply: OnResult[Prepared]) -> None:
-        """Answer with the facts."""
+        """Reply with the log's offsets, segments and producers, or with the reason why not."""
         if self._is_stopping:
             on_reply(Prepared(refused=_STOPPING))
         else:
             on_reply(_try(Prepared, body, lambda: self._facts(body)))
 
     def swap(self, body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
-        """Put a swap off until work()."""
+        """Queue a swap for `work`."""
         if self._is_stopping:
             on_reply(Swapped(refused=_STOPPING))
         else:
             self.swaps.append((body, on_reply))
 
     def work(self) -> int:
-        """Do one swap; not while a sync round is in work."""
+        """Do one swap and reply. The caller must not call this while a sync round is running."""
         body, on_reply = self.swaps.popleft()
         on_reply(_try(Swapped, body, lambda: self._swap(body)))
         return 1
 
     def forget(self) -> None:
-        """Drop the waiting swaps of a cleaner that has died: its successor may remove their files."""
+        """Discard the queued swaps of a cleaner that has died, because its successor may remove their files."""
         self.swaps.clear()
 
     def begin_stop(self) -> None:
-        """Refuse all calls from now on."""
+        """Reject all calls from now on."""
         self._is_stopping = True
 
     def _swap(self, body: SwapAsked) -> Swapped:

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from kproc.broker.request.request import HandlerRequest
 
-# What a REQUEST record with one frame begins with, as bytes where they are only compared or given back: connection
-# id; sequence; listener, flags (transport/envelope.py: HEAD), frame length, API key and version; correlation id.
+# Start of a REQUEST record with one frame: connection id; sequence; listener, flags (transport/envelope.py: HEAD),
+# frame length, API key and version; correlation id. The fields stay bytes, as they are only compared or sent back.
 RECORD_START: Final = "8s4s12s4s"
 RECORD_START_BYTES: Final = Struct(RECORD_START).size
 CONNECTION_BYTES: Final = 8
@@ -29,7 +29,7 @@ _CORRELATION: Final = Struct(">i")
 
 
 class RequestTemplate:
-    """Makes request objects with the fields of an earlier request, for requests that must wait."""
+    """Creates request objects with the fields of an earlier request, for requests that must wait."""
 
     __slots__ = ("_request", "listener_and_flags", "peer", "services")
 
@@ -40,7 +40,7 @@ class RequestTemplate:
         self.services = request.services
 
     def is_from(self, listener: int, flags: int) -> bool:
-        """Whether a request came through the same listener with the same flags as the earlier one."""
+        """Return True if a request came through the same listener with the same flags as the earlier one."""
         return listener == self._request.listener_index and flags == self._request.flags
 
     def make(self, connection_id: int, sequence: int, correlation_id: int) -> HandlerRequest:
@@ -51,26 +51,26 @@ class RequestTemplate:
         )  # fmt: skip
 
     def make_from_bytes(self, connection: bytes, sequence: bytes, correlation: bytes) -> HandlerRequest:
-        """Make a request object from the first bytes of its record."""
+        """Create a request object from the first fields of its ring record (RECORD_START)."""
         return self.make(*_IDS.unpack(connection + sequence), *_CORRELATION.unpack(correlation))
 
 
 class FastPath(Protocol):
-    """What the requests of one connection have in common. Invalid after a change of the metadata."""
+    """The repeated bytes of one connection's requests. Dropped at each change of the metadata."""
 
-    misses: int  # Requests that did not match since then, minus those that did: see `should_learn`.
+    misses: int  # Requests that did not match, minus those that did: see `should_learn`.
 
     def serve(self, record: memoryview) -> bool:
-        """Serve a REQUEST record that holds one frame. False: nothing was done."""
+        """Handle a REQUEST record that holds one frame. Return False without effect if it does not match."""
 
     def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Serve one frame, without its length in front, wherever it lies. False: nothing was done."""
+        """Handle one frame without its length, in a ring or an arena. Return False without effect if it differs."""
 
 
 class NoFastPath:
-    """The path of a connection whose requests cannot have a fast path."""
+    """Placeholder for a connection whose requests cannot have a fast path."""
 
     __slots__ = ("misses",)
 
@@ -87,10 +87,10 @@ class NoFastPath:
 
 
 def should_learn(path: FastPath | None) -> bool:
-    """Whether to learn from a request that fell back to the general path.
+    """Return True if the connection should learn from a request that fell back to the general path.
 
-    From the first one, then at the second miss, the fourth, the eighth and so on: a stray request replaces nothing;
-    shapes that take turns, and what can have none, cost nothing to speak of.
+    It learns from the first request, then at the second miss, the fourth, the eighth and so on. So one different
+    request does not replace the fast path, and requests of alternating or unusual form cost little.
     """
     if path is None:
         return True

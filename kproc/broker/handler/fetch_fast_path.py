@@ -1,10 +1,11 @@
-"""FetchFastPath: the fast path (fast_path.py) of Fetch requests: a consumer that catches up changes only the offset.
+"""FetchFastPath: the fast path (fast_path.py) of Fetch requests. A consumer that catches up changes only the offset.
 
-It serves requests for one partition of ours, without a session, whose records are in one range of one file, while no
-quota counts bytes and the request log is off; a read_committed one if no transaction in the range was aborted. If there
-are enough records, the answer needs no object; otherwise the request is parked, and each append costs it one read.
-Everything else, errors included, falls back to the general path (fetch/fetch.py) as if this one had not been tried,
-even for a parked request.
+It handles a request for one partition of this Handler, without a fetch session, whose records are in one range of one
+file. A read_committed request must also have no aborted transaction in the range. Quotas on bytes and the request log
+switch the fast path off.
+
+If there are enough records, the response needs no object. Otherwise the request is parked, and each append costs it one
+read. All other requests and all errors fall back to the general path (fetch/fetch.py), even from a parked request.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from kproc.wire.hot import (
 _FETCH: Final = int(ApiKey.FETCH)
 _FLEXIBLE: Final = first_flexible(ApiKey.FETCH)
 _OFFSET_BYTES: Final = 8
-_START_BYTES: Final = 8  # Of a frame: its length, API key, version.
-# (bytes, their place), the place None if there are no bytes; None: use the general path.
+_START_BYTES: Final = 8  # First fields of a frame: its length, API key, version.
+# (bytes of the records, their file range). The range is None without records. None as a whole: use the general path.
 Read = tuple[int, FileRange | None] | None
 
 
@@ -87,7 +88,10 @@ class FetchFastPath:
         found: tuple[TopicImage, PartitionImage, OwnedPartition],
         places: tuple[int, int],
     ) -> None:
-        """From a record that the general path served, with the positions of the body and the offset in it."""
+        """Learn from a ring record that the general path has handled.
+
+        places: the positions of the request's body and of its fetch offset in the record.
+        """
         self.misses = 0
         self._fetches = fetches
         self._requests = RequestTemplate(request)
@@ -99,7 +103,7 @@ class FetchFastPath:
         self._bytes_max = min(fetch_bytes_max, target.request.max_bytes)
         self._is_committed = wanted.isolation_level == READ_COMMITTED
         self.bytes_min = max(1, wanted.min_bytes if wanted.max_wait_ms > 0 else 1)
-        # How long a request may be parked; 0: parking is left to the general path.
+        # Time that a request may be parked. 0: the general path decides.
         may_wait = wanted.max_wait_ms > 0 and wanted.min_bytes > 0
         self._wait_ns = wanted.max_wait_ms * 1_000_000 if may_wait else 0
         self._body_at, offset_at = places
@@ -113,7 +117,10 @@ class FetchFastPath:
         ).unpack
 
     def serve(self, record: memoryview) -> bool:
-        """Answer or park a request that equals the learned one except for its offset."""
+        """Respond to or park a request that equals the learned one except for its offset.
+
+        Returns False without effect if it differs, or if the general path must handle it.
+        """
         if len(record) != self._record_bytes:
             return False
         connection, sequence, start, correlation, before, at, after = self._unpack(record)
@@ -146,15 +153,15 @@ class FetchFastPath:
     def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Always False: a frame among several, or in a block, falls back to the general path."""
+        """Return False: a frame that shares its ring record or lies in an arena falls back to the general path."""
         return False
 
     def repeats(self, record: memoryview) -> bool:
-        """Whether a record has the learned form, so that it fell back for another reason."""
+        """Return True if a record has the learned form. It then fell back for another reason, such as an error."""
         return len(record) == self._record_bytes and self._unpack(record)[4::2] == (self._before, self._after)
 
     def frame_around(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
-        """The bytes of an answer before and behind its records; the records are counted as sent."""
+        """Return the bytes of a response before and after its records. Count the records as sent."""
         log = self.owned.log.state
         log.traffic.bytes_out += records_bytes
         log.traffic.fetches += 1
@@ -163,7 +170,7 @@ class FetchFastPath:
         )
 
     def read(self, offset: int) -> Read:
-        """Find the records at the offset; None if the general path must answer."""
+        """Find the records at the offset. Return None if the general path must handle the request."""
         owned = self.owned
         log, state = owned.log, owned.log.state
         if state.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
@@ -179,12 +186,12 @@ class FetchFastPath:
                 return None
         except (Corrupt, OSError):
             return None  # The general path meets the same error and reports it.
-        if not found.ranges:  # Only of open transactions.
+        if not found.ranges:  # All records there belong to open transactions.
             return 0, None
         return (found.bytes, found.ranges[0]) if len(found.ranges) == 1 else None
 
     def go_general_way(self, request: HandlerRequest, body: bytes, deadline_ns: int) -> None:
-        """Pass a parked request to the general path, as if it had waited there from the beginning."""
+        """Pass a parked request to the general path with its original deadline (ns; 0: it is due)."""
         wanted = decode_fetch(self._version, memoryview(body))
         now_ns = self._fetches.services.clock.now_ns()
         targets = list(targets_of(wanted))
@@ -195,7 +202,7 @@ class FetchFastPath:
 
 
 class ParkedFetch(DelayedOperation):
-    """A request that waits for records. It is valid for the metadata at the time of its arrival."""
+    """A request of a fast path that waits for records. A change of the metadata sends it to the general path."""
 
     __slots__ = (
         "_body",
@@ -229,13 +236,13 @@ class ParkedFetch(DelayedOperation):
         self._read: Read = None
 
     def park(self) -> None:
-        """Wait for an append, the deadline, or the client's end."""
+        """Wait for an append, the deadline, or the client's disconnect."""
         self.owner = self._request
         self._services.purgatory.watch(self, (self._path.owned.key,))
         self._request.when_gone(self._cancel)
 
     def try_complete(self) -> bool:
-        """Try to answer: records were appended, or the partition has another owner."""
+        """Read again after an append, or because the partition has another owner. Respond if there is enough."""
         read = self._look()
         if read is None:
             self._go_general_way(self.deadline_ns)
@@ -246,7 +253,7 @@ class ParkedFetch(DelayedOperation):
         return self.complete()
 
     def on_expire(self) -> None:
-        """Answer with what is there, even if it is less than asked for: max.wait.ms is over, or waiting must end."""
+        """Respond with the available records, even if they are less than min.bytes, because max.wait.ms is over."""
         self._read = self._look()
         if self._read is None or self._read[1] is None:
             self._go_general_way(0)
@@ -254,15 +261,13 @@ class ParkedFetch(DelayedOperation):
             self.complete()
 
     def _look(self) -> Read:
-        """Read again; with new metadata (owners, epochs, quotas) the request falls back, as all fast paths
-        are invalid.
-        """
+        """Read again. Return None if the metadata has changed: owners, epochs or quotas may differ."""
         if self._services.image.version != self._image_version:
             return None
         return self._path.read(self._offset)
 
     def on_complete(self) -> None:
-        """Answer."""
+        """Send the response."""
         assert self._read is not None
         size, records = self._read
         assert records is not None
@@ -278,7 +283,7 @@ class ParkedFetch(DelayedOperation):
 
 
 class FetchFastPaths:
-    """Learns fast paths and counts the requests that they answer. One per Handler."""
+    """Learns Fetch fast paths and counts the requests that they handle. One per Handler."""
 
     __slots__ = ("_produce", "answered", "partitions", "services")
 
@@ -289,17 +294,21 @@ class FetchFastPaths:
         self.answered = 0
 
     def count(self) -> int:
-        """How many requests they answered since the last time."""
+        """Return the number of requests that the fast paths have handled since the last call."""
         answered, self.answered = self.answered, 0
         return answered
 
     def see_appends(self) -> None:
-        """A request sees what the Produce requests before it appended."""
+        """Append queued Produce batches, because a request sees the records of Produce requests before it."""
         if self._produce.gathered:
             self._produce.flush()
 
     def learn(self, request: HandlerRequest, record: memoryview, body_bytes: int) -> FetchFastPath | None:
-        """Learn from a record whose one frame the general path served; None if it is not of the usual form."""
+        """Return a fast path learned from a ring record that the general path has handled, or None.
+
+        The record holds one frame, whose last `body_bytes` bytes are the request's body. None means that the form is
+        unusual, or that the fast path may not handle the partition.
+        """
         services, version = self.services, request.api_version
         body = record[len(record) - body_bytes :]
         if version >= _FLEXIBLE:
@@ -321,7 +330,7 @@ class FetchFastPaths:
         if (
             owned is None
             or owned.is_recovering
-            # It was refused; and paths are dropped with each change of the ACLs, as with any of the metadata.
+            # The client may not read the topic. The result holds until the ACLs change, which drops all fast paths.
             or not request.is_allowed(Operation.READ, ResourceType.TOPIC, topic.name, is_question=True)
             or partition.owner != services.handler_index
             or target.request.current_leader_epoch not in (-1, partition.leader_epoch)

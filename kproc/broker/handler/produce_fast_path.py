@@ -1,9 +1,11 @@
 """ProduceFastPath: the fast path (fast_path.py) of Produce requests for one partition.
 
-Between the correlation id and the records there are only bytes that a producer repeats: client id, acks, timeout,
-topic, partition. A frame with the same bytes is appended to the same partition. If it comes alone and is as long as
-the last ones, its records are at the same position, too: then one unpack compares it, its answer needs only a tuple of
-bytes of the request, and the answers of a pass are sent as one record.
+Between the correlation id and the records a producer repeats all bytes: client id, acks, timeout, topic, partition. A
+frame with the same bytes is appended to the same partition (`serve_frame`).
+
+If the frame is alone in its ring record and as long as the last ones, its records are at the same position, too
+(`serve`). Then one unpack compares the frame, the response needs no object but a tuple (`Target`), and FastAnswers
+sends the responses of a duty cycle as one ring record.
 """
 
 from __future__ import annotations
@@ -29,30 +31,30 @@ from kproc.broker.transport.envelope import SEND, SENDS
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import encode_produce_response
 
-# From this version on every codec is allowed, so the records need not be checked for it.
+# From this version on every codec is allowed (KIP-110), so the fast path need not check the codec of the records.
 FIRST_VERSION: Final = 7
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
-_START: Final = Struct(">hhi")  # Of a frame without its length: API key, version, correlation id.
+_START: Final = Struct(">hhi")  # First fields of a frame behind its length: API key, version, correlation id.
 _SIZE: Final = Struct(">i")
 _NO_TAGS: Final = bytes(3)  # Behind the records: no tagged fields in partition, topic and request.
 _TEMPLATES_KEPT: Final = 1024
-_ANSWERS_MAX: Final = 256  # In one record, which must fit into the smallest ring.
-# What is kept of a request until its answer: its path, and connection id, sequence and correlation id as they came.
+_ANSWERS_MAX: Final = 256  # Responses in one SENDS record, which must fit into the smallest ring.
+# A request until its response: fast path, connection id, sequence and correlation id, as the bytes that came.
 Target = tuple["ProduceFastPath", bytes, bytes, bytes]
 
 
 class AnswerTemplate:
-    """The SEND record of an answer without an error: all but whom it is for and three numbers of the result. Fast paths
-    to the same partition share one: `answer_template`.
+    """A SEND record with a response without an error. Only the ids of the request and three numbers are filled in.
 
     `pack(connection, sequence, frame length, correlation id, before, base offset, append time, log start, after)`
+    returns the record. Fast paths to the same partition share a template, see `answer_template`.
     """
 
     __slots__ = ("after", "before", "bytes", "length", "pack")
 
     def __init__(self, version: int, name: str | None, topic_id: bytes | None, index: int) -> None:
-        # The general encoder's frame around numbers that are found again.
+        # Encode a response with three marker numbers by the general encoder, and cut the frame around them.
         base, append_time, log_start = marks = (0x0102030405060708, 0x1112131415161718, 0x2122232425262728)
         row = (index, 0, base, append_time, log_start, None, ())
         frame = encode_produce_response(version, 0, [(name, topic_id, [row])])
@@ -109,18 +111,19 @@ class ProduceFastPath:
         self._name, self._topic_id = placed.name, placed.topic_id
         self._prefix = prefix
         self.template: AnswerTemplate | None = None
-        # A request that waits for a sync, or that gets no answer (acks=0), needs an object of its own.
+        # Other requests need an object of their own: they wait for a sync, or get no response (acks=0).
         if placed.acks == 1 or (placed.acks == -1 and not request.services.waits_for_sync):
             self.template = answer_template(version, placed.name, placed.topic_id, placed.owned.key[1])
-        self._record_bytes = self._odd_bytes = -1  # -1: no length is known yet, only the prefix.
+        # The learned length of a ring record, and the length of the last frame that did not match it. -1: none yet.
+        self._record_bytes = self._odd_bytes = -1
         self._records_from = self._records_to = 0
-        # What a record of that length has, apart from its ids and its records.
+        # The parts of a ring record of the learned length that must be equal: everything but ids and records.
         self._expected: tuple[bytes, ...] = ()
         self._unpack = Struct("").unpack
 
     @property
     def outbox(self) -> Answers:
-        """Where answers go."""
+        """The outbox of the connection's Processor."""
         return self._requests.peer.outbox
 
     # -- learning ----------------------------------------------------------------------------------------------
@@ -136,8 +139,9 @@ class ProduceFastPath:
         *,
         is_in_ring: bool,
     ) -> ProduceFastPath | None:
-        """Learn from a frame, without its length, that the general path served; None if it is not of the
-        usual form.
+        """Return a fast path learned from a frame that the general path has handled, or None if its form is unusual.
+
+        `frame` is without its length. `is_in_ring` is False for a frame in an arena, whose length is not learned.
         """
         version = request.api_version
         if version < FIRST_VERSION or placed.owned is None:
@@ -157,7 +161,10 @@ class ProduceFastPath:
         return path
 
     def _learn_length(self, frame: memoryview, size: int) -> None:
-        """The next requests are likely to be as long as this one, whose records end it or stand before its tags."""
+        """Learn the length of a frame, because the next requests are likely to have the same.
+
+        The records end the frame, or stand before its empty tagged fields.
+        """
         if self.template is None:
             return
         end = len(frame) - (len(_NO_TAGS) if self._version >= _FLEXIBLE else 0)
@@ -173,7 +180,10 @@ class ProduceFastPath:
     # -- serving -----------------------------------------------------------------------------------------------
 
     def serve(self, record: memoryview) -> bool:
-        """Gather a record that has the learned length and the same bytes around its records."""
+        """Queue a ring record that has the learned length and the same bytes around its Kafka records.
+
+        Returns False without effect if it differs, or if the log is offline.
+        """
         if len(record) != self._record_bytes:
             return False
         connection, sequence, start, correlation, same, tail = self._unpack(record)
@@ -192,7 +202,7 @@ class ProduceFastPath:
     def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
     ) -> bool:
-        """Gather a frame of any length that has the same bytes before its records."""
+        """Queue a frame of any length that has the same bytes before its records. Return False if it differs."""
         at = _START.size + len(self._prefix)
         if len(frame) <= at:
             return False
@@ -213,20 +223,21 @@ class ProduceFastPath:
         self._counts[version] += 1
         if self.misses:
             self.misses -= 1
-        if len(frame) == self._odd_bytes:  # Two frames of this length in a row: learn it.
+        # Learn a new length at the second frame in a row that has it, so that one odd request replaces nothing.
+        if len(frame) == self._odd_bytes:
             self._learn_length(frame, len(records))
         self._odd_bytes = len(frame)
         return True
 
     def pending(self, connection: bytes, sequence: bytes, correlation: bytes) -> OneProduce:
-        """Make an object of a request that was gathered as a Target, so that it can wait or fail."""
+        """Create the request object of a Target, so that the request can wait or fail."""
         return self._pending(self._requests.make_from_bytes(connection, sequence, correlation))
 
     def _pending(self, request: HandlerRequest) -> OneProduce:
         return OneProduce(request, self._acks, self._name, self._topic_id)
 
     def _records_of(self, frame: memoryview, at: int) -> memoryview | None:
-        """The records behind their length at `at`, if they fill the frame exactly, tags left out."""
+        """Return the records whose length is at `at`, or None if they do not fill the frame up to its tagged fields."""
         end = len(frame)
         if self._version >= _FLEXIBLE:
             size = shift = 0
@@ -252,15 +263,19 @@ class ProduceFastPath:
 
 
 class FastAnswers:
-    """Answers what was gathered as Targets: the `known_answers` of a ProduceBatcher."""
+    """Sends the responses to requests that were queued as Targets: the `known_answers` of a ProduceBatcher."""
 
     def pending(self, target: Target) -> OneProduce:
-        """A request that must wait after all, as an object."""
+        """Create the object of a request that must wait after all."""
         path, *ids = target
         return path.pending(*ids)
 
     def answer(self, targets: Sequence[Target], results: Sequence[AppendResult], index: int) -> None:
-        """Answer requests of one partition, all of one Processor, that wait for nothing any more."""
+        """Send the responses to requests for the partition `index`, in the order of `results`.
+
+        All requests are of one Processor, because the ProduceBatcher flushes before the next Processor's ring is read.
+        An error goes the general way.
+        """
         answers: list[bytes] = []
         template: AnswerTemplate | None = None
         size, is_even = 0, True
@@ -271,7 +286,8 @@ class FastAnswers:
             if path.template is not template:
                 template = path.template
                 assert template is not None, "those without one are gathered as objects"
-                is_even = is_even and size in (0, template.bytes)  # Else they are of several versions.
+                # A SENDS record needs responses of one length. They differ if the requests have different versions.
+                is_even = is_even and size in (0, template.bytes)
                 size, pack = template.bytes, template.pack
                 length, before, after = template.length, template.before, template.after
             answers.append(
@@ -290,18 +306,18 @@ class FastAnswers:
 
 
 class ProduceFastPaths:
-    """Learns fast paths and counts the requests that they serve. One per Handler."""
+    """Learns Produce fast paths and counts the requests that they handle. One per Handler."""
 
     __slots__ = ("_batcher", "_counts", "_services")
 
     def __init__(self, services: Services, batcher: ProduceBatcher, versions: range) -> None:
         self._services = services
         self._batcher = batcher
-        self._counts = [0] * versions.stop  # Requests since they were last asked for, by version.
+        self._counts = [0] * versions.stop  # Requests since the last `count`, by version.
 
     @property
     def known_count(self) -> int:
-        """How many requests the fast paths served since `count`."""
+        """Number of requests that the fast paths have handled since the last `count`."""
         return sum(self._counts)
 
     def learn(
@@ -313,7 +329,7 @@ class ProduceFastPaths:
         )
 
     def count(self) -> int:
-        """Add the served requests to the counts of requests; return how many they were."""
+        """Add the handled requests to the metrics. Return their number and start again at 0."""
         total = 0
         for version, count in enumerate(self._counts):
             if count:
