@@ -152,7 +152,7 @@ def _partition_metadata(topic_id: bytes) -> bytes:
 
 
 def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
-    """The topic id a directory belongs to, or None without a whole file.
+    """Return the topic id of a partition's directory, or None if the file is missing or incomplete.
 
     A power loss leaves an empty file, a part of it, or zeros in place of one that was just written. All of these count
     as missing; Kafka treats an empty file so, too.
@@ -181,7 +181,7 @@ def write_meta_properties(fs: Fs, data_directory: Path, meta: MetaProperties) ->
 
 
 def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
-    """The identity of a data directory, or None when it has none yet."""
+    """Return the identity of a data directory, or None if it has none yet."""
     path = data_directory / META_PROPERTIES_FILE
     content = fs.read_file(path)
     if content is None:
@@ -206,8 +206,10 @@ def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -
 
 
 def take_clean_shutdown(fs: Fs, data_directory: Path) -> bool:
-    """Whether the last stop was clean. Removes the marker, so that a crash from now on is noticed: on the disk, too,
-    or a power loss could bring it back beside logs that were written to since."""
+    """Remove the marker of a clean stop, and return True if it existed.
+
+    Syncs the directory. Otherwise a power loss could bring the marker back beside logs that were written to since.
+    """
     was_clean = fs.unlink(data_directory / CLEAN_SHUTDOWN_FILE)
     if was_clean:
         sync_directory(fs, data_directory)

@@ -134,7 +134,7 @@ class CleanedSegment:
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether enough has gathered for a write."""
+        """True if the buffers hold enough bytes for one write."""
         return self.position - self._written >= _WRITE_BYTES
 
     def finish(self, modified_ns: int) -> SegmentIdentity:

@@ -17,8 +17,8 @@ from kproc.broker.storage.compaction_records import Newest, OffsetFlags, Survivo
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
 
-# What a key's object and its offset's take beside the key's own bytes: 33 and 32 bytes, rounded up by the
-# allocator to multiples of 16.
+# Memory of a key's object and its offset's object beside the key's own bytes: 33 and 32 bytes, which the allocator
+# rounds up to multiples of 16.
 _OBJECTS_BYTES: Final = 80
 _FLAGS_AT_ONCE: Final = 10_000
 
@@ -47,11 +47,11 @@ class KeyMap:
 
     @property
     def is_full(self) -> bool:
-        """Whether the memory is full, so that the rest of the section needs another pass. A batch may exceed it."""
+        """True if the memory is used up: the rest of the section needs another pass. One batch may exceed the limit."""
         return self.used_bytes >= self._memory_bytes
 
     def add(self, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
-        """Add the keys of a batch, in steps."""
+        """Add the keys of a batch. Yields between steps, so that the cleaner can pause."""
         newest = self._newest
         before = len(newest)
         if header[BASE_OFFSET] >= self._first_dirty:
@@ -67,11 +67,11 @@ class KeyMap:
         self.advance(last_offset_of(header))
 
     def advance(self, offset: int) -> None:
-        """Skip to an offset: what lies before it are gaps, aborted batches and control batches."""
+        """Advance to an offset. Only gaps, aborted batches and control batches are before it."""
         self.latest = max(self.latest, offset)
 
     def finish(self) -> Iterator[Survivors | None]:
-        """Yields None between steps, the survivors at the end."""
+        """Build the survivors. Yields None between steps and the survivors at the end."""
         first_dirty, flags = self._first_dirty, OffsetFlags()
         offset_count = self.latest - first_dirty + 1
         entries = iter(self._newest.values())

@@ -22,7 +22,7 @@ SEGMENTS_PER_SWAP: Final = 16
 
 
 class DirtySection(NamedTuple):
-    """How much of a log can be compacted. Offsets from `first_dirty` to before `first_uncleanable`."""
+    """The part of a log that can be compacted: offsets from `first_dirty` to before `first_uncleanable`."""
 
     first_dirty: int
     first_uncleanable: int
@@ -32,12 +32,12 @@ class DirtySection(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty share of what is clean or can be."""
+        """Cleanable bytes as a share of clean and cleanable bytes."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether the log is compacted now: by min.cleanable.dirty.ratio, or by max.compaction.lag.ms."""
+        """Return True if min.cleanable.dirty.ratio or max.compaction.lag.ms requires a compaction now."""
         return bool(self.cleanable_bytes) and (
             self.is_overdue or self.ratio > config.min_cleanable_dirty_ratio
         )
@@ -54,12 +54,13 @@ def assess(
     now_ms: int,
     first_timestamp: Callable[[int], int],
 ) -> DirtySection:
-    """The dirty section of a log; the last segment is the active one.
+    """Return the section of a log that can be compacted.
 
-    `checkpoint` is where the last compaction ended, if that is known and the log still holds it; `synced_offset`
-    is the recovery point.
-    `first_timestamp` tells the largest timestamp of the first batch of the segment with a base offset; it is
-    asked only when max.compaction.lag.ms is set.
+    segments: all segments, oldest first. The last one is the active segment.
+    checkpoint: the offset where the last compaction ended, or None. It is ignored if it is outside the log.
+    synced_offset: the recovery point.
+    first_timestamp: returns the largest timestamp in ms of the first batch of the segment with a given base offset.
+    It is called only if max.compaction.lag.ms is set.
     """
     active, end_offset = segments[-1].base_offset, segments[-1].next_offset
     sealed = segments[:-1]
@@ -71,7 +72,7 @@ def assess(
     if config.min_compaction_lag_ms > 0:
         young = now_ms - config.min_compaction_lag_ms
         bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])
-    # Whole segments only: the one that holds the bound stays out.
+    # Compact whole segments only, and so exclude the segment that contains the bound.
     first_uncleanable = max(
         (segment.base_offset for segment in segments if segment.base_offset <= bound),
         default=segments[0].base_offset,

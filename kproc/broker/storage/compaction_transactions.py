@@ -31,7 +31,7 @@ class CleanedTransactions:
         self._committed: set[int] = set()
 
     def on_batch(self, header: Header) -> bool:
-        """Whether a data batch belongs to an aborted transaction, so that its records are removed."""
+        """Return True if a data batch belongs to an aborted transaction. Compaction then removes its records."""
         if not header[ATTRIBUTES] & TRANSACTIONAL:
             return False
         self._advance(last_offset_of(header))
@@ -43,9 +43,9 @@ class CleanedTransactions:
         return False
 
     def on_marker(self, header: Header, is_abort: bool | None) -> tuple[bool, AbortedTransaction | None]:
-        """(whether a marker may be removed, the entry that the transaction index must keep).
+        """Return (True if the marker may be removed, the row that the new transaction index must keep or None).
 
-        `is_abort` is None for a control batch that is empty: its marker went before.
+        `is_abort` is None for an empty control batch, whose marker an earlier compaction removed.
         """
         self._advance(last_offset_of(header))
         producer_id = header[PRODUCER_ID]

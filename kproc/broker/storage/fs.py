@@ -35,8 +35,8 @@ _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reser
 
 _SMALL_BYTES: Final = 1 << 16  # One read of a small file; a read is shorter only at the end of a file.
 
-# Kafka leaves it to the umask, by which everybody on the host reads records past every rule. Here nobody else does, and
-# the mode of the data directory says whether its group may.
+# Kafka leaves the mode to the umask, so that usually every user of the host can read records in spite of ACLs. kproc
+# lets no other users read them, and the mode of the data directory decides about its group.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
@@ -81,7 +81,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Fs(Protocol):
-    """What storage needs of a file system. Descriptors are plain ints: a sync thread uses them, too."""
+    """The file system calls that storage makes. Descriptors are plain ints, because a sync thread uses them, too."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int: ...
     def close(self, descriptor: int) -> None: ...
@@ -108,7 +108,7 @@ class Fs(Protocol):
 
 
 def failure(error: OSError, what: str) -> StorageFailure:
-    """The exception that stands for an OSError."""
+    """Return the exception for an OSError. `what` names the system call and its path."""
     kind = DiskFull if error.errno in _FULL else Shortage if error.errno in _SHORT else DiskFailed
     return kind(error.errno, f"{what}: {error.strerror or error}")
 
@@ -117,7 +117,7 @@ class OsFs:
     """The real file system. Stateless; one instance serves a whole process."""
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
-        """A descriptor of a file; `create` insists that the file is new."""
+        """Open a file and return its descriptor. With `create` the file must not exist."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         if create:
             flags |= os.O_CREAT | os.O_EXCL
@@ -127,23 +127,23 @@ class OsFs:
             raise failure(error, f"open {path}") from error
 
     def close(self, descriptor: int) -> None:
-        """Close; errors of a close say nothing about data that a sync has not already said."""
+        """Close a descriptor. An error says nothing about the data that a sync has not reported before."""
         try:
             os.close(descriptor)
         except OSError as error:
             raise failure(error, "close") from error
 
     def read(self, descriptor: int, length: int, *, position: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return up to `length` bytes; fewer only at the end of the file."""
         try:
             return os.pread(descriptor, length, position)
         except OSError as error:
             raise failure(error, "read") from error
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
-        """Write all buffers from `position` on, or raise; after an error any prefix may be in the file.
+        """Write all buffers from `position` on, or raise. After an error any prefix may be in the file.
 
-        The position is explicit: a write that failed leaves nothing behind that the next one would follow.
+        The position is explicit, so that the next write after a failed one overwrites its prefix.
         """
         try:
             if len(buffers) <= IOV_COUNT_MAX:
@@ -161,13 +161,13 @@ class OsFs:
             raise failure(error, "write") from error
 
     def _write_some(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
-        """One system call; the place where a test's double makes a write short."""
+        """Make one system call. A test's double overrides this to make writes short."""
         return os.pwritev(descriptor, buffers, position)
 
     def _write_rest(self, descriptor: int, buffers: Sequence[Buffer], written: int, position: int) -> None:
-        """Go on after a short write: the next call says why it was short, or finishes.
+        """Continue after a short write. The next call finishes it or reports its cause.
 
-        Linux cuts one call at 2 GiB - 4 KiB, and at the last free block of a disk that is filling up.
+        Linux writes at most 2 GiB - 4 KiB in one call, and less if the disk becomes full in between.
         """
         rest = [memoryview(buffer) for buffer in buffers]
         position += written
@@ -187,8 +187,9 @@ class OsFs:
 
         This is done only where it makes writes cheaper. Without reserved blocks ext4 updates quota, space and extents
         for every 4 KiB that are written: with 16 MiB reserved, writes of 1 MB cost 0.66 of the cycles, of 16 KB 0.84
-        (bench/micro/preallocation.py). XFS reserves by itself; tmpfs would use up the memory. False: nothing was
-        reserved, which does no harm: a write reports what is wrong with the disk.
+        (bench/micro/preallocation.py). XFS reserves by itself; tmpfs would use up the memory.
+
+        Returns False if nothing was reserved. That does no harm, because a write reports any problem of the disk.
         """
         facts = (ctypes.c_long * 32)()  # struct statfs: type, block size, blocks, free, free for us, ...
         if (
@@ -200,14 +201,14 @@ class OsFs:
         return bool(_libc.fallocate(descriptor, _FALLOC_KEEP_SIZE, position, length) == 0)
 
     def truncate(self, descriptor: int, size: int) -> None:
-        """Cut (or grow with zeroes) the file to `size` bytes."""
+        """Truncate the file to `size` bytes, or extend it with zeroes."""
         try:
             os.ftruncate(descriptor, size)
         except OSError as error:
             raise failure(error, "truncate") from error
 
     def sync(self, descriptor: int) -> None:
-        """fdatasync: the data, and the metadata needed to read it back (the size is). Blocks."""
+        """Call fdatasync: write the data and the metadata needed to read it, such as the size. Blocks."""
         try:
             os.fdatasync(descriptor)
         except OSError as error:
@@ -223,7 +224,7 @@ class OsFs:
         _set_number(descriptor, _SYNCED, size)
 
     def noted_synced(self, descriptor: int) -> int:
-        """The size that note_synced() last recorded for a file; 0 without a mark."""
+        """Return the size in bytes that note_synced() last recorded for a file, or 0 without a mark."""
         return _get_number(descriptor, _SYNCED) or 0
 
     def note_aborted(self, descriptor: int, checksum: int) -> None:
@@ -235,7 +236,7 @@ class OsFs:
         return _get_number(descriptor, _ABORTED)
 
     def facts(self, descriptor: int) -> FileFacts:
-        """Inode, size and time of the last change."""
+        """Return mode, inode, size and times of an open file."""
         try:
             return os.fstat(descriptor)
         except OSError as error:
@@ -249,14 +250,14 @@ class OsFs:
             raise failure(error, "utime") from error
 
     def open_directory(self, path: Path) -> int:
-        """A descriptor to sync a directory by: a new file's name is durable only after that."""
+        """Open a directory to sync it. The name of a new file is durable only after a sync of its directory."""
         try:
             return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise failure(error, f"open {path}") from error
 
     def make_directory(self, path: Path) -> bool:
-        """Make a directory (its parent exists); False when it was there already."""
+        """Create a directory and return True, or return False if it exists. Its parent must exist."""
         try:
             os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
@@ -266,18 +267,18 @@ class OsFs:
         return True
 
     def list_directory(self, path: Path) -> list[str]:
-        """The names in a directory, unordered."""
+        """Return the names in a directory, in no order."""
         try:
             return os.listdir(path)
         except OSError as error:
             raise failure(error, f"list {path}") from error
 
     def exists(self, path: Path) -> bool:
-        """Whether something of that name is there."""
+        """Return True if a file or directory with this path exists."""
         return self.facts_at(path) is not None
 
     def facts_at(self, path: Path) -> FileFacts | None:
-        """What facts() says of whatever has that name, or None when nothing has."""
+        """Return the facts of a file or directory by its path, or None if it does not exist."""
         try:
             return os.stat(path)
         except FileNotFoundError:
@@ -286,7 +287,7 @@ class OsFs:
             raise failure(error, f"stat {path}") from error
 
     def rename(self, source: Path, target: Path) -> bool:
-        """Rename, replacing the target; False when the source is not there."""
+        """Rename a file and replace the target. Return False if the source does not exist."""
         try:
             os.rename(source, target)
         except FileNotFoundError:
@@ -296,7 +297,7 @@ class OsFs:
         return True
 
     def unlink(self, path: Path) -> bool:
-        """Remove a file; False when it was not there."""
+        """Remove a file. Return False if it does not exist."""
         try:
             os.unlink(path)
         except FileNotFoundError:

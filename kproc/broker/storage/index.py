@@ -57,7 +57,7 @@ class _SortedFile:
             self._fd = CLOSED
 
     def sync(self) -> None:
-        """fdatasync; only a clean stop needs it, a crash checks or rebuilds indexes."""
+        """Call fdatasync. Only a clean stop needs it, because recovery after a crash checks or rebuilds indexes."""
         self._fs.sync(self.descriptor())
 
     def _entry(self, number: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class _SortedFile:
         return first, second
 
     def _narrow(self, target: int, *, column: int) -> tuple[int, int]:
-        """How many entries have a column that is <= target: so many at least, so many at most."""
+        """Return (low, high): at least `low` and at most `high` entries have a column <= target."""
         low, high = 0, self.count
         while high - low > _BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -78,7 +78,7 @@ class _SortedFile:
         return low, high
 
     def _floor(self, target: int, *, column: int) -> int:
-        """The number of the last entry whose column is <= target, or -1."""
+        """Return the number of the last entry whose column is <= target, or -1."""
         low, high = self._narrow(target, column=column)
         if low == high:
             return low - 1
@@ -99,7 +99,7 @@ class _SortedFile:
             self._fs.write(self.descriptor(), [content], position=self.count * size)
         except Shortage:
             self._is_torn = True
-            # If this fails, too, the next append does it first: its entries must not stand behind a torn one.
+            # If this fails, too, the next append repeats it first. Its entries must not follow an incomplete one.
             with suppress(Shortage):
                 self._cut_back()
             return False
@@ -113,7 +113,8 @@ class _SortedFile:
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
-        if count != self.count:  # Every opening of a log calls this, and a truncation costs 0.7 ms on a disk.
+        # Every opening of a log calls this, and a truncation costs 0.7 ms on a disk.
+        if count != self.count:
             self._fs.truncate(self.descriptor(), count * self.ENTRY.size)
             self.count = count
 
@@ -143,8 +144,11 @@ class OffsetIndex(_SortedFile):
         super().truncate_entries(count)
 
     def around(self, offset: int) -> tuple[int, int]:
-        """Positions of two batches: the last one known to end before an offset, or 0, and the first one known to end
-        at or after it, or -1."""
+        """Return the positions of the two entries around an offset.
+
+        The first is of the last indexed batch that ends before the offset, or 0. The second is of the first indexed
+        batch that ends at or after the offset, or -1.
+        """
         target = offset - self.base_offset
         lasts = self._lasts
         if (
@@ -159,9 +163,10 @@ class OffsetIndex(_SortedFile):
         return positions[number - 1] if number else 0, positions[number] if number < len(lasts) else -1
 
     def _move_window(self, target: int) -> None:
-        """Fill the cache with the neighbours of a relative offset and the entries behind them."""
+        """Fill the cache with the entries around a relative offset and those behind them."""
         following = self._window_from + len(self._lasts)
-        if self._lasts and target > self._lasts[-1]:  # Usually the next lookup is a little further on.
+        # A consumer's next lookup is usually a little further on, so that no binary search is needed.
+        if self._lasts and target > self._lasts[-1]:
             self._read_window(following - 1)
             if target <= self._lasts[-1] or self._window_from + len(self._lasts) == self.count:
                 return
@@ -188,16 +193,16 @@ class OffsetIndex(_SortedFile):
         self._append(b"".join([OFFSET_ENTRY.pack(offset - base, position) for offset, position in pairs]))
 
     def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds the offset: the floor entry's, or 0."""
+        """Return a position at or before the batch that contains the offset: the last entry's before it, or 0."""
         return self.around(offset + 1)[0]
 
     def lookup_earlier(self, offset: int, entries: int) -> int:
-        """A position so many entries before the one of `lookup`, or 0."""
+        """Return the position of the entry that is `entries` before the one of `lookup`, or 0."""
         number = self._floor(offset - self.base_offset, column=0) - entries
         return 0 if number < 0 else self._entry(number)[1]
 
     def offset_at(self, position: int) -> int | None:
-        """The last offset of the first batch with an entry that begins at a position or behind it, or None."""
+        """Return the last offset of the first indexed batch that begins at or behind `position`, or None."""
         number = self._floor(position - 1, column=1) + 1
         return self.base_offset + self._entry(number)[0] if number < self.count else None
 
@@ -209,7 +214,7 @@ class OffsetIndex(_SortedFile):
         return self.base_offset + relative, position
 
     def floor(self, offset: int) -> tuple[int, int, int] | None:
-        """(entry number, offset, position) of the last entry at or before an offset, or None."""
+        """Return (entry number, offset, position) of the last entry at or before an offset, or None."""
         number = self._floor(offset - self.base_offset, column=0)
         if number < 0:
             return None
@@ -217,7 +222,7 @@ class OffsetIndex(_SortedFile):
         return number, self.base_offset + relative, position
 
     def is_sane(self, log_bytes: int) -> bool:
-        """Whether the last entry can be right: what Kafka checks at load, and that it points into the log."""
+        """Return True if the last entry is plausible by Kafka's check at load, and points into the log."""
         last = self.last()
         return last is None or (last[0] >= self.base_offset and 0 <= last[1] < max(log_bytes, 1))
 
@@ -250,9 +255,9 @@ class TimeIndex(_SortedFile):
         return True
 
     def floor(self, timestamp: int) -> tuple[int, int] | None:
-        """The last (timestamp, offset) at or before a timestamp, or None.
+        """Return the last (timestamp, offset) at or before a timestamp, or None.
 
-        It is of the batch that ends at the offset, and no record up to there has a larger timestamp.
+        The batch that ends at the offset has this timestamp, and no earlier record has a larger one.
         """
         number = self._floor(timestamp, column=0)
         if number < 0:
@@ -273,11 +278,11 @@ class TimeIndex(_SortedFile):
         self.last_timestamp = self._entry(count - 1)[0] if count else NO_TIMESTAMP
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries at or after an offset."""
+        """Remove the entries at or after an offset."""
         self.truncate_entries(self._floor(offset - self.base_offset - 1, column=1) + 1)
 
     def is_sane(self) -> bool:
-        """Whether first and last entry agree: what Kafka checks at load."""
+        """Return True if the last entry is plausible beside the first, by Kafka's check at load."""
         if not self.count:
             return True
         timestamp, relative = self._entry(self.count - 1)
@@ -285,13 +290,13 @@ class TimeIndex(_SortedFile):
 
 
 def create_index(fs: Fs, path: Path) -> int:
-    """Make an empty index file; a leftover of that name (of a roll that failed) goes first."""
+    """Create an empty index file and return its descriptor. Replace a file that a failed roll left."""
     fs.unlink(path)
     return fs.open(path, create=True)
 
 
 def open_offset_index(fs: Fs, path: Path, base_offset: int, log_bytes: int) -> OffsetIndex | None:
-    """The index in a file, closed again; None when it is missing, torn or cannot be right."""
+    """Return the offset index of a file, closed. Return None if it is missing, torn or implausible."""
     count = _entry_count(fs, path, OFFSET_ENTRY.size)
     if count is None:
         return None
@@ -303,7 +308,7 @@ def open_offset_index(fs: Fs, path: Path, base_offset: int, log_bytes: int) -> O
 
 
 def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
-    """The time index in a file, closed again; None when it is missing, torn or cannot be right."""
+    """Return the time index of a file, closed. Return None if it is missing, torn or implausible."""
     count = _entry_count(fs, path, TIME_ENTRY.size)
     if count is None:
         return None

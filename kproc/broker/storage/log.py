@@ -73,21 +73,21 @@ _STATE_VERSION: Final = 3
 
 
 def _of_state(name: str) -> Any:
-    """A property that reads a field of the log's state. Code that reads several a request uses `state`."""
+    """Return a property that reads a field of the log's state. Hot code reads `state` itself."""
     return property(attrgetter(f"state.{name}"))
 
 
 class Log:
-    """The log of one partition. Made by open() or import_state(), ended by close() or rename_for_delete()."""
+    """The log of one partition. open() and import_state() create it; close() and rename_for_delete() end it."""
 
     def __init__(self, state: LogState) -> None:
         self.state = state
         self.producers = state.producers
-        self.truncated_bytes = 0  # What the opening has cut off.
+        self.truncated_bytes = 0  # Bytes that open() truncated from a torn tail.
         self._appender = appender = LogAppender(state)
         self._reader = reader = LogReader(state)
         self._durability = LogDurability(state)
-        # What is called for each request, without a call in between.
+        # Bind the methods that every request calls, so that a request does not pay for a call in between.
         self.append, self.read, self.aborted_in = appender.append, reader.read, reader.aborted_in
 
     directory: Path = _of_state("directory")
@@ -169,7 +169,8 @@ class Log:
         log = cls(state)
         log.truncated_bytes = loaded.truncated_bytes
         try:
-            if is_start_stale:  # A crash came before the new start was written.
+            # DeleteRecords had moved the start, and a crash came before leader-epoch-checkpoint had the new start.
+            if is_start_stale:
                 write_start(fs, directory, loaded.epochs)
             log._complete(
                 loaded,
@@ -186,7 +187,7 @@ class Log:
     def _complete(
         self, loaded: Loaded, *, is_named: bool, is_begun: bool, recovery_point: int, clean: bool
     ) -> None:
-        """Write the small files that are missing, and note what has to be synced."""
+        """Write the small files that are missing, and record which files the next sync must cover."""
         state = self.state
         unsynced, fs, directory = state.unsynced, state.fs, state.directory
         if not is_named:
@@ -200,16 +201,17 @@ class Log:
             state.recovery_point = loaded.end_offset
         else:
             self._durability.trust(min(recovery_point, loaded.end_offset))
-        # A log without records may be newer than the clean stop: made by an owner that died, or found no room, before
-        # it could publish anything. One with records is not.
+        # An empty log may be newer than the clean stop: its owner may have died, or run out of disk space, after it had
+        # created the files and before it published a row. Its names are not synced. A log with records is older.
         if not clean or loaded.end_offset == state.active_base:
             unsynced.take_over(directory, state.active, state.recovery_point)
         unsynced.segments += [segment for segment in loaded.rebuilt if segment not in unsynced.segments]
-        if loaded.is_suspect:  # What was read may not be on the disk.
+        # After a failed sync the page cache may hold bytes that are not on the disk.
+        if loaded.is_suspect:
             self._durability.write_again()
 
     def close(self, *, clean: bool = True) -> None:
-        """Close all files. Clean: first everything is synced and the producers' snapshot is written."""
+        """Close all files. If `clean`, first sync everything and write the producer snapshot."""
         try:
             if clean and self.state.offline_reason is None:
                 self._durability.sync_now(self.begin_close())
@@ -217,9 +219,10 @@ class Log:
             self.end_close()
 
     def begin_close(self) -> SyncPoint:
-        """The first half of a clean close: what must be synced before `end_close`, as of sync_point()."""
+        """Begin a clean close. Returns the sync point that must be synced before end_close()."""
         active = self.state.active
-        active.finish_time_index()  # If there is no room for it, the stop is not clean.
+        # Raises DiskFull if the disk has no space for the entry. The stop is then not clean.
+        active.finish_time_index()
         if active.reserved_end:
             active.give_back()
         active.note_aborted()
@@ -228,14 +231,14 @@ class Log:
         return self.sync_point(closes=True)
 
     def end_close(self) -> None:
-        """Close all files as they are."""
+        """Close all files without syncing them."""
         self.state.offline_reason = self.state.offline_reason or "the log is closed"
         self.state.segments.close()
 
     def rename_for_delete(self) -> Path | None:
-        """End the log and rename its directory to `....<hex>-delete`; the caller removes it later.
+        """Close the log and rename its directory to `....<hex>-delete`. The caller removes the directory later.
 
-        None when it is gone already, or is another topic's.
+        Returns the new path, or None if the directory does not exist or belongs to another topic.
         """
         state = self.state
         state.offline_reason = "the partition is deleted"
@@ -250,7 +253,7 @@ class Log:
         return target
 
     def take_offline(self, reason: str) -> None:
-        """Refuse appends from now on: what is on the disk is no longer known."""
+        """Reject appends from now on, because the content of the disk is not known any more."""
         self.state.note_failure(StorageFailure(reason))
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -269,7 +272,7 @@ class Log:
         transaction_version: int,
         is_hidden: bool = False,
     ) -> AppendResult:
-        """End a producer's transaction in this partition, as its coordinator has decided."""
+        """Append the marker that ends a producer's transaction in this partition. See LogAppender.append_marker."""
         return self._appender.append_marker(
             producer_id,
             epoch,
@@ -280,77 +283,77 @@ class Log:
         )
 
     def hide_from(self, offset: int) -> None:
-        """Hide the records from an offset on until a sync has confirmed them. Called before anybody reads the log."""
+        """Hide the records from `offset` on until a sync has confirmed them. Call this before anybody reads the log."""
         self.state.hide(offset, self.state.end_offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
-        """Read up to the log's end, for the owner's own use: also records that no sync has confirmed."""
+        """Read records for the owner itself, including those that no sync has confirmed. See LogReader.read_bytes."""
         return self._reader.read_bytes(offset, max_bytes)
 
     def offset_for_timestamp(
         self, timestamp: int, search: TimestampSearch | None = None
     ) -> RecordPosition | None:
-        """The first record with this timestamp or a later one, or None."""
+        """Return the first record whose timestamp is at least `timestamp` (in ms), or None."""
         return self._reader.offset_for_timestamp(timestamp, search)
 
     def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
-        """The first of the records with the largest timestamp (ListOffsets -3, KIP-734); None without any."""
+        """Return the first record with the largest timestamp (ListOffsets -3, KIP-734), or None if there is none."""
         return self._reader.max_timestamp(search)
 
     def has_marker_from(self, offset: int) -> bool:
-        """Return True if a transaction's end is at an offset or behind it."""
+        """Return True if a transaction marker is at or behind `offset`."""
         return self._reader.has_marker_from(offset)
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
+        """Return (epoch, end offset) for OffsetsForLeaderEpoch, or (-1, -1) if the epoch is not known."""
         return self._reader.epoch_end_offset(epoch)
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch that wrote an offset, or -1."""
+        """Return the leader epoch that wrote the record at `offset`, or -1."""
         return self._reader.epoch_of(offset)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a read_committed fetch of this range must be told about."""
+        """Return the aborted transactions that the response to a read_committed Fetch of this range must list."""
         return self._reader.aborted_transactions(fetch_offset, upper_bound)
 
     def sync_point(self, *, closes: bool = False) -> SyncPoint:
-        """What must be synced for everything appended so far; give it back with mark_synced() or sync_failed()."""
+        """Return the sync point of everything appended so far. The caller must call mark_synced() or sync_failed()."""
         return self._durability.sync_point(closes=closes)
 
     def run_sync(self, point: SyncPoint) -> None:
-        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: no state of the log changes."""
+        """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
         self._durability.run_sync(point)
 
     def mark_synced(self, point: SyncPoint) -> None:
-        """All descriptors of the point were synced without an error."""
+        """Record that all descriptors of the point were synced without an error."""
         self._durability.mark_synced(point)
 
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
-        """A sync failed: the log goes offline, for the kernel may have dropped what it could not write."""
+        """Take the log offline after a failed sync, because the kernel may have dropped the dirty pages."""
         self._durability.sync_failed(point, reason)
 
     def sync(self) -> None:
-        """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
+        """Sync everything now. Blocks. If it fails, takes the log offline and raises StorageFailure."""
         self._durability.sync()
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages, flush.ms or a sealed segment asks for a sync, without acks=all."""
+        """Return True if flush.messages, flush.ms or a sealed segment requires a sync, also without acks=all."""
         return self._durability.is_flush_due(now_ms)
 
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
-        """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
+        """Return (reason, segments to delete, oldest first), by the log's start, retention.ms or retention.bytes."""
         return LogRetention(self.state).retention_victims(now_ms)
 
     def enforce_retention(self, now_ms: int) -> int:
-        """Delete what retention_victims() names; returns how many segments."""
+        """Delete the segments that retention_victims() returns, and return their number."""
         return LogRetention(self.state).enforce_retention(now_ms)
 
     def delete_segments_before(self, offset: int, reason: str) -> int:
-        """Delete the segments that end at or before an offset; returns how many."""
+        """Delete the segments that end at or before `offset`, and return their number."""
         return LogRetention(self.state).delete_segments_before(offset, reason)
 
     def advance_start(self, offset: int) -> int:
-        """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start."""
+        """Move the log's start to `offset` for DeleteRecords, delete the segments below it, and return the start."""
         return LogRetention(self.state).advance_start(offset)
 
     def unlink_due(self, now_ms: int) -> int:
@@ -358,28 +361,28 @@ class Log:
         return LogRetention(self.state).unlink_due(now_ms)
 
     def next_unlink_ms(self) -> int | None:
-        """When unlink_due() has work again, or None."""
+        """Return the time in ms at which unlink_due() has work again, or None."""
         return self.state.segments.next_due_ms()
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget idle producers (producer.id.expiration.ms); returns how many."""
+        """Remove producers that were idle for producer.id.expiration.ms, and return their number."""
         return self.producers.expire(now_ms, self.state.config.producer_id_expiration_ms)
 
     def segment_facts(self) -> list[SegmentFacts]:
-        """Base, next offset, size and largest timestamp of each segment."""
+        """Return base, next offset, size in bytes and largest timestamp of each segment, oldest first."""
         return self.state.segment_facts()
 
     def sizes(self) -> tuple[int, int]:
-        """`size_bytes` and `segment_count` in one call, for callers that ask for thousands of logs."""
+        """Return (`size_bytes`, `segment_count`) in one call, for callers that visit thousands of logs."""
         segments = self.state.segments
         return segments.size_bytes(), len(segments)
 
     def segment_identities(self) -> list[SegmentIdentity]:
-        """Every segment, oldest first; the last one is the active one. No I/O."""
+        """Return all segments, oldest first. The last one is the active segment. Does no I/O."""
         return SegmentSwap(self.state).segment_identities()
 
     def newest_batches(self) -> dict[int, tuple[int, int]]:
-        """(offset of the newest data batch or -1, epoch) of every producer: their batches must stay."""
+        """Return (offset of the newest data batch or -1, epoch) by producer id. Compaction must keep these batches."""
         return SegmentSwap(self.state).newest_batches()
 
     def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
@@ -389,10 +392,10 @@ class Log:
     # -- transfer to another Handler -----------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
-        """Everything the owner knows, as plain values, for import_state() in another process.
+        """Return the log's state as plain values, for import_state() in another process.
 
-        Also writes a producer snapshot: it is what the new owner falls back to if it dies at once. The log
-        must not be appended to any more; close(clean=False) ends it.
+        Also writes a producer snapshot, because the new owner may die before it writes its own. After this call only
+        close(clean=False) is allowed.
         """
         state = self.state
         state.take_snapshot()
@@ -429,7 +432,7 @@ class Log:
         clock: Clock,
         fs: Fs,
     ) -> Log:
-        """Continue a log with the state that its last owner exported: nothing is scanned, the leader epoch stays."""
+        """Open a log with the state that its last owner exported. Scans nothing and keeps the leader epoch."""
         if exported["version"] != _STATE_VERSION:
             raise Corrupt(f"log state of version {exported['version']} is not known")
         segments = []

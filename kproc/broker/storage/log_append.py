@@ -33,11 +33,12 @@ from kproc.wire.record_batch import (
 from kproc.wire.record_check import check_small
 from kproc.wire.records import RECORD_BYTES_MIN
 
-# A producer snapshot is written after this many bytes. It limits the replay by a dead owner's successor to about 0.2 s
-# (a header scan of one-record batches takes 2.9 s/GiB).
+# Bytes between producer snapshots. They limit the replay by a dead owner's successor to about 0.2 s, because a header
+# scan of one-record batches takes 2.9 s/GiB.
 SNAPSHOT_BYTES: Final = 64 << 20
-# And after this many batches of idempotent producers: a successor reads each of them, some 5 us, before it serves the
-# log. With more producers than this, after as many batches as there are producers: a snapshot costs 3 us a producer.
+# Batches of idempotent producers between snapshots. A successor reads each of them, in about 5 us, before it serves the
+# log. If there are more producers than this, a snapshot follows as many batches as there are producers, because a
+# snapshot costs 3 us a producer.
 SNAPSHOT_BATCHES: Final = 2000
 _SEQUENCE_MAX: Final = 2**31 - 1
 # No record has a smaller timestamp, so this roll time means: roll before the next batch.
@@ -73,14 +74,14 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
-# What _START unpacks.
+# The fields that _START unpacks: those of Header, then the first two bytes of the records.
 _Fields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 # For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
-# What a run appends: last offsets and positions of its batches, the entries of the two indexes, and the numbers of the
-# batches that are left out.
+# One run: last offsets and positions of its batches, the entries of the two indexes, and the numbers of the batches
+# that were rejected or are duplicates.
 _Run = tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]], list[int]]
-# What the log has after a run: end, size, bytes since the last index entry, largest timestamp and its offset.
+# The log after a run: end offset, size, bytes since the last index entry, largest timestamp and its offset.
 _Ends = tuple[int, int, int, int, int]
 _unpack_start = _START.unpack_from
 _pack_stamp = STAMP.pack_into
@@ -90,7 +91,7 @@ _LEADS_END: Final = len(_LEADS)
 
 
 class _Undo:
-    """What a run changes before its write."""
+    """The changes that a run makes before its write, so that a failed write can undo them."""
 
     __slots__ = ("aborted", "producers", "verifications")
 
@@ -113,11 +114,13 @@ class LogAppender:
     def append(
         self, batches: list[memoryview], origin: str = CLIENT, *, hidden_from: int | None = None
     ) -> list[AppendResult]:
-        """Append batches, each the records of one partition of one Produce; one result per batch, in order.
+        """Append the batches that a Produce has for this partition, and return one result per batch, in order.
 
-        The views are numbered (and with LogAppendTime dated) in place; none is kept. One that had to be
-        compressed again is replaced in the list. A batch that is refused does not hold back the others.
-        The batch with the number `hidden_from` and all later ones stay invisible until a sync has confirmed them.
+        Writes offsets (and with LogAppendTime timestamps) into the views in place, and keeps no view. A batch that must
+        be compressed again is replaced in the list. A rejected batch does not stop the others. The batch at index
+        `hidden_from` and all later ones stay hidden until a sync has confirmed them.
+
+        A failed write gives KAFKA_STORAGE_ERROR. Raises FatalError if the state may not match the file any more.
         """
         if hidden_from is not None:
             return self._append_hidden(batches, origin, hidden_from)
@@ -135,8 +138,8 @@ class LogAppender:
         except FatalError:
             raise
         except Exception as error:
-            # The state of producers, indexes and ends may not match the file any more: only a recovery can repair
-            # that.
+            # Producers, indexes and end offset may not match the file any more. Only a recovery can repair that, so the
+            # role ends and its successor recovers the log.
             raise FatalError(
                 f"an append to {state.topic}-{state.partition} ended half way: {error!r}"
             ) from error
@@ -212,7 +215,7 @@ class LogAppender:
         leads = _LEADS
         undo: _Undo | None = None
         marker: _Marker = None
-        # The first one of a segment goes alone, because the segment rolls by its timestamp.
+        # Append the first batch of a segment alone: the roll time of the segment depends on its timestamp.
         views = batches[start:] if position else batches[start : start + 1]
         for view in views:
             total = len(view)
@@ -272,20 +275,22 @@ class LogAppender:
             state.roll(next_offset, now_ms)
 
     def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:
-        """What batches for the active segment are compared with: see LogState."""
+        """Return the limits that batches for the active segment must keep. AppendLimits in log_state.py lists them."""
         if not self._is_epoch_begun:
             self._begin_epoch()
         if self._state.is_torn:
             self._cut_back(segment)
         state, config = self._state, self._state.config
         roll_after, after_max_ms = self._roll_after(segment, now_ms), config.timestamp_after_max_ms
-        if config.is_append_time:  # The batch has this time then, whatever its client says.
+        # With LogAppendTime the batch gets the clock's time. The client's timestamp then decides nothing.
+        if config.is_append_time:
             roll_after, after_max_ms = _ROLL_NOW if now_ms > roll_after else INT64_MAX, INT64_MAX
         limits = (
             config.plain_bytes, config.segment_bytes, segment.base_offset + INT32_MAX, roll_after, after_max_ms,
             config.index_interval_bytes, config.is_append_time,
         )  # fmt: skip
-        if not config.is_append_time and (segment.first_timestamp or 0) > 0:  # Else the clock has a say.
+        # Without a timestamp of the first batch, and with LogAppendTime, the limits depend on the clock: do not cache.
+        if not config.is_append_time and (segment.first_timestamp or 0) > 0:
             state.limits = limits
         return limits
 
@@ -296,14 +301,15 @@ class LogAppender:
             epochs = LeaderEpochs(state.epochs.entries())
             epochs.assign(state.leader_epoch, state.end_offset)
             checkpoints.write_leader_epochs(state.fs, state.directory, epochs.entries(), durable=False)
-            state.epochs = epochs  # Only now: if there was no room for the file, the next append tries again.
+            # Set this after the write, so that the next append tries again if the disk had no space for the file.
+            state.epochs = epochs
         self._is_epoch_begun = True
 
     def _roll_after(self, segment: LogSegment, now_ms: int) -> int:
-        """The timestamp beyond which a batch needs a new segment, as in Kafka.
+        """Return the timestamp in ms beyond which a batch needs a new segment, as in Kafka's LogSegment.shouldRoll.
 
-        segment.ms counts from the first batch's timestamp to the new batch's; by the clock only where
-        records have no timestamps.
+        segment.ms counts from the first batch's timestamp to the new batch's. The clock decides only if records have
+        no timestamps.
         """
         first = segment.first_timestamp
         if first is None and (first := segment.load_first_timestamp()) is None:
@@ -317,16 +323,16 @@ class LogAppender:
         return _ROLL_NOW if now_ms - segment.created_ms > wait_ms else INT64_MAX
 
     def _jitter_ms(self, segment: LogSegment) -> int:
-        """How much earlier this segment rolls: random, so that logs created together do not all roll at once.
+        """Return how many ms earlier this segment rolls, so that logs created together do not all roll at once.
 
-        The random number is a hash of the segment's identity, so that it is the same after a restart.
+        The number is a hash of the segment's identity, so that it is the same after a restart.
         """
         state = self._state
         most = max(1, min(state.config.segment_jitter_ms, state.config.roll_ms))
         return crc32(b"%b/%d/%d" % (state.topic_id, state.partition, segment.base_offset)) % most
 
     def _refusal_of(self, error: Exception) -> AppendResult:
-        """The result of a batch that was refused."""
+        """Return the result of a batch that was rejected. Report an unexpected exception to `on_surprise`."""
         if isinstance(error, KafkaError):
             is_early = isinstance(error, NotOneBatch)
             return self._refused(error.code, error.message, error.record_errors, says_start=not is_early)
@@ -335,7 +341,7 @@ class LogAppender:
         return self._refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     def _stored(self, header: _Fields, origin: str) -> AppendResult | None:
-        """The result for a batch that is in the log already; KafkaError if it is out of sequence."""
+        """Return the original's result if a batch is a duplicate, else None. Raises KafkaError if out of sequence."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
         if producer_id < 0 or origin is COORDINATOR:
             return None
@@ -357,7 +363,7 @@ class LogAppender:
     def _remember(
         self, undo: _Undo | None, header: _Fields, marker: _Marker, last: int, timestamp: int, now_ms: int
     ) -> _Undo:
-        """Update the producers' state for a batch of this run; return how to undo the run so far."""
+        """Update the producers' state for a batch of this run. Return the changes of the run so far, for _undo()."""
         undo = undo or _Undo()
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
         producers = self._producers
@@ -378,9 +384,10 @@ class LogAppender:
         return undo
 
     def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, _Fields, _Marker]:
-        """Check a batch that is not plain: (the batch as it is stored, its header in the shape of _START, its marker).
+        """Validate a batch that is not plain. Return (batch to store, fields in the order of _START, marker).
 
-        KafkaError if it is refused. After a roll this is called again with the batch as it is to be stored.
+        Raises KafkaError if it is rejected. After a roll this is called again with the batch that the first call
+        returned.
         """
         view, header = examine(view, self._state.config, origin=origin, now_ms=now_ms)
         marker = read_marker(view, header.attributes)
@@ -399,7 +406,7 @@ class LogAppender:
         results: list[AppendResult],
         start: int,
     ) -> None:
-        """Write a run and make it visible; if the write fails, undo everything and refuse its batches."""
+        """Write a run and make it visible. If the write fails, undo all changes and fail the run's batches."""
         state = self._state
         segment, snapshots, traffic = state.active, self._snapshots, state.traffic
         lasts, positions, pairs, times, left_out = run
@@ -411,7 +418,8 @@ class LogAppender:
             if size > segment.reserve_at:
                 segment.reserve(size, state.config.segment_bytes)
             if undo is not None and undo.aborted:
-                # First: a marker whose row had no room would show what it has aborted.
+                # Write the rows before the markers. If the disk had no space for the row of a marker in the log,
+                # read_committed consumers would see aborted records.
                 self._index_aborted(segment, undo.aborted)
             state.fs.write(segment.descriptor(), views, position=segment.size)
         except StorageFailure as failure:
@@ -431,7 +439,8 @@ class LogAppender:
         state.tail.extend(lasts, positions)
         if pairs:
             segment.note_indexed(pairs, times)
-            state.limits = None  # The index may be full.
+            # An index may be full now, and then the next batch must roll. _find_limits() checks that.
+            state.limits = None
         if undo is not None:
             snapshots.batches_since += len(undo.producers)
             if snapshots.batches_since >= SNAPSHOT_BATCHES:
@@ -444,7 +453,7 @@ class LogAppender:
     def _undo(
         self, failure: StorageFailure, undo: _Undo | None, results: list[AppendResult], start: int
     ) -> None:
-        """A write failed: put back what was changed before it, and refuse its batches."""
+        """Undo the changes that a run made before its failed write, and fail the run's batches."""
         state = self._state
         for producer_id, entry in reversed(undo.producers if undo is not None else ()):
             self._producers.restore(producer_id, entry)
@@ -452,13 +461,14 @@ class LogAppender:
             self._producers.verifying[producer_id] = verification
         state.note_failure(failure)
         if state.offline_reason is None:
-            # The next write may be shorter, and a piece of this one would stand behind it.
+            # Truncate the partial write. Otherwise a shorter next write would leave a piece of this one behind it.
             state.is_torn, state.limits = True, None
-            # If a shortage prevents this, the next append does it first. After any other failure the log is offline.
+            # If a shortage prevents the truncation, `is_torn` makes the next append repeat it first. Any other failure
+            # takes the log offline.
             with suppress(StorageFailure):
                 self._cut_back(state.active)
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-        # Duplicates are refused, too, since the original may be in this very run; clients retry them.
+        # Fail duplicates, too: the original may be in this run, which was not written. Clients retry them.
         for number in range(start, len(results)):
             if results[number].error_code == 0:
                 results[number] = refusal

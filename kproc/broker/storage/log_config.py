@@ -131,12 +131,12 @@ class LogConfig:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether retention applies."""
+        """True if cleanup.policy contains `delete`, so that retention applies."""
         return "delete" in self.cleanup_policy
 
     @property
     def is_compacting(self) -> bool:
-        """Whether the cleaner keeps only the newest record of each key."""
+        """True if cleanup.policy contains `compact`, so that the cleaner keeps only the newest record of each key."""
         return "compact" in self.cleanup_policy
 
     @classmethod

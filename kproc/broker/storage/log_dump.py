@@ -38,7 +38,7 @@ from kproc.wire.record_batch import BatchHeader, ControlType, control_type, walk
 
 
 class Batch(NamedTuple):
-    """One batch of a .log file, and the bytes of it."""
+    """One batch of a .log file with its bytes."""
 
     position: int
     header: BatchHeader
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the CRC-32C in the header is that of the bytes."""
+        """True if the CRC-32C in the header matches the bytes."""
         return bool(crc32c(memoryview(self.content)[CRC_FROM:]) == self.header.crc)
 
 
@@ -59,13 +59,13 @@ class Problem(NamedTuple):
 
 
 def segment_bases(fs: Fs, directory: Path) -> list[int]:
-    """Base offsets of the segments of a partition's directory, in order."""
+    """Return the base offsets of the segments in a partition's directory, in ascending order."""
     found = (parse_segment_file_name(name, LOG_SUFFIX) for name in fs.list_directory(directory))
     return sorted(base for base in found if base is not None)
 
 
 def read_batches(fs: Fs, path: Path) -> Iterator[Batch]:
-    """The batches of a .log file; ends with BadBatch where no whole batch begins."""
+    """Yield the batches of a .log file. Raises BadBatch at the first incomplete one."""
     descriptor = fs.open(path, writable=False)
     try:
         end = fs.facts(descriptor).st_size
@@ -77,7 +77,7 @@ def read_batches(fs: Fs, path: Path) -> Iterator[Batch]:
 
 
 def describe_batch(batch: Batch) -> dict[str, Any]:
-    """A batch's header as plain values, in DumpLogSegments' order."""
+    """Return a batch's header as plain values, in the order of Kafka's DumpLogSegments."""
     header = batch.header
     return {
         "base_offset": header.base_offset,
@@ -101,7 +101,7 @@ def describe_batch(batch: Batch) -> dict[str, Any]:
 
 
 def _kind(batch: Batch) -> str:
-    """What a batch is in a transaction: `txn` a part of it, `commit` or `abort` its end; other batches are `data`."""
+    """Return `txn` for transactional records, `commit` or `abort` for a marker, `control`, or `data`."""
     if not batch.header.is_control:
         return "txn" if batch.header.is_transactional else "data"
     try:
@@ -116,7 +116,7 @@ def _codec_name(codec: int) -> str:
 
 
 def describe_index(fs: Fs, path: Path) -> list[dict[str, Any]]:
-    """The entries of an .index, .timeindex, .txnindex or .snapshot file; Corrupt where it cannot be read."""
+    """Return the entries of an .index, .timeindex, .txnindex or .snapshot file. Raises Corrupt for a damaged one."""
     content = fs.read_file(path) or b""
     suffix = path.suffix
     base = parse_segment_file_name(path.name, suffix) or 0

@@ -1,7 +1,7 @@
-"""LogDurability: what is on the disk of a log for certain, and how more of it comes to be. See log.py.
+"""LogDurability: the part of a Log that syncs it and knows how much of it is on the disk. See log.py.
 
-The owner takes a sync point, a sync thread runs its fdatasync calls, and the owner is told how they ended. An error of
-one takes the log offline, and a note keeps whoever opens it next from believing the page cache (failed_sync.py).
+The owner takes a sync point, a sync thread runs its fdatasync calls, and the owner receives the result. An error takes
+the log offline, and a note file keeps its next owner from trusting the page cache (failed_sync.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LogDurability:
         self.flushed_ms = state.clock.wall_ms()  # When the last sync ended.
 
     def trust(self, offset: int) -> None:
-        """Make an offset the recovery point of a log that was opened: nothing behind it is known to be on the disk."""
+        """Set the recovery point of a log that was just opened. Everything behind it counts as not synced."""
         self._state.recovery_point = offset
         self._state.unsynced.note_sealed(self._state.segments.all(), offset)
 
@@ -66,7 +66,8 @@ class LogDurability:
                 fds += segment.pin(indexes=closes or segment is not state.active)
                 pinned += 1
             extra = unsynced.open_names(state.fs) if is_due else []
-        except StorageFailure:  # Nothing has changed.
+        # Nothing was recorded yet, so it is enough to release the pins.
+        except StorageFailure:
             for segment in segments[:pinned]:
                 segment.unpin()
                 state.segments.warm(segment)
@@ -81,11 +82,11 @@ class LogDurability:
         )
 
     def mark_synced(self, point: SyncPoint) -> None:
-        """All descriptors of the point were synced without an error.
+        """Record that all descriptors of the point were synced without an error.
 
-        The segment that was active at the point may have grown since, and been sealed: it stays to be synced, now
-        with its indexes. Behind a sync that failed nothing is confirmed: the next one succeeds without the pages
-        that were lost.
+        The segment that was active at the point may have been sealed since. It must be synced again, now with its
+        indexes. After a failed sync this confirms nothing: the kernel has dropped the failed pages, so that the next
+        fdatasync succeeds without them.
         """
         state = self._state
         self.give_back(point)
@@ -99,13 +100,13 @@ class LogDurability:
         self.flushed_ms = state.clock.wall_ms()
 
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
-        """A sync failed: the log goes offline, for the kernel may have dropped what it could not write."""
+        """Take the log offline after a failed sync, because the kernel may have dropped the dirty pages."""
         self.give_back(point)
         self._has_failed = True
         self._state.note_failure(StorageFailure(reason))
 
     def run_sync(self, point: SyncPoint) -> None:
-        """The fdatasync calls of a point; raises StorageFailure. For a sync thread: no state of the log changes."""
+        """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
         state = self._state
         for segment in point.segments:
             segment.note_synced()
@@ -117,7 +118,7 @@ class LogDurability:
             raise
 
     def give_back(self, point: SyncPoint) -> None:
-        """Close what was open for the point only."""
+        """Unpin the point's segments and close the descriptors that were opened for it."""
         state = self._state
         for segment in point.segments:
             segment.unpin()
@@ -126,17 +127,17 @@ class LogDurability:
             state.fs.close(descriptor)
 
     def sync(self) -> None:
-        """Sync everything now, blocking; raises StorageFailure (and the log is offline) when that fails."""
+        """Sync everything now. Blocks. If it fails, takes the log offline and raises StorageFailure."""
         self.sync_most()
         self.sync_now(self.sync_point())
 
     def sync_most(self) -> None:
-        """Sync, blocking, until one more sync point covers the rest. Raises as `sync` does."""
+        """Sync until one more sync point covers the rest. Blocks. Raises StorageFailure."""
         while len(self._state.unsynced.segments) > SEALED_TOGETHER_MAX:
             self.sync_now(self.sync_point())
 
     def sync_now(self, point: SyncPoint) -> None:
-        """Run a point's sync, blocking; like sync()."""
+        """Run the sync of a point. Blocks. If it fails, takes the log offline and raises StorageFailure."""
         try:
             self.run_sync(point)
         except StorageFailure as failure:
@@ -145,7 +146,7 @@ class LogDurability:
         self.mark_synced(point)
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.messages, flush.ms or a sealed segment asks for a sync, without acks=all."""
+        """Return True if flush.messages, flush.ms or a sealed segment requires a sync, also without acks=all."""
         state = self._state
         unsynced = state.end_offset - state.recovery_point
         if not unsynced:
@@ -157,11 +158,11 @@ class LogDurability:
         )
 
     def write_again(self) -> None:
-        """After a failed sync: write again what no sync has confirmed, or raise StorageFailure."""
+        """Write everything behind the recovery point again and sync it, after a failed sync. Raises StorageFailure."""
         state = self._state
         segments = [*state.unsynced.segments, state.active]
         written = failed_sync.write_again(state.fs, segments, state.recovery_point)
-        # Written completely before it replaces the old one: without the file the log would belong to no topic.
+        # This writes a new file and renames it over the old one, because a log without the file belongs to no topic.
         checkpoints.rewrite_partition_metadata(state.fs, state.directory, state.topic_id)
         state.unsynced.directories = [state.directory, state.directory.parent]
         state.unsynced.files = [segment.txn_index_path for segment in segments]

@@ -1,4 +1,4 @@
-"""What an opening of a log finds in its directory: its own topic's files or another's, and how much of them holds."""
+"""Checks for opening a log: whether its directory belongs to the topic, and whether synced records are missing."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def load_from(
 
 
 def begin(fs: Fs, directory: Path, start_offset: int, *, now_ms: int) -> Loaded:
-    """An empty log that begins at an offset."""
+    """Create an empty log that begins at `start_offset`."""
     segments = [LogSegment.create(fs, directory, start_offset, now_ms=now_ms)]
     producers = ProducerTable(start_offset)
     return Loaded(segments, LeaderEpochs(), producers, snapshots=[], end_offset=start_offset, rebuilt=[])

@@ -54,9 +54,9 @@ class LogReader:
         return ReadResult(ranges, size, high_watermark, stable, state.start_offset)
 
     def read_bytes(self, offset: int, max_bytes: int) -> bytes:
-        """Read up to the log's end, for the owner's own use: also records that no sync has confirmed.
+        """Read up to `max_bytes` from the batch that contains `offset` on, for the owner itself.
 
-        The last batch may be cut short.
+        Includes records that no sync has confirmed. The last batch may be incomplete.
         """
         fs, end_offset = self._state.fs, self._state.end_offset
         ranges, _ = self._read_ranges(offset, max_bytes, minimum_one=True, bound=end_offset)

@@ -1,6 +1,6 @@
-"""LogState: what a log is at this moment: its files, its ends, its producers, and the changes that several parts make.
+"""LogState: the state that the parts of a Log share: files, offsets, producers, and changes to several of them.
 
-The parts of a Log share it; none of them knows another, and it knows none of them. See log.py.
+No part refers to another part, and LogState refers to none of them. See log.py.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kproc.wire.file_range import FileRange
 
 logger = logging.getLogger(__name__)
 
-# Size of a plain batch, of the segment; its last offset; the timestamp after which it rolls; how much later than now a
-# timestamp may be; bytes between index entries; whether the broker's clock dates the records.
+# Largest plain batch in bytes; segment.bytes; largest offset of the segment; timestamp after which it rolls; largest
+# distance in ms of a timestamp from now; bytes between index entries; True for LogAppendTime.
 AppendLimits = tuple[int, int, int, int, int, int, bool]
 
 
@@ -83,7 +83,7 @@ class LogState:
         self.undecided: deque[tuple[int, int]] = deque()
         self.recovery_point = 0
         self.config = config  # The settings in force: Log.reconfigure() changes them.
-        # What LogAppender compares batches with. None: to be found anew, as config, segment or its indexes changed.
+        # Limits of the next append. None: find them again, because the config, the segment or its indexes changed.
         self.limits: AppendLimits | None = None
         self.clock = clock
         self.fs = fs
@@ -107,7 +107,7 @@ class LogState:
 
     @property
     def is_offline(self) -> bool:
-        """Whether appends are refused until the log is opened anew."""
+        """True if appends are rejected until the log is opened again."""
         return self.offline_reason is not None
 
     @property
@@ -132,7 +132,7 @@ class LogState:
 
     @property
     def segment_count(self) -> int:
-        """How many segments there are."""
+        """Number of segments, including the active one."""
         return len(self.segments)
 
     @property
@@ -144,7 +144,7 @@ class LogState:
         return stable if first_open is None else min(max(first_open, self.start_offset), stable)
 
     def segment_facts(self) -> list[SegmentFacts]:
-        """Base, next offset, size and largest timestamp of each segment."""
+        """Return base, next offset, size in bytes and largest timestamp of each segment, oldest first."""
         return self.segments.facts(self.end_offset)
 
     # -- failures ------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class LogState:
     # -- changes -------------------------------------------------------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int) -> None:
-        """Seal the active segment and begin a new one; if that fails, the old one stays active."""
+        """Seal the active segment and create the next one. If that fails, the old segment stays active."""
         old, self.limits = self.active, None
         old.seal()
         old.note_aborted()

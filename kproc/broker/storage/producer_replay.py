@@ -34,8 +34,8 @@ from kproc.wire.record_batch import CONTROL, LOG_OVERHEAD_BYTES, TRANSACTIONAL
 
 logger = logging.getLogger(__name__)
 
-# How far before a snapshot batches are looked for, in index entries: 64 KiB, or more where batches are larger; 1 MiB
-# where that shows too few of a producer that wrote within delivery.timeout.ms, as clients have it by default.
+# Distance before a snapshot to search for batches, in index entries of 4 KiB or one larger batch each: first 64 KiB.
+# Then 1 MiB, if that shows too few batches of a producer that wrote within the clients' default delivery.timeout.ms.
 _RECALLED_ENTRIES: Final = (16, 256)
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 
@@ -43,19 +43,22 @@ Marks = dict[tuple[int, int], list[BatchMark]]  # By producer id and epoch, the 
 
 
 def _mark_of(header: Header) -> BatchMark:
-    """What the producer's state stores about a batch."""
+    """Return what a ProducerEntry stores about a batch."""
     first, delta = header[BASE_SEQUENCE], header[LAST_OFFSET_DELTA]
     last = (first + delta) & 0x7FFFFFFF if first >= 0 else -1
     return last, last_offset_of(header), delta, header[MAX_TIMESTAMP]
 
 
 def _is_enough(marks: Sequence[BatchMark]) -> bool:
-    """Whether a client that sends some of them again finds them all: as many as are kept, or back to its first."""
+    """Return True if the marks suffice to detect every retry: BATCHES_KEPT of them, or back to sequence 0."""
     return len(marks) >= BATCHES_KEPT or bool(marks and marks[0][0] == marks[0][2])
 
 
 class ProducerReplay:
-    """Of one log, once. `first_transactional`: the first offset scanned that is in a transaction, if there is one."""
+    """Rebuilds the producers of one log, once.
+
+    first_transactional: the first transactional offset among the batches that recovery scanned, or None.
+    """
 
     def __init__(
         self,
@@ -74,10 +77,11 @@ class ProducerReplay:
     def load(
         self, snapshots: list[int], end_offset: int, now_ms: int, *, known_none: int = 0
     ) -> ProducerTable:
-        """The newest snapshot that is whole, and the batches behind it. Takes bad ones out of `snapshots`.
+        """Return the producers at `end_offset`: load the newest good snapshot and replay the batches behind it.
 
-        Where transactions were scanned, one from before them: replaying their markers fills the .txnindex. Below
-        `known_none` the dead owner knew no producer.
+        Deletes damaged snapshots and removes them from `snapshots`. If recovery scanned transactions, the snapshot must
+        be from before them, because the replay of their markers fills the .txnindex. `known_none` is an offset below
+        which the dead owner knew no producer, so that the replay can begin there.
         """
         table = ProducerTable(self._segments[0].base_offset)
         usable = end_offset if self._first_transactional is None else self._first_transactional
@@ -101,15 +105,16 @@ class ProducerReplay:
             table = ProducerTable(known_none)
         table.expire(now_ms, self._config.producer_id_expiration_ms)
         for segment, position, header in self._headers_from(table.end_offset):
-            # When it was last written to is no earlier than when any of its batches came.
+            # The file's modification time is not earlier than the arrival of any of its batches.
             self._replay(table, segment, position, header, segment.created_ms)
         table.end_offset = end_offset
         return table
 
     def _recall(self, table: ProducerTable, now_ms: int) -> None:
-        """Find the batches before each producer's newest one, which a snapshot does not have, but which a client may
-        still retry. They are searched in the log near the snapshot, and further back for producers of which too few
-        are found and which may still wait for an answer.
+        """Add the batches before each producer's newest one. A snapshot lacks them, but a client may still retry them.
+
+        Search the log near the snapshot first. Search further back for producers with too few batches that were active
+        within delivery.timeout.ms.
         """
         if not len(table):
             return
@@ -127,7 +132,7 @@ class ProducerReplay:
                 table.restore(entry.producer_id, msgspec.structs.replace(entry, batches=batches))
 
     def _marks_before(self, offset: int, entries: int) -> Marks:
-        """Of the batches before an offset, from about so many index entries back on, over segments."""
+        """Return the marks of the batches before `offset`, from about `entries` index entries back on."""
         headers: list[Header] = []
         for segment in reversed([each for each in self._segments if each.base_offset < offset]):
             headers[:0] = segment.headers_before(offset, entries)
@@ -146,7 +151,7 @@ class ProducerReplay:
         for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
             if following is not None and following.base_offset <= offset:
                 continue
-            # Most logs have no snapshot: from their first batch on.
+            # A log without a snapshot is replayed from its first batch on.
             found = segment.locate(offset) if offset > segment.base_offset else (0, 0)
             if found is not None:
                 for position, header in walk_headers(self._fs, segment.descriptor(), found[0], segment.size):

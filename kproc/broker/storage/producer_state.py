@@ -66,10 +66,10 @@ def first_offset(mark: BatchMark) -> int:
 
 
 class Verification:
-    """A producer's question whether its transaction has this partition: Kafka's VerificationGuard and its entry.
+    """A request to the coordinator whether a transaction has this partition, as Kafka's VerificationStateEntry.
 
-    Later tries of the same transaction share it, with the lowest sequence of them all: a batch behind one that failed
-    and is sent again must not get into the log before it.
+    Retries of the same transaction share it and its lowest sequence. If a batch fails and is sent again, a later batch
+    must not get into the log before it.
     """
 
     __slots__ = ("epoch", "is_confirmed", "lowest_sequence", "owns_epoch", "since_ms")
@@ -77,21 +77,21 @@ class Verification:
     def __init__(self, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = sequence
-        # Whether each transaction of this producer has an epoch of its own. Then none begins amid the sequences.
+        # True if each transaction of this producer has an epoch of its own (KIP-890). Each then begins with sequence 0.
         self.owns_epoch = owns_epoch
         self.since_ms = now_ms
-        self.is_confirmed = False  # Only while what waited for the answer is appended.
+        self.is_confirmed = False  # True only while the batches that waited for the answer are appended.
 
     def is_ended_by(self, epoch: int) -> bool:
-        """Whether a marker with this epoch may be that of the transaction that was asked for.
+        """Return True if a marker with this epoch may belong to the transaction that waits here.
 
-        It has raised the epoch, where each transaction has one: what has ours comes from the transaction before, whose
-        end the coordinator waited for before it answered.
+        If each transaction has an epoch of its own (KIP-890), its marker has a higher epoch than its batches. A marker
+        with the epoch of our batch then ended the transaction before. The coordinator answers only after that end.
         """
         return epoch > self.epoch or not self.owns_epoch
 
     def tried_again(self, epoch: int, sequence: int, *, owns_epoch: bool) -> None:
-        """Another batch asks the same."""
+        """Record another batch of this producer that waits for the answer."""
         if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
             self.epoch, self.lowest_sequence, self.owns_epoch = epoch, sequence, owns_epoch
 
@@ -124,7 +124,10 @@ class ProducerTable:
     def admit(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int, *, transactional: bool
     ) -> BatchMark | None:
-        """Check a client's batch before it is appended: None, the mark of its duplicate, or KafkaError."""
+        """Check a client's batch before it is appended.
+
+        Returns None if it may be appended, or the mark of the original if it is a duplicate. Raises KafkaError.
+        """
         entry = self._entries.get(producer_id)
         if entry is None:
             return None
@@ -134,7 +137,7 @@ class ProducerTable:
                 mark = _duplicate(entry, first_sequence, last_sequence)
                 if mark is not None:
                     return mark
-                if epoch == NO_EPOCH:  # As in Kafka such a producer numbers as it likes.
+                if epoch == NO_EPOCH:  # As in Kafka, a producer without an epoch may use any sequence.
                     return None
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -155,7 +158,7 @@ class ProducerTable:
         return None
 
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer has a transaction open here that it began with this epoch."""
+        """Return True if a producer has a transaction open here that began with this epoch."""
         return producer_id in self._open and self._entries[producer_id].epoch == epoch
 
     def admit_in_transaction(
@@ -167,14 +170,18 @@ class ProducerTable:
         *,
         must_be_confirmed: bool,
     ) -> BatchMark | None:
-        """The same for a batch of a transaction, which only goes on here, or begins as its coordinator knows."""
+        """Check a transactional batch before it is appended, as `admit` does.
+
+        The transaction must be open here. If `must_be_confirmed`, it may begin here only after its coordinator has
+        confirmed that this partition is part of it (KIP-890).
+        """
         if not self.in_transaction(producer_id, epoch):
             entry = self._entries.get(producer_id)
             if entry is not None and epoch == entry.epoch:
                 mark = _duplicate(entry, first_sequence, last_sequence)
                 if mark is not None:
                     return mark
-            # Before all else: INVALID_TXN_STATE is fatal for a producer that only has to begin anew.
+            # Check the epoch first: INVALID_TXN_STATE would be fatal for a producer that must only get a new epoch.
             if entry is not None and epoch < entry.epoch:
                 raise _too_old(entry, epoch)
             verification = self.verifying.get(producer_id)
@@ -187,7 +194,7 @@ class ProducerTable:
         return self.admit(producer_id, epoch, first_sequence, last_sequence, transactional=True)
 
     def late_transactions(self, heard_before_ms: int) -> list[ProducerEntry]:
-        """Producers with a transaction open that were not heard of since then."""
+        """Return the producers with an open transaction whose last batch came before `heard_before_ms`."""
         entries = map(self._entries.__getitem__, self._open)
         return [entry for entry in entries if entry.last_timestamp < heard_before_ms]
 
@@ -242,10 +249,11 @@ class ProducerTable:
         *,
         transaction_version: int = 0,
     ) -> None:
-        """Refuse what the broker itself writes for an older producer, or (a marker) an older coordinator.
+        """Raise KafkaError if the broker's own batch is of an older producer epoch or an older coordinator.
 
-        From transaction version 2 on each marker raises the epoch, as far as there are any: one with the epoch of the
-        open transaction comes from the transaction before it (KIP-1228). With none open it is only sent twice.
+        `coordinator_epoch` is None unless the batch is a marker. From transaction version 2 on each marker raises the
+        producer's epoch, unless that is EPOCH_MAX. A marker with the epoch of the open transaction then belongs to the
+        transaction before it and is rejected (KIP-1228). If no transaction is open, the marker is only a retry.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -273,7 +281,7 @@ class ProducerTable:
         timestamp: int,
         is_abort: bool,
     ) -> AbortedTransaction | None:
-        """End a producer's transaction with the marker at `offset`; returns what the .txnindex must know."""
+        """End a producer's transaction with the marker at `offset`. Return the row for the .txnindex after an abort."""
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
         verification = self.verifying.get(producer_id)
@@ -301,7 +309,7 @@ class ProducerTable:
         self._find_first_open()
 
     def expire(self, now_ms: int, idle_ms: int) -> int:
-        """Forget producers that were idle that long; returns how many."""
+        """Remove producers that were idle for `idle_ms`, and return their number."""
         idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
             del self._entries[entry.producer_id]
@@ -337,20 +345,20 @@ class ProducerTable:
         self.first_open_offset = min(self._open.values()) if self._open else None
 
     def export(self) -> list[Any]:
-        """Everything, all five batches of each producer included, as plain lists, for a partition's transfer."""
+        """Return all entries, with all five batches of each producer, as plain lists for a partition's transfer."""
         exported: list[Any] = msgspec.to_builtins(self.entries())
         return exported
 
     @staticmethod
     def from_export(exported: list[Any], end_offset: int) -> ProducerTable:
-        """The table that `export` described."""
+        """Return the table that `export` described."""
         table = ProducerTable(end_offset)
         table.load(msgspec.convert(exported, list[ProducerEntry]))
         return table
 
 
 def _duplicate(entry: ProducerEntry, first_sequence: int, last_sequence: int) -> BatchMark | None:
-    """The remembered batch with these sequences."""
+    """Return the mark of a remembered batch with these sequences, or None."""
     delta = (last_sequence - first_sequence) & SEQUENCE_MAX
     for mark in entry.batches:
         if mark[0] == last_sequence and mark[2] == delta:
@@ -366,7 +374,7 @@ def _too_old(entry: ProducerEntry, epoch: int) -> KafkaError:
 
 
 def _check_first(entry: ProducerEntry | None, verification: Verification, sequence: int) -> None:
-    """Whether a transaction's first batch here may have this sequence."""
+    """Raise OUT_OF_ORDER_SEQUENCE_NUMBER if a transaction must not begin here with this sequence."""
     is_unknown = entry is None or not entry.batches
     if sequence > verification.lowest_sequence or (sequence and verification.owns_epoch and is_unknown):
         expected = 0 if verification.owns_epoch and is_unknown else verification.lowest_sequence
@@ -381,7 +389,7 @@ def _is_expired(entry: ProducerEntry, now_ms: int, idle_ms: int) -> bool:
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """A .snapshot file (see format.py). As in Kafka it keeps only the last batch of each producer."""
+    """Encode a .snapshot file (see format.py). As in Kafka it holds only the last batch of each producer."""
     rows = []
     for entry in entries:
         sequence, offset, delta, _ = entry.batches[-1] if entry.batches else (NO_SEQUENCE, NO_OFFSET, 0, 0)
@@ -396,7 +404,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
-    """The entries of a .snapshot file; Corrupt when it is not a whole, undamaged one."""
+    """Decode a .snapshot file. Raises Corrupt if it is incomplete or damaged."""
     if len(content) < SNAPSHOT_HEAD.size:
         raise Corrupt(f"a producer snapshot of {len(content)} bytes is cut")
     version, crc, count = SNAPSHOT_HEAD.unpack_from(content)

@@ -1,18 +1,23 @@
-"""Loads a partition's directory: decides how much of it is believed, what is scanned, what is cut off.
+"""Recovery: loads a partition's directory after a clean stop, after the owner's death, or after a power loss.
 
-There are three cases, by what is known about the end of the last owner:
+load() runs in the Handler that opens a log. It decides which bytes to believe, which to scan and which to truncate.
+The end of the last owner decides:
 
-- clean     the marker file says that logs were closed and synced. Nothing is checked; the headers behind the
-            last index entry are walked to find the end.
-- trusted   the owner died, the host did not: its published row says up to where bytes are whole. What it
-            wrote beyond (and did not answer for) is checked, and kept as far as it is whole.
-- unclean   everything from the recovery point on is checked: lengths, order of offsets, CRC-32C.
+- clean     The clean-shutdown marker says that all logs were closed and synced. No checksum is verified. The headers
+            behind the last index entry are walked to find the log's end.
+- trusted   The owner died, but the host did not. The page cache is intact, and the owner's published row says up to
+            which position batches are complete. Batches behind it were never acknowledged. They are verified and kept
+            up to the first incomplete one.
+- unclean   The host lost power or its kernel died. All batches from the recovery point on are verified: lengths, order
+            of offsets, CRC-32C.
 
-A batch that is not whole, or a segment that ends before the next begins, is damage below what a sync had
-confirmed, or below what a dead owner had published: Corrupt, and the files are left as they are. How far that
-was is known by the recovery point and, to a page and a round of sync, by the mark that each segment's file
-carries (fs.note_synced). Above it nothing was ever answered to acks=all, and a power loss keeps the pages of
-what was not synced in any order: it is a torn tail, cut there with all that follows, good batches included.
+A bad batch, or a segment that ends before the next one begins, is one of two things:
+
+- Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. Recovery raises
+  Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from the mark in an
+  attribute of each .log file (fs.note_synced), which may lag by a page and one sync.
+- A torn tail, if it is above. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages in
+  any order. Recovery truncates the log there, including good batches behind the bad one.
 """
 
 from __future__ import annotations
@@ -69,13 +74,13 @@ logger = logging.getLogger(__name__)
 
 
 class TrustedEnd(NamedTuple):
-    """What a dead owner had published: all bytes of the segment before `position` are complete."""
+    """The end of a log by its dead owner's published row. All batches of the segment before `position` are complete."""
 
     end_offset: int
     segment_base: int
     position: int
     start_offset: int
-    # Whether it knew any producer: if not, no batch up to here has to be read for one.
+    # False if the owner knew no producer. The replay of producers can then skip all batches before `end_offset`.
     has_producers: bool = True
 
 
@@ -86,12 +91,13 @@ class Loaded:
     segments: list[LogSegment]
     epochs: LeaderEpochs
     producers: ProducerTable
-    snapshots: list[int]  # offsets of the .snapshot files, growing
+    snapshots: list[int]  # Offsets of the .snapshot files, ascending.
     end_offset: int
-    # Segments whose records are believed, and whose indexes were rebuilt and are not synced.
+    # Segments below the believed end whose indexes were rebuilt. The new indexes are not synced yet.
     rebuilt: list[LogSegment]
     truncated_bytes: int = 0
-    is_suspect: bool = False  # Whether a sync had failed, so that what was read may not be on the disk.
+    # True if a sync of the log had failed, so that the page cache may hold bytes that are not on the disk.
+    is_suspect: bool = False
 
 
 def load(
@@ -105,32 +111,41 @@ def load(
     clean: bool,
     trusted: TrustedEnd | None,
 ) -> Loaded | None:
-    """Read a partition's directory; None when it holds no segment yet.
+    """Load the segments, leader epochs and producers of a partition's directory.
 
-    `recorded_start` is the largest log start that is recorded outside the directory, or None: see log_start.py.
+    recovery_point: the offset below which a sync has confirmed everything.
+    recorded_start: the largest log start that is recorded outside the directory, or None (see log_start.py).
+    clean: the last stop of the broker was clean.
+    trusted: the published end, if the last owner died and the host did not.
+
+    Returns None if the directory has no segment. Raises Corrupt for damage, StorageFailure for a failed system call.
     """
     names = set(finish_swaps(fs, directory))
     if (first := _first_base(names)) is not None:
         is_after_crash = not clean and trusted is None
         records = StartRecords(recorded_start, recovery_point, clean, is_after_crash)
         check_start(fs, directory, names, first, records, is_deleting=config.is_deleting)
+    # Finish the deletions and writes that a crash of the last owner interrupted, before any segment is opened.
     bases, snapshots = _tidy(fs, directory, names)
     if not bases:
         return None
     is_suspect = NOTE_FILE in names
+    # A sync failed before the last owner ended, and the kernel may have dropped dirty pages. Neither a published row
+    # nor a clean stop then proves that bytes are on the disk.
     if is_suspect:
         clean, trusted = False, None
     segments: list[LogSegment] = []
     try:
         for base in bases:
             if segments:
-                # Closed at once: a log may have more segments than a process may have descriptors.
+                # Close each segment before the next one, because a log may have more segments than a process may have
+                # descriptors.
                 segments[-1].close()
             segments.append(segment := LogSegment.open(fs, directory, base))
-            # After a role's death (`trusted`) the dead owner has checked both at its own opening.
+            # If only the owner died (`trusted`), it has made these two checks when it opened the log.
             if trusted is None:
                 _check_size(segment)
-                # Formats only go up, so a segment that has old messages begins with one.
+                # The message format of a log only goes up, so a segment with old messages begins with one.
                 _refuse_old_format(fs, segment, 0)
             if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
                 segments[-1].txn_index.note_absent()
@@ -148,7 +163,7 @@ def load(
         for segment in segments:
             segment.close()
         if isinstance(problem, BadBatch):
-            # Below the recovery point only headers are read: no torn write can be there.
+            # _scan() handles torn tails. A bad header elsewhere is in the synced or published part, so it is damage.
             raise Corrupt(f"{directory}: {problem}") from problem
         raise
     return Loaded(
@@ -164,9 +179,9 @@ def load(
 
 
 def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
-    """Raise Corrupt if there is a message of format 0 or 1 at a position of a segment.
+    """Raise Corrupt if a message of format 0 or 1 (Kafka before 0.11) is at a position of a segment.
 
-    Otherwise the first start after a crash would truncate such a log as a torn tail.
+    Without this check, the first start after a crash would take such a log for a torn tail and truncate it.
     """
     magic = find_old_format(fs, segment.descriptor(), position, segment.size)
     if magic is not None:
@@ -186,7 +201,10 @@ def _first_base(names: Iterable[str]) -> int | None:
 
 
 def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], list[int]]:
-    """(segment bases, snapshot offsets), both growing; ends what a crash left of deletions and writes."""
+    """Finish the deletions and writes that a crash interrupted. Return (segment bases, snapshot offsets), ascending.
+
+    Unlinks files with the suffixes .deleted and of temporary files, and indexes without a .log file.
+    """
     bases: list[int] = []
     snapshots: list[int] = []
     indexes: list[tuple[int, str]] = []
@@ -204,7 +222,10 @@ def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], lis
             snapshots.append(base)
         elif suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             indexes.append((base, name))
+    # A power loss can keep the names of indexes without the name of their .log file: a roll and a deletion change
+    # several names, and the disk orders them as it likes.
     strays += [name for base, name in indexes if base not in bases]
+    # A crash of an earlier recovery, in _remove_from(): the torn segment is renamed, but the new name is not synced.
     if any(_was_behind(name, bases) for name in strays):
         _sync_names(fs, directory)
     for name in strays:
@@ -213,15 +234,20 @@ def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], lis
 
 
 def _was_behind(stray: str, bases: Sequence[int]) -> bool:
-    """Whether this is a segment that an opening cut off behind the last: retention takes the first, compaction a
-    middle one."""
+    """Return True if `stray` is a segment behind the last one, which an earlier recovery removed with a torn tail.
+
+    Retention deletes only the first segments, and compaction replaces only those before the active one.
+    """
     base = parse_segment_file_name(stray, LOG_SUFFIX + DELETED_SUFFIX)
     return base is not None and base > max(bases, default=INT64_MAX)
 
 
 def _sync_names(fs: Fs, directory: Path) -> None:
-    """Sync what was renamed, before anything is appended: a power loss would bring a segment back, and it would overlap
-    the new records."""
+    """Sync the directory after renames and before any append.
+
+    Otherwise a power loss could bring a removed segment back, and its records would overlap the new ones. If the sync
+    fails, leave a note, so that the next opening trusts no page cache.
+    """
     try:
         sync_directory(fs, directory)
     except StorageFailure:
@@ -241,16 +267,17 @@ class _Loader:
         self.epochs_known = False
         self.truncated_bytes = 0
         self.rebuilt: list[LogSegment] = []
-        # The first scanned offset that is in a transaction: transaction indexes are rebuilt from there on.
+        # The first transactional offset that was scanned. ProducerReplay rebuilds transaction indexes from there on.
         self.first_transactional: int | None = None
-        self.without_aborts: list[LogSegment] = []  # Their transaction indexes are rebuilt as a whole.
+        self.without_aborts: list[LogSegment] = []  # Segments whose whole transaction index must be rebuilt.
         self._read_epochs()
 
     def _read_epochs(self) -> None:
         try:
             entries = read_leader_epochs(self._fs, self._directory)
         except Corrupt as problem:
-            # A power loss can leave an empty file. The batches carry their epochs, so nothing is lost.
+            # A power loss after a replacement of the file can leave it empty. load_epochs() reads the epochs from the
+            # batches, so nothing is lost.
             logger.warning("leader_epochs=rebuild directory=%s reason=%s", self._directory, problem)
             entries = None
         if entries is not None:
@@ -258,7 +285,10 @@ class _Loader:
             self.epochs_known = True
 
     def find_end(self, *, recovery_point: int, clean: bool, trusted: TrustedEnd | None) -> int:
-        """Check what must be checked, cut a torn tail, complete the indexes; returns the log's end offset."""
+        """Verify the segments as the module describes, truncate a torn tail, and complete the indexes.
+
+        Returns the log's end offset. Raises Corrupt for damage.
+        """
         believed_end = INT64_MAX if clean else recovery_point
         if trusted is not None:
             self._check_published(trusted)
@@ -270,7 +300,8 @@ class _Loader:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
             is_last = number == len(self._segments) - 1
             following = INT64_MAX if is_last else self._segments[number + 1].base_offset
-            # One that ends at the recovery point may have been synced while it was active, without its indexes.
+            # Believe sealed segments below the believed end. One that ends exactly at the recovery point is scanned:
+            # it may have been synced while it was active, and then without its indexes.
             if not is_last and (
                 following < believed_end or (following == believed_end and trusted is not None)
             ):
@@ -281,8 +312,8 @@ class _Loader:
                 end_offset = following
                 ends.append(end_offset)
                 continue
-            # After a power loss the indexes are rebuilt from the first batch on, because any of their pages may be
-            # missing. If only the owner died, the page cache has them all, and they are continued.
+            # After a power loss any page of an unsynced index may be missing, so indexes are rebuilt from the first
+            # batch on. After a clean stop, or if only the owner died, all pages exist, and the indexes are continued.
             can_go_on = clean or trusted is not None
             if clean:
                 self._check_aborts(segment)
@@ -295,9 +326,10 @@ class _Loader:
         return self._drop_empty_end(ends, believed_end)
 
     def _drop_empty_end(self, ends: list[int], believed_end: int) -> int:
-        """Remove empty segments behind a gap; return the log's end.
+        """Remove empty segments behind a gap, and return the log's end.
 
-        Compaction may leave a gap, but always with records behind it: without any, the tail was torn at the gap.
+        A power loss after a roll causes this: the new, empty segment's name is on the disk, but the last batches before
+        it are not. Compaction may leave a gap, too, but always with records behind it.
         """
         segments = self._segments
         while not (lost := segments[-1]).size and believed_end < lost.base_offset:
@@ -318,11 +350,15 @@ class _Loader:
                     raise Corrupt(f"{size}, {trusted.position} had been published")
                 return
         if self._segments[0].base_offset == trusted.end_offset:
-            return  # Everything up to there was deleted, and the owner died before it could publish that.
+            # Retention deleted the published segment, and the owner died before it published the new one.
+            return
         raise Corrupt(f"{self._directory} has no segment {trusted.segment_base}, which had been published")
 
     def _check_gap(self, number: int, end_offset: int) -> None:
-        """Check that a segment ends where the next one begins; BadBatch if not."""
+        """Raise BadBatch if a segment ends before the next one begins, unless compaction may have left the gap.
+
+        A power loss can keep the next segment and lose the last pages of this one.
+        """
         if number == len(self._segments) - 1:
             return
         segment, following = self._segments[number], self._segments[number + 1].base_offset
@@ -333,8 +369,8 @@ class _Loader:
     def _check_sealed_end(self, segment: LogSegment, following: int) -> None:
         """Raise Corrupt if a believed segment does not end where the next one begins.
 
-        A file was then truncated or removed outside the broker. Reads only the headers behind the last index entry: one
-        small read for each segment.
+        No crash causes this below the believed end: a file was truncated or removed outside the broker. Reads only the
+        headers behind the last index entry, in one small read per segment.
         """
         if not self._ends_are_joined(segment):
             return
@@ -363,7 +399,10 @@ class _Loader:
         return is_deleting_only or not segment.size or bool(segment.noted_synced())
 
     def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
-        """Load a segment that is believed: at most its indexes are rebuilt."""
+        """Complete the indexes of a segment below the believed end, without verifying its batches.
+
+        With `is_checked` its transaction and time index are checked first, because the host may have lost power.
+        """
         if is_checked:
             self._check_aborts(segment)
         if is_checked and not segment.needs_index and not self._has_right_times(segment):
@@ -381,7 +420,10 @@ class _Loader:
             self.rebuilt.append(segment)
 
     def _rewind_indexes(self, segment: LogSegment, believed_end: int) -> int:
-        """Keep the index entries below an offset; returns the position to walk from, 0 if none is kept."""
+        """Truncate the indexes behind the last entry below `believed_end`.
+
+        Returns the position of that entry, from where the scan begins, or 0 if the indexes must be rebuilt.
+        """
         entry = segment.index.floor(believed_end - 1)
         if entry is None or segment.needs_index or not self._names_batch(segment, *entry[1:]):
             return 0
@@ -396,9 +438,10 @@ class _Loader:
         return position
 
     def _check_aborts(self, segment: LogSegment) -> None:
-        """Drop a transaction index that was damaged or lost. ProducerReplay fills it from the log.
+        """Empty a transaction index that does not match the checksum in its segment's mark.
 
-        Without its rows, consumers would take aborted records for committed ones.
+        A file was damaged or removed outside the broker. ProducerReplay fills the index from the log. Without its rows,
+        read_committed consumers would see aborted records.
         """
         if segment.has_right_aborts():
             return
@@ -409,7 +452,7 @@ class _Loader:
             self.first_transactional = segment.base_offset
 
     def _has_right_times(self, segment: LogSegment) -> bool:
-        """Return True if a sealed segment's last batches are not later than the last entry of its time index says.
+        """Return True if no batch behind the last index entry is later than the last entry of the time index.
 
         Retention and searches by time skip a segment by that entry, without reading its records.
         """
@@ -424,7 +467,7 @@ class _Loader:
             return False
 
     def _has_right_last_time(self, segment: LogSegment) -> bool:
-        """Return True if the last entry of a segment's time index is of the batch that it names."""
+        """Return True if the last entry of a time index has the timestamp and offset of an existing batch."""
         last = segment.time_index.last()
         if last is None:
             return True
@@ -452,7 +495,10 @@ class _Loader:
         return False
 
     def _scan(self, number: int, walk_from: int, believed_end: int) -> int:
-        """Walk a segment's batches to the end or a torn tail, checking those beyond `believed_end`."""
+        """Walk a segment's batches from `walk_from` on, verify those behind `believed_end`, and truncate a torn tail.
+
+        Returns the offset where the segment ends.
+        """
         segment = self._segments[number]
         if believed_end != INT64_MAX:
             # ProducerReplay adds the rows of the markers that the scan finds. An older segment keeps its rows, because
@@ -473,7 +519,7 @@ class _Loader:
         if self.first_transactional is None:
             self.first_transactional = rebuild.first_transactional
         for epoch, first_offset in rebuild.epoch_starts:
-            # The checkpoint is not synced: it may be older than the batches.
+            # leader-epoch-checkpoint is not synced when an epoch begins. After a power loss it may lack the last ones.
             self._assign_newer(epoch, first_offset)
         if number < len(self._segments) - 1:
             segment.seal()
@@ -482,7 +528,10 @@ class _Loader:
         return rebuild.next_offset
 
     def _cut_tail(self, number: int, problem: BadBatch, rebuild: SegmentRebuild, believed_end: int) -> None:
-        """Truncate at a bad batch, unless it is damage: then Corrupt, with the files as they are."""
+        """Truncate the log at a bad batch if it is a torn tail. Raise Corrupt and change nothing if it is damage.
+
+        A torn tail comes from a power loss before a sync, or from an owner that was killed in the middle of a write.
+        """
         segment = self._segments[number]
         _refuse_old_format(self._fs, segment, problem.position)
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
@@ -505,9 +554,10 @@ class _Loader:
         self._remove_from(number + 1)
 
     def _remove_from(self, number: int) -> None:
-        """Remove the last segments, for good: new records take their offsets.
+        """Remove the segments from `number` on. New records will take their offsets.
 
-        They keep their other names until those are synced: if the owner dies before, its successor does it (_tidy).
+        Rename the files, sync the directory, then unlink them. If this process dies before the sync, the .deleted
+        files show its successor that the directory must be synced (_tidy).
         """
         doomed: list[Path] = []
         for segment in self._segments[number:]:
@@ -520,7 +570,7 @@ class _Loader:
         del self._segments[number:]
 
     def _what_follows(self, number: int, problem: BadBatch, rebuild: SegmentRebuild) -> str:
-        """Words for the log message: whether whole batches are cut off together with the torn one."""
+        """Return words for the log message: whether good batches are truncated together with the torn one."""
         segment = self._segments[number]
         if any(later.size for later in self._segments[number + 1 :]):
             return "segments"
@@ -533,17 +583,18 @@ class _Loader:
         return "nothing" if good is None else f"batch_at_{good}"
 
     def _epochs_before(self, segment: LogSegment, end_position: int) -> set[int]:
-        """Complete the epochs from the good batches, because the checkpoint may be missing."""
+        """Return the epochs of the batches before a position, because leader-epoch-checkpoint may be missing."""
         headers = walk_headers(self._fs, segment.descriptor(), 0, end_position)
         return {header[LEADER_EPOCH] for _, header in headers}
 
     def load_epochs(self, end_offset: int) -> None:
-        """Complete the epochs from the batches, and forget those that begin beyond the log's end."""
+        """Read the epochs from the batches if the checkpoint is missing. Remove epochs that begin behind the end."""
         if not self.epochs_known:
             for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
                 first = self._first_epoch(segment)
                 if following is not None and first == self._first_epoch(following):
-                    self._assign_newer(first, segment.base_offset)  # One epoch throughout.
+                    # Epochs never decrease, so all batches of this segment have the same one.
+                    self._assign_newer(first, segment.base_offset)
                     continue
                 for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size):
                     self._assign_newer(header[LEADER_EPOCH], header[BASE_OFFSET])

@@ -40,14 +40,14 @@ class ReadResult(NamedTuple):
 
 
 class SyncPoint(NamedTuple):
-    """What a sync thread has to fdatasync so that everything before `end_offset` is on the disk.
+    """The descriptors that a sync thread must fdatasync so that everything before `end_offset` is on the disk.
 
-    The descriptors stay open until the point is given back with Log.mark_synced() or Log.sync_failed().
+    The descriptors stay open until the owner passes the point to Log.mark_synced() or Log.sync_failed().
     """
 
     fds: tuple[int, ...]
     end_offset: int
-    # The sealed ones, then the active one. Without the active one if too many sealed ones wait.
+    # Sealed segments, then the active one. The active one is missing if too many sealed segments wait.
     segments: tuple[LogSegment, ...]
     sealed_count: int  # How many of `segments` were sealed when the point was made.
     sizes: tuple[int, ...]  # of the segments, when the point was taken

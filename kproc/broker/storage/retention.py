@@ -25,7 +25,7 @@ class SegmentFacts(NamedTuple):
 
 
 def expired(segments: Sequence[SegmentFacts], *, now_ms: int, retention_ms: int) -> int:
-    """How many of the oldest segments are older than retention.ms; -1 keeps all."""
+    """Return how many of the oldest segments are older than `retention_ms`. -1 keeps all."""
     if retention_ms < 0:
         return 0
     count = 0
@@ -37,7 +37,7 @@ def expired(segments: Sequence[SegmentFacts], *, now_ms: int, retention_ms: int)
 
 
 def oversized(segments: Sequence[SegmentFacts], *, retention_bytes: int) -> int:
-    """How many of the oldest segments can go with retention.bytes still there; -1 keeps all."""
+    """Return how many of the oldest segments can be deleted so that `retention_bytes` remain. -1 keeps all."""
     if retention_bytes < 0:
         return 0
     surplus = sum(segment.size for segment in segments) - retention_bytes
@@ -51,7 +51,7 @@ def oversized(segments: Sequence[SegmentFacts], *, retention_bytes: int) -> int:
 
 
 def below_start(segments: Sequence[SegmentFacts], *, start_offset: int) -> int:
-    """How many of the oldest segments end at or before the log's start (DeleteRecords moved it)."""
+    """Return how many of the oldest segments end at or before the log's start, which DeleteRecords moves."""
     count = 0
     for segment in segments:
         if not segment.size or segment.next_offset > start_offset:
@@ -63,7 +63,7 @@ def below_start(segments: Sequence[SegmentFacts], *, start_offset: int) -> int:
 def victims(
     segments: Sequence[SegmentFacts], config: LogConfig, *, now_ms: int, start_offset: int
 ) -> tuple[str, int]:
-    """(reason, how many of the oldest segments to delete), by the rule that deletes most."""
+    """Return (reason, number of the oldest segments to delete) by the rule that deletes most."""
     counts = {"log start offset": below_start(segments, start_offset=start_offset)}
     if config.is_deleting:
         counts["retention.ms"] = expired(segments, now_ms=now_ms, retention_ms=config.retention_ms)

@@ -51,22 +51,22 @@ from kproc.wire.record_batch import LOG_OVERHEAD_BYTES
 
 NS_PER_MS: Final = 1_000_000
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
-# Disk blocks are reserved for a segment that has grown by the first number of bytes since it was opened: as much again
-# as it holds, and at most the second number at a time. 4 MiB at a time instead of 16 would give nine tenths of the
-# gain.
+# A segment reserves disk blocks after it has grown by RESERVE_FROM_BYTES since it was opened. It reserves as much again
+# as it holds, but at most RESERVE_BYTES_MAX at a time. 4 MiB at a time instead of 16 would keep 90% of the gain.
 RESERVE_FROM_BYTES: Final = 4 << 20
 RESERVE_BYTES_MAX: Final = 16 << 20
-_PAGE_BYTES: Final = 4096  # A power loss takes or leaves whole pages.
-# Growth after which a reservation is tried again that the file system has refused.
+# A power loss keeps or loses whole pages.
+_PAGE_BYTES: Final = 4096
+# Growth after which a reservation that the file system refused is tried again.
 _ASK_AGAIN_BYTES: Final = 64 << 20
 
 
 class LogSegment:
-    """One segment. Owned by its Log; the last one of a log is appended to, the others are sealed.
+    """One segment, owned by its Log. The last segment of a log is appended to; the others are sealed.
 
-    `fd` is the .log file's and may be CLOSED for a sealed segment; `descriptor()` opens it again. A segment
-    that a sync thread works on is pinned: its descriptor stays open until the last pin is gone, because the
-    number could otherwise name another file by the time of the fdatasync.
+    `fd` is the descriptor of the .log file. It may be CLOSED, and `descriptor()` opens the file again. A segment that a
+    sync thread works on is pinned: its descriptor stays open until the last unpin(). Otherwise the kernel could give
+    the number to another file before the fdatasync.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class LogSegment:
         self.first_timestamp: int | None = None
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        # The indexes were missing or wrong and are empty now: the loader fills them.
+        # True if the indexes were missing or implausible and are empty now. Recovery fills them.
         self.needs_index = False
         self.index = OffsetIndex(fs, self.path(INDEX_SUFFIX), base_offset, 0, CLOSED)
         self.time_index = TimeIndex(fs, self.path(TIME_INDEX_SUFFIX), base_offset, 0, CLOSED)
@@ -104,11 +104,11 @@ class LogSegment:
 
     @classmethod
     def create(cls, fs: Fs, directory: Path, base_offset: int, *, now_ms: int) -> LogSegment:
-        """A new, empty segment with its three files; leaves none behind when that fails."""
+        """Create an empty segment with its three files. If that fails, remove the files that were created."""
         segment = cls(fs, directory, base_offset)
         index_path, time_path = segment.path(INDEX_SUFFIX), segment.path(TIME_INDEX_SUFFIX)
         made: list[tuple[int, Path]] = []
-        # Opened first, because undoing a failed creation needs it, and then there may be no free descriptor.
+        # Open the directory first, because undoing a failed creation must sync it, and may find no free descriptor.
         names = fs.open_directory(directory)
         try:
             made.append((_create_log(fs, segment.path(LOG_SUFFIX)), segment.path(LOG_SUFFIX)))
@@ -119,7 +119,9 @@ class LogSegment:
             for descriptor, path in made:
                 fs.close(descriptor)
                 fs.unlink(path)
-            if made:  # The segment before may still take shorter batches: a power loss must not bring this one back.
+            # The previous segment stays active and may pass this base offset. Sync the removal, so that a power loss
+            # does not bring back a segment that overlaps it.
+            if made:
                 fs.sync(names)
             raise
         finally:
@@ -148,7 +150,7 @@ class LogSegment:
         return segment
 
     def _read_facts(self) -> None:
-        """The size of the file, and what its indexes say of it."""
+        """Read the file's size and inode, and open the indexes. Replace both with empty ones if one is implausible."""
         fs, base_offset = self._fs, self.base_offset
         facts = fs.facts(self.descriptor())
         self.inode, self.size = facts.st_ino, facts.st_size
@@ -168,7 +170,7 @@ class LogSegment:
             self.max_timestamp, self.max_timestamp_offset = last
 
     def export(self) -> list[int | None]:
-        """The segment's state, for adopt() in another process."""
+        """Return the segment's state, for adopt() in another process."""
         return [
             self.base_offset, self.size, self.inode, self.max_timestamp, self.max_timestamp_offset,
             self.first_timestamp, self.created_ms, self.bytes_since_index,
@@ -176,7 +178,7 @@ class LogSegment:
 
     @classmethod
     def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
-        """Open a segment with the state that its last owner exported; Corrupt if the file is another one."""
+        """Open a segment with the state that its last owner exported. Raises Corrupt if size or inode differ."""
         segment = cls.open(fs, directory, exported[0])
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
@@ -189,24 +191,27 @@ class LogSegment:
         return segment
 
     def path(self, suffix: str) -> Path:
-        """The path of one of this segment's files."""
+        """Return the path of one of this segment's files."""
         return self.directory / segment_file_name(self.base_offset, suffix)
 
     def descriptor(self) -> int:
-        """The .log file's descriptor, opened if need be."""
+        """Return the descriptor of the .log file. Open the file if it is closed."""
         if self.fd == CLOSED:
             self.fd = self._fs.open(self.path(LOG_SUFFIX))
         return self.fd
 
     def range(self, position: int, length: int) -> FileRange:
-        """A range of the .log file, which a Processor can send."""
+        """Return a range of the .log file, which a Processor can send with sendfile."""
         return FileRange(self.path_bytes, self.inode, position, length)
 
     def locate(self, offset: int) -> tuple[int, int] | None:
-        """(position, bytes) of the first batch that ends at or after an offset; None when there is none."""
+        """Find the first batch that ends at or after an offset: (position, size in bytes), or None.
+
+        Every Fetch that misses the tail cache calls this. Raises Corrupt for a damaged batch or index.
+        """
         before, at = self.index.around(offset)
         if at - before > _SHOWN_TOGETHER_BYTES:
-            # Usually they are neighbours: each large batch has an index entry.
+            # Each large batch has an index entry. Usually the batch at `at` is the one, and one small read shows it.
             try:
                 header = read_header(self._fs, self.descriptor(), at, self.size)
             except BadBatch as problem:
@@ -219,7 +224,7 @@ class LogSegment:
         return None
 
     def headers_before(self, offset: int, entries: int) -> Iterator[Header]:
-        """The batches before an offset, from so many index entries back on, in their order."""
+        """Yield the headers of the batches before an offset, from `entries` index entries back on, in order."""
         for _, header in self._lookup_headers(self.index.lookup_earlier(offset - 1, entries), offset):
             if header[BASE_OFFSET] >= offset:
                 return
@@ -230,10 +235,11 @@ class LogSegment:
         return (header for _, header in self._lookup_headers(position))
 
     def _lookup_headers(self, start: int, offset: int | None = None) -> Iterator[tuple[int, Header]]:
-        """Yield headers from a position on. With `offset` the index says that a batch there ends before the offset.
+        """Yield (position, header) from a position on. With `offset`, an index entry said where to begin.
 
-        The log was checked when it was opened: a bad batch here is new damage. A damaged index is only noticed here,
-        because no opening reads all of its entries.
+        The batch of that entry must end before `offset`. Otherwise the index is damaged; nothing else notices this,
+        because no opening reads all entries. A bad batch here is new damage: opening the log has checked the batches.
+        Raises Corrupt for both.
         """
         headers = walk_headers(self._fs, self.descriptor(), start, self.size, chunk_bytes=LOOKUP_CHUNK_BYTES)
         try:
@@ -252,7 +258,7 @@ class LogSegment:
         )
 
     def load_first_timestamp(self) -> int | None:
-        """The largest timestamp of the first batch, which time-based rolling counts from; None when empty."""
+        """Return the largest timestamp of the first batch in ms, or None if empty. segment.ms counts from it."""
         if self.first_timestamp is None and self.size:
             _, header = next(walk_headers(self._fs, self.descriptor(), 0, self.size, chunk_bytes=64))
             self.first_timestamp = header[MAX_TIMESTAMP]
@@ -261,9 +267,13 @@ class LogSegment:
     def find_timestamp(
         self, timestamp: int, *, from_offset: int, search: TimestampSearch
     ) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at or after both, or None; SearchPaused: to be called again."""
+        """Return (offset, timestamp) of the first record at or after `timestamp` and `from_offset`, or None.
+
+        Raises SearchPaused after a share of the work. Call again with the same `search` to continue.
+        """
         search.from_offset = max(search.from_offset, from_offset)
-        # Not the entry of the timestamp itself: later batches may have the same one, and a damaged entry may name them.
+        # Begin at an earlier timestamp. A damaged entry could name a later batch with this very timestamp, and the
+        # check below would not notice.
         entry = self.time_index.floor(timestamp - 1)
         if entry is not None and entry[1] <= search.from_offset:
             entry = None
@@ -271,7 +281,7 @@ class LogSegment:
         for position, header in self._lookup_headers(self.index.lookup(after), after + 1):
             is_late = header[MAX_TIMESTAMP] >= timestamp and header[RECORD_COUNT] > 0
             if entry is not None and (is_late or last_offset_of(header) >= entry[1]):
-                # By the entry no record before this batch is late enough. That holds if the entry is the batch's.
+                # No record before the entry's batch is late enough. Rely on that only if this is its batch.
                 if entry != (header[MAX_TIMESTAMP], last_offset_of(header)):
                     raise self._index_damage(TIME_INDEX_SUFFIX)
                 entry = None
@@ -286,10 +296,11 @@ class LogSegment:
         return None
 
     def max_timestamp_from(self, offset: int, search: TimestampSearch) -> int:
-        """The largest timestamp at or after an offset, or -1; for when the largest of all was deleted.
+        """Return the largest timestamp in ms at or after an offset, or -1.
 
-        Reads all headers from there on, and the records of the first batch: it may begin before the offset.
-        SearchPaused: to be called again with the same search.
+        Used if DeleteRecords has deleted the record with the segment's largest timestamp. Reads all headers from the
+        offset on, and the records of the first batch, which may begin before the offset. Raises SearchPaused after a
+        share of the work. Call again with the same `search` to continue.
         """
         base, start, position, largest = search.scanned
         if (base, start) != (self.base_offset, offset):
@@ -311,16 +322,16 @@ class LogSegment:
     def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file.
 
-        The time entry comes first, and if it cannot be written, no offset entry is: a walk that begins at an offset
-        entry takes the last time entry before it for the largest timestamp so far.
+        Write the time entry first, and without it no offset entry: a walk that begins at an offset entry takes the
+        last time entry before it for the largest timestamp so far.
         """
         if self.time_index.append(times):
             self.index.append(pairs)
 
     def is_index_full(self, index_bytes: int) -> bool:
-        """Whether an index has reached segment.index.bytes; the time index keeps one entry for seal().
+        """Return True if an index has reached segment.index.bytes. The time index keeps one entry for seal().
 
-        Two entries of the time index have room in any case. Kafka goes by less, and rolls at every record.
+        The limit is at least two time entries. With a smaller one Kafka rolls at every record.
         """
         index_bytes = max(index_bytes, 2 * TimeIndex.ENTRY.size)
         return (
@@ -329,7 +340,7 @@ class LogSegment:
         )
 
     def reserve(self, end: int, segment_bytes: int) -> None:
-        """Reserve disk blocks for a write up to `end` and for those that follow it."""
+        """Reserve disk blocks for a write up to the position `end` and for the writes after it."""
         length = min(RESERVE_BYTES_MAX, self.size, segment_bytes - end)
         if length > 0 and self._fs.reserve(self.descriptor(), self.size, end - self.size + length):
             self.reserved_end = self.reserve_at = end + length
@@ -337,33 +348,33 @@ class LogSegment:
             self.reserve_at = end + _ASK_AGAIN_BYTES
 
     def give_back(self) -> None:
-        """Release the disk blocks beyond the file's end, those of a killed former owner, too."""
+        """Release the reserved disk blocks beyond the file's end, including those of a killed previous owner."""
         modified_ns = self._fs.facts(self.descriptor()).st_mtime_ns
         self.truncate(self.size)
-        # Nothing was written, and retention may use the modification time.
+        # The truncation changed the modification time. Restore it, because retention may use it.
         self._fs.set_modified(self.descriptor(), modified_ns)
 
     def seal(self) -> None:
-        """End appending: add the largest timestamp to the time index, which retention and lookups use.
+        """End appending: add the largest timestamp to the time index, which retention and look-ups use.
 
-        Raises DiskFull without room for it: a sealed segment is never read for its timestamps again.
+        Raises DiskFull if the disk has no space for the entry, because nothing adds it to a sealed segment later.
         """
         self.finish_time_index()
         if not self._pins:
             self.close_indexes()
 
     def close_indexes(self) -> None:
-        """Close the indexes until they are used: a log of a few records then costs one descriptor, not three."""
+        """Close the indexes until their next use, so that a small log costs one descriptor instead of three."""
         self.index.close()
         self.time_index.close()
 
     def finish_time_index(self) -> None:
-        """Add the largest timestamp so far, unless the last entry has it; DiskFull without room."""
+        """Add the largest timestamp so far, unless the last entry has it. Raises DiskFull if the disk has no space."""
         if not self.time_index.append([(self.max_timestamp, self.max_timestamp_offset)]):
             raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
 
     def truncate(self, size: int) -> None:
-        """Cut the .log file. The caller must truncate the indexes; usually it rebuilds them anyway."""
+        """Truncate the .log file to `size` bytes. The caller must truncate or rebuild the indexes."""
         self._fs.truncate(self.descriptor(), size)
         self.size = size
         self.reserved_end = 0
@@ -372,7 +383,7 @@ class LogSegment:
             self.first_timestamp = None
 
     def reset_indexes(self) -> None:
-        """Forget the indexes and what was learned of timestamps."""
+        """Empty the indexes and reset the timestamps that came from them."""
         self.index.truncate_entries(0)
         self.time_index.truncate_entries(0)
         self.bytes_since_index = 0
@@ -380,15 +391,15 @@ class LogSegment:
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
 
     def largest_timestamp(self) -> int:
-        """The time that retention.ms counts from: the records' largest timestamp, or without records the file's."""
+        """Return the time in ms that retention.ms counts from: the largest timestamp, or else modified_ms()."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.modified_ms()
 
     def modified_ms(self) -> int:
-        """When the .log file was last written to."""
+        """Return the time in ms of the last write to the .log file."""
         return self._fs.facts(self.descriptor()).st_mtime_ns // NS_PER_MS
 
     def pin(self, *, indexes: bool) -> list[int]:
-        """Keep the descriptors open for a sync thread; returns them, with or without those of the indexes."""
+        """Keep the descriptors open for a sync thread, and return them, with those of the indexes if `indexes`."""
         descriptors = [self.descriptor()]
         if indexes:
             descriptors += [self.index.descriptor(), self.time_index.descriptor()]
@@ -396,29 +407,30 @@ class LogSegment:
         return descriptors
 
     def note_synced(self) -> None:
-        """Before a sync of a pinned segment: record, in whole pages, what the last sync brought to the disk.
+        """Record in the file's attribute how many bytes are synced. A sync thread calls this before the next sync.
 
-        A hole below the recorded size is damage; one above it is what a power loss left of a write.
+        Recovery reads the mark: a bad batch below it is damage, and one above it is a torn write of a power loss.
+        Changes of less than a page are not recorded.
         """
         if self.synced_bytes - self.noted_bytes >= _PAGE_BYTES:
             self._fs.note_synced(self.fd, self.synced_bytes)
             self.noted_bytes = self.synced_bytes
 
     def noted_synced(self) -> int:
-        """How many bytes are recorded as synced, by any owner of the file."""
+        """Return the number of bytes that this or an earlier owner of the file recorded as synced."""
         return self._fs.noted_synced(self.descriptor())
 
     def note_aborted(self) -> None:
-        """Record the checksum of the transaction index: the segment is sealed, or its log is closed.
+        """Record the checksum of the transaction index, because the segment is sealed or its log is closed.
 
-        Nothing else tells a lost .txnindex from a segment without aborted transactions. Segments that never had one get
-        no mark.
+        The mark distinguishes a lost .txnindex from a segment without aborted transactions. A segment that never had
+        a .txnindex gets no mark.
         """
         if self.txn_index.exists or self._fs.noted_aborted(self.descriptor()) is not None:
             self._fs.note_aborted(self.descriptor(), self.txn_index.checksum())
 
     def has_right_aborts(self) -> bool:
-        """Return False if the transaction index is not as it was when the segment was sealed or its log closed."""
+        """Return False if the transaction index has changed since the segment was sealed or its log closed."""
         noted = self._fs.noted_aborted(self.descriptor())
         return noted is None or noted == self.txn_index.checksum()
 
@@ -441,10 +453,10 @@ class LogSegment:
             self.fd = CLOSED
 
     def mark_deleted(self, *, with_snapshot: bool = True) -> list[Path]:
-        """Rename all files (but a snapshot that stays) to .deleted; returns those that wait to be unlinked.
+        """Rename all files to .deleted and return the new paths, which the caller unlinks later.
 
-        Open descriptors go on reading, so a Processor in the middle of a sendfile is not disturbed. Without room for
-        the new names (DiskFull) the old ones are as before.
+        Open descriptors stay valid, so that a Processor in the middle of a sendfile is not disturbed. After a Shortage
+        the files have their old names again. `with_snapshot=False` keeps the .snapshot file.
         """
         doomed: list[Path] = []
         for suffix in SEGMENT_SUFFIXES:
@@ -463,11 +475,11 @@ class LogSegment:
         return doomed
 
     def deleted_paths(self) -> list[Path]:
-        """The paths that the files have after mark_deleted()."""
+        """Return the paths that the files have after mark_deleted()."""
         return [_deleted(self.path(suffix)) for suffix in SEGMENT_SUFFIXES]
 
     def move(self, directory: Path) -> None:
-        """The partition's directory was renamed."""
+        """Use new paths, because the partition's directory was renamed."""
         self.close()
         self.directory = directory
         self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
@@ -482,7 +494,7 @@ class LogSegment:
 
 
 def _create_log(fs: Fs, path: Path) -> int:
-    """Create a .log file. An empty file of that name comes from a roll that failed and could not be undone."""
+    """Create a .log file. Replace an empty one, which a roll leaves if it failed and could not be undone."""
     facts = fs.facts_at(path)
     if facts is not None and not facts.st_size:
         fs.unlink(path)

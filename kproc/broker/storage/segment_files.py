@@ -32,13 +32,13 @@ _NS_PER_MS = 1_000_000
 
 
 def segment_bases(fs: Fs, directory: Path) -> list[int]:
-    """The base offsets of the segments in a partition's directory, growing."""
+    """Return the base offsets of the segments in a partition's directory, in ascending order."""
     parsed = (parse_segment_file_name(name, LOG_SUFFIX) for name in fs.list_directory(directory))
     return sorted(base for base in parsed if base is not None)
 
 
 def holds_records(fs: Fs, directory: Path) -> bool:
-    """Whether any segment in a partition's directory has bytes."""
+    """Return True if any segment in a partition's directory has bytes."""
     paths = (directory / segment_file_name(base, LOG_SUFFIX) for base in segment_bases(fs, directory))
     return any((facts := fs.facts_at(path)) is not None and facts.st_size for path in paths)
 

@@ -12,16 +12,15 @@ from kproc.broker.storage.format import TXN_ENTRY, TXN_ENTRY_VERSION, AbortedTra
 from kproc.broker.storage.fs import Fs
 from kproc.common.errors import Corrupt
 
-# Rows that are kept in memory, 7,700 of them: of a segment with more they are read at each look, as in Kafka.
+# Limit of the cached rows of a segment: 7,700 rows. A larger index is read at each look-up, as in Kafka.
 KEPT_BYTES_MAX: Final = 256 << 10
 _MARKER: Final = 3  # The column with the offset of the abort marker; the rows are in its order.
 
 
 class TxnIndex:
-    """The transaction index of one segment. Its rows stay in memory while the segment is read: every read_committed
-    Fetch asks for them.
+    """The transaction index of one segment. It caches its rows, because every read_committed Fetch needs them.
 
-    Along the rows the markers' offsets grow, and so do the last stable offsets behind them.
+    Rows are in the order of their markers' offsets. Their last stable offsets grow in the same order.
     """
 
     __slots__ = ("_fs", "_is_absent", "_rows", "path")
@@ -34,53 +33,56 @@ class TxnIndex:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file, perhaps without rows."""
+        """Return True if the file exists. It may have no rows."""
         return not self._is_absent and self._fs.exists(self.path)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no marker in the segment has aborted a transaction. Loads nothing."""
+        """Return True if no marker in the segment aborted a transaction. Does not read the rows."""
         if self._rows is not None:
             return not self._rows
         facts = self._fs.facts_at(self.path)
         return facts is None or facts.st_size < TXN_ENTRY.size
 
     def close(self) -> None:
-        """Forget the rows; the next use reads them again."""
-        # An empty index stays known as empty: that costs no memory, and to find it out again a file access.
+        """Discard the cached rows. The next use reads them again."""
+        # Keep the knowledge that an index is empty: it costs no memory, and to learn it again costs a system call.
         if self._rows:
             self._rows = None
 
     @property
     def last_marker(self) -> int:
-        """The offset of the newest marker that has aborted a transaction, or -1."""
+        """Offset of the newest marker that aborted a transaction, or -1."""
         rows = self._load()
         return _marker_at(rows, len(rows) - TXN_ENTRY.size) if rows else -1
 
     def checksum(self) -> int:
-        """Return the CRC-32 of all rows; 0 without any."""
+        """Return the CRC-32 of all rows, or 0 if there are none."""
         return crc32(self._load())
 
     def note_absent(self) -> None:
-        """There is no file: nobody need look for it."""
+        """Record that the file does not exist, so that no later call looks for it."""
         self._rows, self._is_absent = b"", True
 
     def overlapping(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTransaction], bool]:
-        """(the aborted transactions that a reader of fetch_offset..upper_bound must skip, whether the markers of later
-        segments have none that it needs)."""
+        """Find the aborted transactions that a read_committed Fetch of fetch_offset..upper_bound must skip.
+
+        Returns (transactions, is_complete). If `is_complete` is True, the indexes of later segments have no more.
+        """
         rows = self._load()
         size, found = TXN_ENTRY.size, []
         for row in range(_row_of(rows, fetch_offset), len(rows) // size):
             entry = _entry(self.path, TXN_ENTRY.unpack_from(rows, row * size))
             if entry.first_offset < upper_bound:
                 found.append(entry)
-            # Every later row is of a transaction that was open at this marker or began after it: behind the bound.
+            # The transaction of a later row was open at this marker or began after it. Its records begin at or
+            # behind this last stable offset, and so behind the bound.
             if entry.last_stable_offset >= upper_bound:
                 return found, True
         return found, False
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add a row, for a marker behind all others."""
+        """Add a row. Its marker must be behind the markers of all other rows."""
         self._is_absent = False
         append_aborted(self._fs, self.path, aborted)
         if self._rows is not None:
@@ -88,8 +90,11 @@ class TxnIndex:
             self._rows = rows if len(rows) <= KEPT_BYTES_MAX else None
 
     def complete(self, aborted: AbortedTransaction) -> None:
-        """Add the row of a marker that is in the log, unless it has one: that may name an earlier first offset, of
-        records that compaction has taken."""
+        """Add the row of a marker that the log contains, unless the marker has a row.
+
+        Keep an existing row as it is: compaction may have removed the transaction's first records, and only the old
+        row names their offset.
+        """
         rows, size = self._load(), TXN_ENTRY.size
         behind = rows[_row_of(rows, aborted.last_offset) * size :]
         if not behind:
@@ -98,7 +103,7 @@ class TxnIndex:
             self._overwrite(len(rows) - len(behind), _pack(aborted) + behind)
 
     def _overwrite(self, position: int, content: bytes) -> None:
-        """Write rows anew from a position on."""
+        """Overwrite the file from `position` on."""
         descriptor = self._fs.open(self.path)
         try:
             self._fs.write(descriptor, [content], position=position)
@@ -107,8 +112,10 @@ class TxnIndex:
         self._rows = None
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the rows of markers from an offset on, and from the first one that cannot be right: a power loss may
-        have taken a page of the file, which is then zeros, and the log's end."""
+        """Remove the rows of markers at or behind `offset`, and all rows from the first implausible one on.
+
+        A power loss can replace a page of the file with zeros, and it can cut the log's tail together with markers.
+        """
         rows = self._load()
         if not rows:
             return
@@ -136,12 +143,12 @@ class TxnIndex:
 
 
 def read_aborted(fs: Fs, path: Path) -> list[AbortedTransaction]:
-    """All entries in the order of their markers; a torn last entry (a crash) is left out."""
+    """Return all entries in the order of their markers. Ignore an incomplete last entry, which a crash can leave."""
     return list(_entries(path, _whole_rows(fs, path)))
 
 
 def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
-    """Add one entry. Rare (one per aborted transaction and partition), so the file is opened each time."""
+    """Append one entry. Opens the file each time, because an abort is rare: one entry per transaction and partition."""
     descriptor = fs.open(path, create=not fs.exists(path))
     try:
         size = fs.facts(descriptor).st_size
@@ -155,7 +162,7 @@ def _pack(aborted: AbortedTransaction) -> bytes:
 
 
 def _row_of(rows: bytes, offset: int) -> int:
-    """The number of the first row whose marker lies at an offset or behind it."""
+    """Return the number of the first row whose marker is at or behind `offset`."""
     size = TXN_ENTRY.size
     return bisect_left(range(len(rows) // size), offset, key=lambda row: _marker_at(rows, row * size))
 

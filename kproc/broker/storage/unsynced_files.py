@@ -12,7 +12,7 @@ from kproc.broker.storage.segment import LogSegment
 
 
 class UnsyncedFiles:
-    """What the next sync point covers besides the records of the active segment. Owned by one LogState."""
+    """Files and directories that the next sync point covers besides the active segment. Owned by one LogState."""
 
     __slots__ = ("directories", "files", "segments")
 
@@ -22,25 +22,27 @@ class UnsyncedFiles:
         self.files: list[Path] = []  # Transaction indexes and partition.metadata.
 
     def note_directory(self, directory: Path) -> None:
-        """A file of the partition's directory is new or has gone."""
+        """Record that a file of the partition's directory was created, renamed or removed."""
         if not self.directories:
             self.directories = [directory]
 
     def note_file(self, path: Path) -> None:
-        """A small file has changed."""
+        """Record that a small file has changed."""
         if path not in self.files:
             self.files.append(path)
 
     def forget(self, segments: Collection[LogSegment]) -> None:
-        """These segments are synced, or gone."""
+        """Remove segments that are synced or deleted."""
         self.segments = [segment for segment in self.segments if segment not in segments]
 
     def open_names(self, fs: Fs) -> list[int]:
-        """Descriptors of the directories and small files, which are noted no more; none stays open if one of them
-        cannot be opened."""
+        """Open the directories and small files, remove them from this list, and return their descriptors.
+
+        If one of them cannot be opened, close the others, keep the list and raise StorageFailure.
+        """
         descriptors: list[int] = []
         try:
-            # What extend() has taken of a generator that raises is in the list.
+            # If the generator raises, extend() has already added the descriptors that were opened before.
             descriptors.extend(fs.open_directory(path) for path in self.directories)
             # A transaction index is not rebuilt from batches below the recovery point, so it must be synced. Without
             # partition.metadata the checkpoints' entries for this log are not believed.
@@ -53,10 +55,10 @@ class UnsyncedFiles:
         return descriptors
 
     def note_sealed(self, held: Sequence[LogSegment], recovery_point: int) -> None:
-        """Mark the sealed ones of a log's segments that are not synced, by its recovery point.
+        """Add the sealed segments that end at or behind the recovery point.
 
-        A segment that ends exactly there is marked, too: its records may have been synced while it was active, but not
-        its indexes.
+        A segment that ends exactly at the recovery point counts as not synced: a sync may have covered its records
+        while it was active, but not its indexes.
         """
         self.segments = [
             sealed
@@ -65,9 +67,9 @@ class UnsyncedFiles:
         ]
 
     def take_over(self, directory: Path, active: LogSegment, recovery_point: int) -> None:
-        """Mark the names and small files that the last owner has not synced since its last round, if it had one.
+        """Add the directories and small files that the last owner may not have synced.
 
-        That round covered the active segment, names included, if it confirmed anything in it.
+        If the recovery point is inside the active segment, the last owner's sync covered the segment's names, too.
         """
         if recovery_point <= active.base_offset:
             self.directories = [directory, directory.parent]
@@ -75,4 +77,4 @@ class UnsyncedFiles:
         segments = (*self.segments, active)
         if indexes := [each.txn_index_path for each in segments if each.txn_index.exists]:
             self.files += indexes
-            self.note_directory(directory)  # May be new, or cut.
+            self.note_directory(directory)  # Their names may be new.
