@@ -1,8 +1,8 @@
 """Balancer: moves connections from busy Processors to idle ones, on request or by itself.
 
-A Processor's load is the number of requests that it passed on in a while, by the counter in its row of the slab. If no
-Processor is busy, the number of connections counts instead, so that idle clients are spread, too. The Processor
-chooses which of its connections go. None is dropped, and their requests in work migrate with them
+A Processor's load is its requests per second, measured by the counter in its row of the slab. If the Processors are
+idle, the number of connections counts instead, so that idle clients are spread, too. The Processor chooses which of its
+connections migrate. No connection is closed, and requests in work migrate with their connection
 (processor/migration.py).
 """
 
@@ -20,20 +20,20 @@ from kproc.broker.transport.agent import AgentId
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
-# Requests a second from which on a Processor counts as busy.
+# Below this many requests a second of all Processors of a set together, the set counts as idle.
 _BUSY_REQUESTS_PER_S: Final = 100
-# Connections move by themselves when the busiest Processor does this many times the mean: of two, three quarters of
-# all.
+# With kproc.rebalance=auto, connections migrate when the busiest Processor handles this many times the mean. Of two
+# Processors, that one handles three quarters of all requests.
 _UNEVEN: Final = 1.5
-# A client that reads nothing delays its own migration, and a stopped Processor delays all of its: stop waiting after
-# this.
+# Stop waiting for migrations after this time, because a client that reads nothing delays its own migration and a
+# stopped Processor delays all of its migrations.
 _MOVE_NS: Final = 10_000_000_000
-# A Processor that does not store its row within this time hangs: use its last figures.
+# A Processor that does not store its row within this time hangs. Use its last metrics then.
 _MEASURE_NS: Final = 1_000_000_000
 
 
 class Balancer:
-    """One per supervisor."""
+    """Measures the Processors' loads and plans migrations. One per supervisor."""
 
     def __init__(self, children: Children) -> None:
         self._children = children
@@ -43,7 +43,7 @@ class Balancer:
         self._rates: dict[AgentId, float] = {}
 
     def look(self) -> None:
-        """Measure: about once a second."""
+        """Measure the requests per second of every Processor. Called about once a second."""
         now_ns = self._clock.now_ns()
         seconds = (now_ns - self._seen_ns) / 1e9
         seen = {
@@ -57,7 +57,11 @@ class Balancer:
         self._seen_ns, self._seen = now_ns, seen
 
     def plan(self, pool: str, *, by_rate: bool) -> list[tuple[Role, Role, int]]:
-        """(from, to, how many connections) of each move that is needed to make the Processors' loads equal."""
+        """Return the migrations that make the Processors' loads equal, as (source, target, number of connections).
+
+        With `by_rate` the load is requests per second, unless the set is idle. Otherwise it is the number of
+        connections.
+        """
         roles = self._children.table.processors(pool)
         held = {
             role.agent: self._children.regions.metric(role.agent, "connections")
@@ -73,7 +77,7 @@ class Balancer:
         return _moves(roles, {agent: float(count) for agent, count in held.items()}, held)
 
     def is_uneven(self, pool: str) -> bool:
-        """Whether the busiest Processor of a set does much more than its share."""
+        """Return True if the busiest Processor of a set handles more than _UNEVEN times the mean."""
         rates = [self._rates.get(role.agent, 0.0) for role in self._children.table.processors(pool)]
         return sum(rates) >= _BUSY_REQUESTS_PER_S and max(rates) > _UNEVEN * sum(rates) / len(rates)
 
@@ -97,7 +101,10 @@ class Balancer:
         )
 
     def move(self, moves: list[tuple[Role, Role, int]], moved: list[dict[str, Any]]) -> Steps:
-        """Begin these moves; what each Processor moves is appended to `moved`. `rest` must follow."""
+        """Start these migrations, and append the number of connections of each to `moved`.
+
+        Done when every source has replied. The caller must run `rest` afterwards.
+        """
         waiting = len(moves)
 
         def take(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
@@ -116,7 +123,7 @@ class Balancer:
         yield lambda: waiting == 0
 
     def rest(self, moves: list[tuple[Role, Role, int]]) -> Steps:
-        """Wait until no connection is migrating any more: only then may the counts of roles change."""
+        """Wait, for at most _MOVE_NS, until no connection is migrating. The counts of roles may change only then."""
         givers = {source.agent: source for source, _, count in moves if count}
         replies: list[dict[str, Any]] = []
         for source in givers.values():
@@ -128,7 +135,10 @@ class Balancer:
 def _moves(
     roles: list[Role], loads: dict[AgentId, float], held: dict[AgentId, int]
 ) -> list[tuple[Role, Role, int]]:
-    """From those above the mean to those below it, in units of the source's mean connection."""
+    """Plan migrations from Processors above the mean load to those below it.
+
+    Every connection of a source counts as its mean load per connection.
+    """
     mean = sum(loads.values()) / len(roles)
     givers = sorted((r for r in roles if loads[r.agent] > mean), key=lambda r: -loads[r.agent])
     takers = sorted((r for r in roles if loads[r.agent] < mean), key=lambda r: loads[r.agent])
@@ -140,7 +150,7 @@ def _moves(
         each = loads[giver.agent] / held[giver.agent]
         surplus = loads[giver.agent] - mean
         for taker in takers:
-            # Half a connection is not moved: the next time it would be moved back.
+            # Do not migrate a connection for half of its load, because the next look would migrate it back.
             wanted = math.ceil(min(surplus, room[taker.agent]) / each - 0.5)
             count = min(wanted, held[giver.agent] - 1)
             if count > 0:

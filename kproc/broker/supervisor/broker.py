@@ -1,7 +1,7 @@
 """Builds every role from its parts: the wiring of one broker, and nothing else.
 
-The parts that differ between transports (how to sleep, links, arenas, who runs fdatasync) come in as
-arguments; this file does not know which transport it builds for.
+The parts that differ between transports are arguments: how to sleep, links, arenas, and the thread that runs fdatasync.
+This file does not know which transport it builds for.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ def make_acceptor(
 def _connection_limits(
     plan: Plan, acceptor: AgentId, settings: DynamicSettings, resolve: Resolve
 ) -> ConnectionLimits:
-    """The inter-broker listener is protected, if it is not the only one (Kafka). The control listener is by itself."""
+    """Return the connection limits of an Acceptor's listener.
+
+    As in Kafka, the inter-broker listener is protected unless it is the only listener. The control listener has limits
+    of its own.
+    """
     if is_control(acceptor):
         return control_limits(plan.config, settings)
     names = [endpoint.name for endpoint in plan.endpoints]
@@ -117,7 +121,7 @@ def make_processor(
     router: Router | None = None,
     make: Callable[..., Processor] = Processor,
 ) -> Processor:
-    """`make` builds another kind of Processor from the same arguments."""
+    """Create a Processor. `make` is its class; turn_based.py passes other kinds with the same arguments."""
     return make(
         processor_id(index),
         doze=doze,
@@ -146,15 +150,17 @@ def make_processor(
 def _make_tls(
     table: ConnectionTable, state: ProcessorState, clock: Clock, listeners: TlsListeners
 ) -> TlsConnections:
-    # Loaded here: only a Processor that has a TLS connection needs it.
+    # Import this late, because only a Processor with a TLS connection needs it.
     from kproc.broker.processor.tls_connections import TlsConnections
 
     return TlsConnections(table, state, clock, listeners)
 
 
 def _queued_requests_max(plan: Plan) -> int:
-    """The limit, or 0 to count nothing: Kafka's default does not bind here, because rings bound the bytes of requests
-    and a connection has at most 64 in work.
+    """Return queued.max.requests if it was set explicitly, or -1 for no limit.
+
+    Kafka's default does not apply, because the rings bound the bytes of requests and a connection has at most 64
+    requests in work.
     """
     is_set = "queued.max.requests" in plan.config.explicit_settings
     return plan.config.queued_max_requests if is_set else -1
@@ -185,7 +191,7 @@ def make_handler(
             syncer=syncer,
             checkpoint=Checkpoint(plan.fs, directory),
             fs=counting(plan.fs, metrics.values),
-            # A Handler that died left its logs unclean, however the broker stopped the last time.
+            # A Handler that died left its logs unclean, even if the broker's last stop was clean.
             is_clean=plan.was_clean and not is_restart,
         )
 
@@ -218,7 +224,8 @@ def make_controller(
 ) -> Controller:
     """Replay the metadata log, and append a record of this start.
 
-    `handler_count` is how many Handlers there are; None: none yet, and the settings in force decide.
+    handler_count: the number of Handlers. None at the broker's start, before there are any: then the settings in force
+    decide.
     """
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
     check_tls = partial(tls_check.complaint_about_change, plan.config)
@@ -234,8 +241,10 @@ def make_controller(
         ("register_cluster", {"cluster_id": plan.cluster_id}),
         ("set_handler_count", {"count": handler_count}),
     ]
-    if not is_restart:  # The leader epoch grows with the broker's starts, not with the controller's.
-        # The supervisor removes the marker later, when nothing else can keep the broker from starting.
+    # The leader epoch grows at each start of the broker. A restart of the controller alone does not change it.
+    if not is_restart:
+        # The marker still exists here. The supervisor removes it later, when nothing else can keep the broker from
+        # starting.
         was_clean = plan.fs.exists(Path(plan.config.log_dirs) / checkpoints.CLEAN_SHUTDOWN_FILE)
         starting.append(("start_broker", {"was_clean": was_clean}))
     try:
@@ -260,7 +269,7 @@ def make_controller(
 
 
 def _tell_of_settings(plan: Plan, image: ClusterImage) -> None:
-    """Log what the stored settings and users keep clients from, or the broker."""
+    """Log stored settings that cannot take effect, and ACLs and users that keep all clients out."""
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)
     if locks_everybody_out(plan.config, image.acls):
@@ -299,7 +308,7 @@ def make_cleaner(
 def answer_scrapes(
     plan: Plan, controller: Controller, status: Status, table: PartitionTable, listening: socket.socket
 ) -> None:
-    """Let the controller answer metrics requests at that socket, from the status and figures of the Handlers."""
+    """Let the controller answer HTTP requests for metrics at `listening`, from the status and the Handlers' metrics."""
     load_prometheus()
     figures = BrokerFigures(
         clock=plan.clock,

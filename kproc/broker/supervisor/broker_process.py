@@ -133,12 +133,14 @@ class VerifiedBroker:
     def open_file(self, descriptor: int) -> int:
         """Open the file behind a descriptor of the process for reading.
 
-        NotABroker unless it is a regular file of the process's user: else the process may not be able to read it.
+        Raise NotABroker unless it is a regular file that belongs to the process's user. The process itself may not be
+        able to read any other file.
         """
         path = os.open(_PROC / str(self.pid) / "fd" / str(descriptor), os.O_PATH | os.O_CLOEXEC)
         try:
             facts, uid = os.fstat(path), self.uid
-            if self.wait(0):  # Both may be of a later process with this pid.
+            # If the process has ended, the file and the uid may belong to a later process with the same pid.
+            if self.wait(0):
                 raise NotABroker(f"process {self.pid} has ended")
             if not stat.S_ISREG(facts.st_mode):
                 raise NotABroker("it is not a file but a terminal, a pipe or the journal")

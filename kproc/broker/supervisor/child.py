@@ -1,4 +1,4 @@
-"""ChildRole: what a forked child does: receive regions and sockets, build its role, run it, drain it, close it.
+"""ChildRole: the life of a forked child. It receives regions and sockets, builds its role, runs, drains and closes it.
 
 supervisor -> child                                  child -> supervisor
 slab, table, eventfd, arena, listening  (one fd)     ready     the role is built and attached
@@ -7,9 +7,9 @@ start        build the role                          settings  the dynamic setti
 peer_eventfd, peer_arena, link (one fd)              ask       a question of the controller's
 handoff, migration, probe (fd)                       closed    files are closed, `is_clean` says how
 go           all peers of the start are attached
-detach       a peer was reaped; `is_final`: for ever
-processes    what runs (controller)
-answer       to what the controller asked
+detach       a peer was reaped; with `is_final` it has no successor
+processes    the list of processes (controller only)
+answer       the reply to a request of the controller
 close        close files and exit
 The other messages to a running role are the same on all transports: role_messages.py.
 """
@@ -52,8 +52,8 @@ from kproc.common.errors import Corrupt, FatalError
 
 logger = logging.getLogger(__name__)
 
-# Allocations between garbage collections. What a request allocates is freed by reference counts; the collector only
-# has to find rare cycles, and a full collection over a frozen heap costs nothing.
+# Allocations between garbage collections. Reference counts free what a request allocates. The collector only has to
+# find rare cycles, and a full collection over a frozen heap costs nothing.
 _GC_THRESHOLD: Final = (50_000, 50, 50)
 _NEWS_MS: Final = 2  # Longest sleep while the supervisor waits for our "ready" or "drained".
 _TURNS_MAX: Final = 64
@@ -99,7 +99,7 @@ class ChildRole:
         }
 
     def run(self) -> int:
-        """Until told to close; the exit status."""
+        """Run the role until the supervisor sends `close` or ends. Return the exit status."""
         set_role(str(self._id))
         stacks.install()
         gc.set_threshold(*_GC_THRESHOLD)
@@ -121,8 +121,8 @@ class ChildRole:
             owes_news = not self._is_ready or messages.owes_news or control.has_unsent
             agent.do_work(_NEWS_MS if owes_news else rest_ms)
             turns += 1
-            # Reading the control socket costs a system call. A role that sleeps hears of it by its epoll; one that is
-            # too busy to sleep reads it now and then.
+            # Reading the control socket costs a system call. The epoll reports it to a role that sleeps. A role that is
+            # too busy to sleep reads it every _TURNS_MAX turns.
             if agent.is_called or turns >= _TURNS_MAX:
                 agent.is_called = False
                 turns = 0
@@ -138,7 +138,7 @@ class ChildRole:
             try:
                 message = self._control.receive()
             except EOFError:
-                # The supervisor has died. PDEATHSIG has usually killed us before we can read this.
+                # The supervisor has died. Usually PDEATHSIG has killed this process before it can read this.
                 logger.warning("the supervisor is gone; ending")
                 self._is_running = False
                 return
@@ -178,7 +178,7 @@ class ChildRole:
         elif self._messages is None or not self._messages.serve(message):
             self._told[message["do"]](message)
 
-    # -- what the supervisor says ------------------------------------------------------------------------------
+    # -- messages from the supervisor --------------------------------------------------------------------------
 
     def _take_slab(self, _message: dict[str, Any], fd: int) -> None:
         region = Region.attach(fd, kind=RegionKind.SLAB)
@@ -192,7 +192,7 @@ class ChildRole:
         try:
             self._agent = self._build(message)
         except (FatalError, Corrupt, StorageFailure) as error:
-            # The host failed, or its disk has damage: the reason says more than a stack.
+            # The host lacks a resource or its disk is damaged. The reason tells an operator more than a stack.
             self._say({"do": "failed", "reason": str(error)})
             self._flush()
             self._is_running = False
@@ -202,7 +202,7 @@ class ChildRole:
     def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         if peer in self._eventfds:
-            # A restarted peer has the eventfd of its predecessor, which our wakers hold already.
+            # A restarted peer uses the eventfd of its predecessor, which our wakers hold already.
             os.close(fd)
         else:
             self._eventfds[peer] = fd
@@ -245,9 +245,9 @@ class ChildRole:
         assert self._agent is not None
         assert self._messages is not None
         if message["is_final"] and isinstance(self._agent, Processor):
-            # A Handler on trial, whose start failed, ends without having been told to leave.
+            # A Handler on trial whose start failed ends without a `leave`, so no `handler_leaving` has come before.
             self._agent.handler_leaving(peer)
-        # First the agent: what it has of that peer's requests may be views of the arena that is closed below.
+        # Detach the agent first, because its requests of that peer may be views of the arena that is closed below.
         self._agent.detach(peer)
         self._messages.forget(peer)
         arena = self._arenas.pop(peer, None)
@@ -357,5 +357,5 @@ class ChildRole:
 
 
 def _wait_readable(sock: socket.socket) -> None:
-    """Sleep until the control socket has something; its receive never blocks (MSG_DONTWAIT)."""
+    """Sleep until the control socket is readable. Its `receive` never blocks, because it uses MSG_DONTWAIT."""
     select.select([sock], [], [])

@@ -1,7 +1,7 @@
-"""Children: the supervisor's roles as processes: forked, linked with each other, watched by pidfd, restarted.
+"""Children: the supervisor's roles as processes. It forks, links, watches (by pidfd) and restarts them.
 
-It knows what a role needs at its start and which roles are linked. How many roles there are is decided elsewhere, in
-supervisor.py and scale.py. It never blocks on a child, and survives the death of any child at any moment.
+It knows the resources that a role needs at its start and which roles are linked. supervisor.py and scale.py decide how
+many roles there are. Children never blocks on a child and survives the death of any child at any moment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kproc.common.errors import FatalError
 
 logger = logging.getLogger(__name__)
 
-# A role that dies this soon after its start probably failed by itself, and was not killed from outside.
+# A role that dies this soon after its start probably failed by itself. A kill from outside usually comes later.
 _QUICK_DEATH_NS: Final = 2_000_000_000
 _BACKOFF_NS: Final = 50_000_000
 _BACKOFF_NS_MAX: Final = 5_000_000_000
@@ -57,10 +57,11 @@ class Children:
         self.regions = Regions(plan.config)
         self.asks = Asks()
         self.settings = DynamicSettings()
-        # How many Handlers partitions are placed on; the controller is told at each of its starts. None: it decides.
+        # The number of Handlers that partitions are placed on. The controller gets it at each of its starts. None means
+        # that the controller decides by its stored settings.
         self.handler_count: int | None = None
         self.is_stopping = False
-        # True when clients may connect: from then on no role's death ends the broker.
+        # True once clients may connect. From then on no role's death ends the broker.
         self.has_started = False
         self._clock = plan.clock
         self._lock_fd = lock_fd
@@ -75,14 +76,17 @@ class Children:
     # -- starting ----------------------------------------------------------------------------------------------
 
     def start(self, role: Role, *, is_restart: bool) -> None:
-        """Fork one role and send it what belongs to it alone. OSError or FatalError if the host lacks a resource."""
+        """Fork one role and send it its own descriptors and settings. `introduce` links it with its peers.
+
+        Raises OSError or FatalError if the host lacks a resource.
+        """
         agent, plan = role.agent, self.plan
         role.begin(self._clock.now_ns())
         # Freeze the heap before the fork: a child that collected inherited objects would copy their pages, and
         # finalisers would close descriptor numbers that mean something else in the child.
         gc.freeze()
-        # The flock belongs to the open file, which those who write files inherit: as long as one of them lives, no
-        # other broker opens the directory, though the supervisor may be gone.
+        # An flock belongs to the open file, which every role that writes files inherits. While one of them lives, no
+        # other broker can open the directory, even after the supervisor was killed.
         is_writer = agent.role in (HANDLER, CONTROLLER.role, CLEANER.role)
         role.child = child = fork_child(
             agent,
@@ -98,7 +102,7 @@ class Children:
         start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
         try:
             self.regions.give_own(child, listening=listening, start=start)
-            # These two have no image of the metadata, from which the others read the settings.
+            # Acceptors and Processors have no image of the metadata, from which the other roles read the settings.
             if agent.role in (ACCEPTOR, PROCESSOR):
                 child.send(self.settings.as_message())
             if role.serving:
@@ -116,7 +120,7 @@ class Children:
             try:
                 is_linked = self._connect(role, other)
             except _ENDED:
-                # One of the two has ended. Its exit is handled next, which tells the other; its successor is linked
+                # One of the two has ended. `_on_exit` is called next and tells the other role. The successor is linked
                 # anew.
                 is_linked = True
             if is_linked:
@@ -131,7 +135,7 @@ class Children:
         if _is_parting(one, other) or _is_parting(other, one):
             return False
         if one.agent in other.targets or other.agent in one.targets:
-            # The target of a leaving Processor died and was restarted: connect the two again.
+            # The target of a leaving Processor died and was restarted, so connect the two again.
             self.connect_migration(one, other)
             return False
         return self.regions.connect(one.child, other.child)
@@ -139,8 +143,9 @@ class Children:
     def connect_migration(self, one: Role, other: Role) -> None:
         """Connect two Processors, so that connections can migrate between them.
 
-        There is one pair for as long as both live. When the pair ends, the giver concludes "not taken" and the taker
-        "ours". If a pair were replaced while a connection travels over it, both would own the connection.
+        There is one socket pair for as long as both live. When it ends, the source concludes that a connection in
+        flight was not received, and the target keeps every connection that it has received. If a pair were replaced
+        while a connection travels over it, both would own the connection.
         """
         if one.child is None or other.child is None or other.agent in one.migrations:
             return
@@ -152,7 +157,7 @@ class Children:
             logger.debug("%s or %s has ended; its exit comes next", one.agent, other.agent)
 
     def restart_due(self) -> None:
-        """Restart the roles whose waiting time is over, and send what children's sockets had no room for."""
+        """Restart the roles whose back-off is over, and send messages that did not fit into a child's socket before."""
         for role in self.table:
             if role.child is not None:
                 self.flush(role)
@@ -160,7 +165,7 @@ class Children:
                 self._restart(role)
 
     def next_restart_ns(self) -> int | None:
-        """When the next role is to be restarted; None if none is, or if the broker stops."""
+        """Return the time of the next restart (monotonic ns), or None if no role waits for one or the broker stops."""
         if self.is_stopping:
             return None
         return min((role.restart_at_ns for role in self.table if role.restart_at_ns), default=None)
@@ -170,12 +175,12 @@ class Children:
         logger.info("restarting %s: restarts=%d", role.agent, role.restarts)
         try:
             self.start(role, is_restart=True)
-            # Tell a new controller which processes run before its first link lets anybody ask it.
+            # Send a new controller the list of processes before its first link, over which it can get requests.
             self.on_change()
             self.introduce(role)
         except (OSError, FatalError) as error:
-            # The host is short of processes, memory or descriptors. The other roles go on. This one is tried again
-            # later, like a role that died soon after its start; if it was forked already, it does die.
+            # The host is short of processes, memory or descriptors. The other roles go on. Retry later, as for a role
+            # that died soon after its start. If the child was forked already, kill it, and `_on_exit` plans the retry.
             logger.error("%s cannot be started now: %s", role.agent, error)
             if role.child is not None:
                 role.child.kill()
@@ -186,7 +191,7 @@ class Children:
     # -- talking -----------------------------------------------------------------------------------------------
 
     def send(self, role: Role, message: dict[str, Any]) -> None:
-        """Send a role a message; ignored if it has ended."""
+        """Send a message to a role. Discard it if the role has ended."""
         if role.child is not None:
             try:
                 role.child.send(message)
@@ -205,7 +210,7 @@ class Children:
         return ours
 
     def flush(self, role: Role) -> None:
-        """Send the messages that the child's socket had no room for."""
+        """Send queued messages that did not fit into the child's socket before."""
         if role.child is not None:
             try:
                 role.child.control.flush()
@@ -221,7 +226,10 @@ class Children:
         *,
         timeout_ns: int | None = None,
     ) -> None:
-        """Ask a role; on_reply({"lost": True}) if it is not running, ends before it answers, or takes too long."""
+        """Send a request to a role and call `on_reply` with its reply.
+
+        The reply is {"lost": True} if the role is not running, ends before it replies, or exceeds `timeout_ns`.
+        """
         until_ns = None if timeout_ns is None else self._clock.now_ns() + timeout_ns
         self.asks.ask(
             role.agent, lambda message: self.send(role, message), what, body, on_reply, until_ns=until_ns
@@ -230,7 +238,7 @@ class Children:
             self.asks.lose(role.agent)
 
     def spread_settings(self, settings: DynamicSettings) -> None:
-        """Send the settings to every running role, and keep them for roles that start later."""
+        """Send the settings to every running Acceptor and Processor, and keep them for those that start later."""
         self.settings = settings
         for role in self.table.of(ACCEPTOR, PROCESSOR):
             self.send(role, settings.as_message())
@@ -249,14 +257,15 @@ class Children:
                 while role.child is child and (message := child.receive()) is not None:
                     self._on_message(role, message)
             except EOFError:
-                self._epoll.unregister(fd)  # Its pidfd tells the rest.
+                # The child has closed its socket. Its pidfd reports the exit.
+                self._epoll.unregister(fd)
                 del self._by_fd[fd]
         else:
             self._on_exit(role, child)
 
     def _on_exit(self, role: Role, child: Child) -> None:
-        """Reap a child that has ended, tell its peers, plan its successor."""
-        # What it said last is still in the socket: that it is closed, cleanly or not, and its answers.
+        """Reap a child that has ended, tell its peers, and plan its successor."""
+        # Its last messages are still in the socket: replies, and `closed` with the flag for a clean close.
         self._drain_control(role, child)
         for fd in child.watched_fds:
             if self._by_fd.pop(fd, None) is not None:
@@ -285,16 +294,17 @@ class Children:
         self.on_change()
 
     def discard(self, role: Role) -> None:
-        """Never start this role again; it has no child now."""
+        """Remove a role that has no child now, so that it is never started again."""
         assert role.child is None, role.agent
         self._detach(role, is_final=True)
         self.table.remove(role.agent)
         self.on_change()
 
     def _detach(self, role: Role, *, is_final: bool) -> None:
-        """Tell the peers of a reaped role to drop their links: only now may they reuse memory that it could read.
+        """Tell the peers of a reaped role to detach their links. Only now may they reuse memory that it could read.
 
-        If it is gone for good, every role is told: a former peer, which knows of the death, would await a successor.
+        With `is_final` every role gets the message, because a former peer that has heard of the death would otherwise
+        wait for a successor.
         """
         for other in self.table:
             other.users.discard(role.agent)
@@ -305,16 +315,16 @@ class Children:
         self.regions.forget(role.agent, is_final=is_final)
 
     def _plan_restart(self, role: Role, lived_ns: int) -> None:
-        """Decide when the successor starts: at once, or after growing pauses if roles of this name die quickly.
+        """Decide when the successor starts: at once, or after growing pauses if this role keeps dying quickly.
 
-        Too many quick deaths end a broker that never was ready. A broker that serves goes on without the role: the
-        other roles keep their partitions and connections, and the cause may go away.
+        Too many quick deaths end a broker that was never ready. A broker that serves clients goes on without the role,
+        because the other roles keep their partitions and connections and the cause may go away.
         """
         role.quick_deaths = role.quick_deaths + 1 if lived_ns < _QUICK_DEATH_NS else 0
         if role.is_failing and not self.has_started:
             self._on_failure(f"{role.failing}: giving up")
             return
-        # The first quick death costs no pause: it may have been killed from outside just after its start.
+        # The first quick death costs no pause, because a kill from outside may have come just after the start.
         longest_ns = _DOWN_BACKOFF_NS_MAX if role.is_failing else _BACKOFF_NS_MAX
         delay_ns = min(longest_ns, _BACKOFF_NS << min(role.quick_deaths, 16)) if role.quick_deaths > 1 else 0
         role.restart_at_ns = self._clock.now_ns() + delay_ns
@@ -323,7 +333,7 @@ class Children:
 
     @property
     def problem(self) -> str | None:
-        """Which roles are down, as the status shows it; None if all run."""
+        """The roles that are down, as text for the status, or None if all run."""
         return (
             "; ".join(role.failing for role in self.table if role.is_failing and role.child is None) or None
         )
@@ -355,12 +365,12 @@ class Children:
 
 
 def _is_parting(handler: Role, processor: Role) -> bool:
-    """Whether the two are not to be linked: a leaving Handler gets no new users, not even a restarted Processor."""
+    """Return True for a leaving Handler and a Processor: a restarted Processor must not become a new user of it."""
     return handler.is_leaving and handler.agent.role == HANDLER and processor.agent.role == PROCESSOR
 
 
 def describe_exit(status: int) -> str:
-    """How a child ended, in words."""
+    """Format a child's exit status for the log. A negative status is the number of the signal that killed it."""
     if status >= 0:
         return f"exit status {status}"
     try:

@@ -22,15 +22,18 @@ from kproc.common.errors import Corrupt, FatalError
 logger = logging.getLogger(__name__)
 
 LOCK_FILE: Final = ".lock"  # Kafka's name.
-# Of a new one; who made it before the start has chosen another.
+# Mode of a directory that kproc creates. A directory that exists already keeps its mode.
 _MODE: Final = 0o700
-# Raft's, beside Apache Kafka's own metadata log. kproc has none.
+# Apache Kafka's Raft state, which stands beside its metadata log. kproc writes no such file.
 _QUORUM_STATE: Final = "quorum-state"
 
 
 class DataDirectory:
-    """An open, locked data directory. `lock_fd` is inherited by every role that writes, so that the directory
-    stays locked as long as any of them lives (an flock belongs to the open file, a POSIX lock to a process)."""
+    """An open, locked data directory.
+
+    Every role that writes files inherits `lock_fd`, so that the directory stays locked while any of them lives. An
+    flock makes that possible, because it belongs to the open file. A POSIX lock belongs to one process.
+    """
 
     def __init__(self, config: Config, fs: Fs | None = None) -> None:
         self._fs = fs or OsFs()
@@ -59,14 +62,17 @@ class DataDirectory:
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 
     def _identify(self, config: Config) -> str:
-        """Read meta.properties, or write it at the first start. One of another node, or of Kafka, is refused."""
+        """Return the cluster id of meta.properties, which the first start writes.
+
+        Raises Corrupt if the directory belongs to another node or holds Apache Kafka's metadata.
+        """
         fs, node_id = self._fs, config.node_id
         if fs.exists(self.path / metadata_log.DIRECTORY_NAME / _QUORUM_STATE):
             raise Corrupt(
                 "its metadata are Apache Kafka's; kproc can import its partitions but not its metadata: see MOVING.md"
             )
-        # Roles read the checkpoints when they start. By then the marker of a clean stop is gone, and after a start that
-        # fails there the next one would recover every log.
+        # Check the checkpoints now. Roles read them only after the marker of a clean stop was removed, so a failure
+        # there would make the next start recover every log.
         check_readable(fs, self.path)
         has_metadata = not metadata_log.is_missing(fs, self.path)
         if not has_metadata:
@@ -119,7 +125,7 @@ class DataDirectory:
     def take_clean_stop(self) -> bool:
         """Return whether the last stop was clean. Called once, right before the roles that write logs start.
 
-        Not earlier: a start that fails before them has changed no log, and leaves the marker to the next one.
+        A start that fails earlier has changed no log, so it must leave the marker to the next start.
         """
         try:
             return checkpoints.take_clean_shutdown(self._fs, self.path)
@@ -132,7 +138,7 @@ class DataDirectory:
 
 
 def _random_id() -> str:
-    """An id as Kafka's StorageTool makes them: 22 characters of base64, none of them a leading dash."""
+    """Return an id like those of Kafka's Uuid.randomUuid: 22 characters of base64 without a leading dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):

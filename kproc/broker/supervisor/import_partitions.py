@@ -100,7 +100,8 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
             _check(fs, directory.path, image, source)
         copies = _copy_all(fs, directory.path, image, sources)
         checkpoints.take_clean_shutdown(fs, directory.path)
-        # They are of files that were here before. A log that ends below its recovery point would be refused.
+        # The checkpointed offsets belong to files that were here before. A log that ends below its recovery point would
+        # be rejected.
         discard_offsets(
             fs,
             directory.path,
@@ -158,7 +159,8 @@ def _unused(data: Path) -> Iterator[None]:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Java's.
+        # Kafka's FileChannel.tryLock takes a POSIX lock, kproc an flock.
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
         raise FatalError(f"{data} is in use by a broker: stop it first") from error
@@ -169,7 +171,7 @@ def _unused(data: Path) -> Iterator[None]:
 def _create_internal_topics(
     config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_Source]
 ) -> None:
-    """Create imported topics of coordinators with the same number of partitions, because keys are hashed by it."""
+    """Create internal topics with as many partitions as the source, because the number decides a key's partition."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         if image.topic(name) is not None:
             continue

@@ -1,7 +1,7 @@
-"""BrokerProcess: the thread and the inline transport: all roles in one process, in threads or called in turn.
+"""BrokerProcess: the thread and inline transports, which run all roles in one process, in threads or in turn.
 
-Links are deques of the same records (transport/thread.py); sockets are passed over the same socket pairs. No role is
-restarted: one that fails ends the broker, because the others share its memory.
+Links are deques of the same records (transport/thread.py). Sockets travel over the same socket pairs. No role is
+restarted: a role that fails ends the broker, because the others share its memory.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class BrokerProcess:
         complaint = check_listeners(config, self._settings, config.listeners, in_child=False)
         if complaint is not None:
             raise ConfigError(complaint)
-        # Not earlier: a start that fails has changed no log until here.
+        # Remove the marker of a clean stop as late as this, because a start that fails before has changed no log.
         self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.take_clean_stop())
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
@@ -189,7 +189,7 @@ class BrokerProcess:
         )
 
     def _build_control_plane(self) -> list[Processor | Acceptor]:
-        """The control listener's own Processor and Acceptor, if there is one."""
+        """Create the control listener's own Processor and Acceptor, if there is a control listener."""
         if self._control is None:
             return []
         processor = self._make_processor(CONTROL_PROCESSOR, None)
@@ -204,14 +204,14 @@ class BrokerProcess:
         return [processor, acceptor]
 
     def _own(self, agent: AgentId) -> dict[str, Any]:
-        """What an agent sleeps with, and its metrics row."""
+        """Create an agent's Sleeper and metrics row, and return them as keyword arguments for its builder."""
         words, word = self._slab.words, self._slab.row_word(slab_row(agent))
         doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
         self._wakers[agent] = self._waker(agent, Waker(words, word, doze.fd))
         return {"doze": doze, "metrics": MetricsRow(self._slab, slab_row(agent), os.getpid())}
 
     def _waker(self, agent: AgentId, by_eventfd: Waker) -> Wakeable:
-        """The object that wakes this agent when something was published to it."""
+        """Return the object that wakes this agent after records were published to it."""
         return by_eventfd
 
     def _processor_kind(self) -> Callable[..., Processor]:
@@ -243,7 +243,7 @@ class BrokerProcess:
         processor.attach_handoff(acceptor.id, theirs)
 
     def _connect(self, one: Agent, other: Agent, capacity: int, arena: Arena | None = None) -> None:
-        """Two pipes between two agents; the second may read the first one's arena."""
+        """Connect two agents by two pipes of `capacity` bytes. `other` can read `arena`, which `one` owns."""
         there, back = Pipe(capacity), Pipe(capacity)
         reader = ArenaReader(arena.region) if arena is not None else None
         other.attach(
@@ -279,7 +279,7 @@ class BrokerProcess:
     # -- between the roles -------------------------------------------------------------------------------------
 
     def _post(self, agent: Agent, action: Callable[[], None]) -> None:
-        """Run `action` in the agent's thread between two duty cycles; inline there is only this thread."""
+        """Run `action` in the agent's thread between two duty cycles. Without such a thread, call it at once."""
         for thread in self._threads:
             if thread.agent is agent:
                 thread.post(action)
@@ -287,14 +287,14 @@ class BrokerProcess:
         action()
 
     def _spread_settings(self, settings: DynamicSettings) -> None:
-        """Tell the roles without a metadata image about changed settings. The controller calls this."""
+        """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
         self._settings = settings
         agents: tuple[Acceptor | Processor, ...] = (*self._acceptors, *self._processors)
         for agent in agents:
             self._post(agent, partial(agent.apply_settings, settings))
 
     def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Serve the controller's requests that a supervisor would serve (supervisor_operations.py)."""
+        """Handle the controller's requests that a supervisor would handle (supervisor_operations.py)."""
         if what == LOG_LEVELS:
             set_levels(body["levels"])
             on_reply({})
@@ -348,7 +348,10 @@ class BrokerProcess:
             thread.start()
 
     def _check_ready(self) -> str | None:
-        """Ask what a client would ask, before there can be one; the roles work meanwhile."""
+        """Send a client's requests before clients can connect, and run the roles meanwhile.
+
+        Returns the problem with the responses, or None.
+        """
         ours, theirs = socket.socketpair()
         processor = self._processors[0]
         self._post(processor, partial(processor.adopt_probe, theirs))
@@ -364,14 +367,15 @@ class BrokerProcess:
         return probe.problem
 
     def _turn(self) -> bool:
-        """One turn of the main thread; False when it is time to stop."""
+        """Run one turn of the main thread. Return False when it is time to stop."""
         timeout_s = 1.0
         if self._is_inline:
             timeout_s = 0.0 if self._step() else self._pause_s()
         before_ns = self._plan.clock.now_ns()
         events = self._epoll.poll(self._manager.timeout_ms(int(timeout_s * 1000)) / 1000)
         self._manager.feed(self._silent)
-        if self._is_inline:  # Inline, all roles sleep together here.
+        # With the inline transport all roles sleep together here.
+        if self._is_inline:
             slept_ns = self._plan.clock.now_ns() - before_ns
             for doze in self._dozes.values():
                 doze.slept_ns += slept_ns
@@ -388,7 +392,7 @@ class BrokerProcess:
         return None
 
     def _is_to_stop(self, fd: int) -> bool:
-        """Handle a readable descriptor of the main thread; whether the broker is to stop."""
+        """Handle a readable descriptor of the main thread. Return True if the broker must stop."""
         if fd == self._signals.fd:
             number = self._signals.read()
             if number == signal.SIGHUP and not self.ends_at_hangup:
@@ -402,7 +406,7 @@ class BrokerProcess:
         return False
 
     def _go_on(self) -> None:
-        """Let the roles work for a moment while the main thread waits for something."""
+        """Run the roles for at most 5 ms while the main thread waits for something."""
         if not self._is_inline or not self._step():
             self._epoll.poll(0.005)
 
@@ -418,12 +422,13 @@ class BrokerProcess:
     def _fail(self, who: str, error: BaseException) -> None:
         logger.critical("%s failed", who, exc_info=error)
         self._failure = error
-        os.kill(os.getpid(), signal.SIGTERM)  # The main thread sleeps in epoll: this is what wakes it.
+        # Wake the main thread, which sleeps in epoll.
+        os.kill(os.getpid(), signal.SIGTERM)
 
     # -- stopping ----------------------------------------------------------------------------------------------
 
     def _stop(self) -> int:
-        """Drain within kproc.drain.timeout.ms, then close in order; the exit status."""
+        """Drain within kproc.drain.timeout.ms, then close the roles in order. Return the exit status."""
         self._status.phase = "stopping"
         self._manager.stopping("stopping")
         deadline_ns = self._plan.clock.now_ns() + self._config.kproc_drain_timeout_ms * 1_000_000
@@ -456,10 +461,10 @@ class BrokerProcess:
         return 0 if self._failure is None else 1
 
     def _end_turns(self) -> None:
-        """Stop running the roles: they are closed from now on."""
+        """Stop running the roles, because they are closed next. turn_based.py overrides this."""
 
     def release(self) -> None:
-        """Close every descriptor; the roles are closed already or were never run."""
+        """Close every descriptor. The roles are closed already, or never ran."""
         for thread in self._threads:
             thread.stop(1.0)
         for _, sock in self._listeners:

@@ -1,7 +1,7 @@
 """Janitor: a process that outlives the broker just long enough to remove its temporary directory.
 
-Only `kproc dev` and kproc.Broker have one. It has to be a process of its own: after `kill -9` of the supervisor every
-role dies, too, and the thread and inline transports have only one process.
+Only `kproc dev` and kproc.Broker have one. It has to be a process of its own, because after `kill -9` of the supervisor
+every role dies, too, and the thread and inline transports have only one process.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Final
 
 from kproc.broker.transport.process import close_all_but
 
-# The roles die shortly after the supervisor: files may still appear while the directory is being removed.
+# The roles die shortly after the supervisor, so files may still appear while the directory is being removed.
 _TRIES: Final = 100
 _PAUSE_S: Final = 0.05
 
 
 class Janitor:
-    """The broker's side. Made before anything else is opened, so that the process holds nothing."""
+    """The broker's side. Create it before anything else is opened, so that its process inherits no descriptors."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        # Opened before the fork: by the time that the child could do it, the pid may be another process's.
+        # Open the pidfd before the fork. By the time the child could do it, another process may have the pid.
         broker = os.pidfd_open(os.getpid())
         self._pid = os.fork()
         if self._pid == 0:
@@ -35,15 +35,15 @@ class Janitor:
         os.close(broker)
 
     def finish(self) -> None:
-        """Remove the directory here and end the janitor's process: the broker stops in order."""
+        """Remove the directory here and end the janitor's process. Called when the broker stops in order."""
         shutil.rmtree(self._directory, ignore_errors=True)
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
 
 def _wait_and_remove(broker: int, directory: str) -> None:
-    """In the child: sleep until the broker is gone, then remove until nothing is left."""
-    # Ctrl-C reaches everybody in the terminal's group, and the broker is to stop in order before we go.
+    """Sleep until the broker has ended, then remove the directory until nothing is left. Runs in the child."""
+    # Ctrl-C reaches every process in the terminal's foreground group. Ignore it, because the broker must stop first.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     close_all_but({broker})
@@ -52,5 +52,5 @@ def _wait_and_remove(broker: int, directory: str) -> None:
         shutil.rmtree(directory, ignore_errors=True)
         if not os.path.exists(directory):
             return
-        # No event tells of the last role's last write, so wait a moment and try again.
+        # No event announces the last write of the last role, so wait a moment and try again.
         select.select([], [], [], _PAUSE_S)

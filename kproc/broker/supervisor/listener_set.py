@@ -1,10 +1,10 @@
 """ListenerSet: the supervisor's listeners, which AlterConfigs of `listeners` adds and removes while clients work.
 
-A listener is identified by its name, as in Kafka: one whose name stays is left alone even if its address changes. It
-has an index, which travels with every connection and is its Acceptor's place in the slab. The index of a removed
-listener is used again: first by a listener of the same name, and by another one only when every index has been used.
-Before that the Processors close all connections of the old one, so that a connection that was migrating is not taken
-for a connection of the new listener.
+A name identifies a listener, as in Kafka. A listener whose name stays is left alone even if its address changes. It
+has an index, which travels with every connection and selects its Acceptor's row of the slab. The index of a removed
+listener is reused: first by a listener of the same name, and by another one only when every index has been used.
+Before that the Processors close all connections of the old listener. Otherwise a connection that was migrating would
+count as a connection of the new listener.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
 Asked = Generator[Callable[[], bool], None, bool]
-# A stopped role hears of a listener when it goes on; a change of listeners does not wait longer than this for it.
+# A stopped role reads of a listener when it continues. A change of listeners waits for it at most this long.
 _TELL_NS: Final = 10_000_000_000
 _EMPTY: Final = Endpoint("", "", 0, "", 0)
 NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
@@ -45,14 +45,15 @@ class ListenerSet:
         self._config = children.plan.config
         # Free indexes and the listener that had each of them last, the longest free first.
         self._used: dict[int, str] = {}
-        self._asked = {each.name: each for each in self._config.listeners}  # Those of removed listeners, too.
+        # The configured endpoints by listener, those of removed listeners included.
+        self._asked = {each.name: each for each in self._config.listeners}
 
     def names(self) -> dict[int, str]:
-        """The names of the present listeners."""
+        """Return the names of the present listeners by index."""
         return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
 
     def end_point(self, index: int) -> EndPoint:
-        """The endpoint that opens this listener again at its present port."""
+        """Return the endpoint that opens this listener again at its present port."""
         each = self._children.plan.endpoints[index]
         return self._asked[each.name]._replace(port=each.bound_port)
 
@@ -61,9 +62,9 @@ class ListenerSet:
     ) -> Generator[Callable[[], bool], None, dict[EndPoint, str]]:
         """Bind the wanted listeners and close the others, before any role but the controller runs.
 
-        A listener from a change at run time that cannot be bound must not keep the broker from starting, or nobody
-        could change it back: it is left out. If none is left, the broker opens the listeners of its static settings,
-        and raises FatalError if these cannot be bound either. Returns the listeners left out, with the reasons.
+        A listener that was set at run time and cannot be bound is skipped. If it kept the broker from starting, nobody
+        could change it back. If none is left, the broker opens the listeners of its static settings, and raises
+        FatalError if these cannot be bound either. Returns the skipped listeners with the reasons.
         """
         shut: dict[EndPoint, str] = {}
         static = {each.name: each for each in self._config.listeners}
@@ -93,7 +94,7 @@ class ListenerSet:
     # -- while the broker runs ---------------------------------------------------------------------------------
 
     def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
-        """Bind a listener, tell Handlers and Processors; then return its Acceptor's role, which is to be started."""
+        """Bind a listener and tell Handlers and Processors. Return its Acceptor's role, which the caller starts."""
         index = yield from self._take_place(end_point.name)
         endpoint, sock = yield from self._open(end_point)
         endpoints = list(self._children.plan.endpoints)
@@ -106,7 +107,7 @@ class ListenerSet:
         return self._children.table.add(acceptor_id(index))
 
     def shut(self, index: int) -> None:
-        """Close the listener's port: no new client can connect."""
+        """Close the listener's port, so that no new client can connect."""
         logger.info("closing listener %s", self._children.plan.endpoints[index].name)
         close_listener(self._listening.pop(acceptor_id(index)))
 
@@ -119,14 +120,17 @@ class ListenerSet:
         self._set_endpoints(endpoints)
 
     def _set_endpoints(self, endpoints: list[Endpoint]) -> None:
-        """Publish the endpoints: to roles that start from now on, and to the status."""
+        """Set the endpoints of the status and of roles that start from now on."""
         self._children.plan = dataclasses.replace(self._children.plan, endpoints=endpoints)
         self._children.on_change()
 
     def _open(
         self, end_point: EndPoint
     ) -> Generator[Callable[[], bool], None, tuple[Endpoint, socket.socket]]:
-        """Bind and open a listener. The controller resolves host names, in a thread: the supervisor must not wait."""
+        """Bind and open a listener. The controller resolves its host name, because the supervisor must never block.
+
+        Raises FatalError if the name cannot be resolved or the address cannot be bound.
+        """
         found: list[str] = []
         if needs_look_up(end_point, self._config):
             found = yield from self._look_up(end_point)
@@ -137,7 +141,7 @@ class ListenerSet:
         return opened
 
     def _look_up(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
-        """Have the controller resolve a host name; ask again if it dies before it answers."""
+        """Let the controller resolve a host name. Repeat the request if the controller dies before it replies."""
         controller = self._children.table[CONTROLLER]
         while True:
             replies: list[dict[str, Any]] = []
@@ -150,13 +154,16 @@ class ListenerSet:
     # -- places ------------------------------------------------------------------------------------------------
 
     def has_places(self, count: int) -> Asked:
-        """Whether there are indexes for so many more listeners. Ask before closing others to make room for them."""
+        """Return True if there are indexes for `count` more listeners. Call it before closing others to replace them.
+
+        Reused indexes count only if every Processor reports in time that none of its connections is migrating.
+        """
         if count <= LISTENERS_MAX - len(self.names()) - len(self._used):
             return True
         return (yield from self._tell(PROCESSOR, "still", {}))
 
     def _take_place(self, name: str) -> Generator[Callable[[], bool], None, int]:
-        """The index of a new listener. FatalError if every place is taken, or may still have connections."""
+        """Return the index for a new listener. Raise FatalError if every index is in use or may have connections."""
         free = [index for index in range(LISTENERS_MAX) if index not in self.names()]
         unused = [index for index in free if index not in self._used]
         own = [index for index, before in self._used.items() if before == name]
@@ -169,7 +176,7 @@ class ListenerSet:
         raise FatalError(f"listeners: {name} has no place: {NO_PLACES}")
 
     def _tell(self, kind: str, what: str, body: dict[str, Any]) -> Asked:
-        """Ask every role of a kind; wait until each has answered or ended. False if one takes too long."""
+        """Send a request to every role of a kind. Wait until each has replied or ended. Return False on a timeout."""
         asked = [
             (each, each.child)
             for each in self._children.table.of(kind)
@@ -184,5 +191,5 @@ class ListenerSet:
 
 
 def fields_of(endpoint: Endpoint) -> dict[str, Any]:
-    """An endpoint as a message's body."""
+    """Return an endpoint as a message's body."""
     return {field: getattr(endpoint, field) for field in endpoint.__struct_fields__}

@@ -1,8 +1,8 @@
 """LogOutput: writes the log lines of a role to standard error and never waits for its reader.
 
 Clients can cause log lines. A pipe that nobody reads must not stop a Handler, and a flood of lines must not fill a
-disk. A line is lost if it cannot be written at once, and a logger may write LINES_PER_SECOND. Lost and suppressed lines
-are counted. The counts are logged before the next line of any logger.
+disk. A line that cannot be written at once is lost. A logger may write LINES_PER_SECOND lines a second. Lost and
+suppressed lines are counted, and the counts are logged before the next line of any logger.
 """
 
 from __future__ import annotations

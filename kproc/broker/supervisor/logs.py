@@ -1,4 +1,4 @@
-"""Logging of the roles: one `key=value` line each on stderr, with the role's name in front; or as JSON."""
+"""Logging of the roles on stderr: one line a record, as text with `level=` and `role=`, or as a JSON object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _is_json = False
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    """ISO 8601 with milliseconds and the zone's offset, so that lines of several hosts can be merged."""
+    """Format a record's time in ISO 8601 with milliseconds and the zone's offset, so that hosts' logs can be merged."""
     moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC).astimezone()
     return moment.isoformat(timespec="milliseconds")
 
@@ -50,7 +50,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, role, logger, message, and exception where there is one."""
+    """Formats a record as one line with a JSON object: time, level, role, pid, logger, message and any exception."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def use_json() -> None:
-    """Write every line as a JSON object. To be called before `configure`."""
+    """Write every line as a JSON object. Call this before `configure`."""
     global _is_json
     _is_json = True
 
@@ -83,13 +83,13 @@ def _formatter(role: str) -> logging.Formatter:
 
 
 def configure(level: int) -> None:
-    """Once per broker process, before anything is forked."""
+    """Install the root logger's handler. Call this once per broker, before anything is forked."""
     logging.basicConfig(level=level, handlers=[LogOutput(sys.stderr)], force=True)
     set_role("supervisor")
 
 
 def set_levels(levels: log_levels.Levels) -> None:
-    """Set log levels in this process and those that it forks from now on; log the change itself."""
+    """Set log levels in this process and in those that it forks from now on. Log the change itself."""
     for name, level in levels.items():
         logger.warning("log level of %s: %s", name, "as the logger above it" if level is None else level)
     log_levels.apply(levels)

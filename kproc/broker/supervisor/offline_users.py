@@ -1,6 +1,6 @@
-"""Users of a data directory whose broker is stopped: the first one, who lets the others in, has to come from somewhere.
+"""Changes SCRAM users in the data directory of a stopped broker, because the first user cannot log in to be created.
 
-What `kafka-storage format --add-scram` does for Kafka, and it may be done again at any time.
+`kafka-storage format --add-scram` does this for Kafka. Here it can be repeated at any time.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _T = TypeVar("_T")
 
 
 def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list[Row]:
-    """The results of these requests, AlterUserScramCredentials with derived keys, on the directory of `config`.
+    """Apply AlterUserScramCredentials requests with derived keys to the data directory of `config`.
 
-    It is made if it is not there. FatalError if a broker uses it, or it cannot be used.
+    Creates the directory if it does not exist. Returns the rows of the results. Raises FatalError if a broker uses the
+    directory or it cannot be opened.
     """
 
     def alter(log: MetadataLog, image: ClusterImage, cluster_id: str) -> list[Row]:
@@ -40,7 +41,7 @@ def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list
 
 
 def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, int]]]:
-    """Every user of the directory, with the iterations of each mechanism that it has."""
+    """Return every user of the directory, with the iterations of each of its mechanisms."""
 
     def look(_log: MetadataLog, image: ClusterImage, _cluster_id: str) -> list[tuple[str, dict[int, int]]]:
         users = image.scram_users
@@ -53,7 +54,7 @@ def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, 
 
 
 def _with_metadata(config: Config, use: Callable[[MetadataLog, ClusterImage, str], _T], fs: Fs) -> _T:
-    """What `use` makes of the directory's metadata, while nobody else can use them."""
+    """Lock the data directory, open its metadata and return the result of `use` on them."""
     directory = DataDirectory(config, fs)
     try:
         log, image = MetadataLog.open(directory.path, SystemClock(), fs)

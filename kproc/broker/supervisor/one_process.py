@@ -21,8 +21,9 @@ def run_in_process(
     manager: ServiceManager,
     can_reload: bool = False,
 ) -> int:
-    """Run a broker in this process until SIGTERM or SIGINT; the exit status. With `can_reload` SIGHUP
-    does not end it.
+    """Run a broker in this process until SIGTERM or SIGINT. Return the exit status.
+
+    With `can_reload` SIGHUP does not end it. It reloads nothing with this transport.
     """
     ready.raise_nofile_limit()
     preload.load(config)
@@ -44,7 +45,7 @@ def run_in_process(
 def _kind_of(config: Config) -> type[BrokerProcess]:
     if config.kproc_transport not in ("connection-threads", "asyncio"):
         return BrokerProcess
-    # Loaded here: it imports asyncio, which the other transports do not need.
+    # Import this late, because it imports asyncio, which the other transports do not need.
     from kproc.broker.supervisor.turn_based import ConnectionThreadsProcess, LoopProcess
 
     return LoopProcess if config.kproc_transport == "asyncio" else ConnectionThreadsProcess

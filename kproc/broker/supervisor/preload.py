@@ -1,7 +1,7 @@
-"""Imports modules before the roles are forked that the roles would otherwise import at their first use.
+"""Imports modules before the supervisor forks the roles, which would otherwise import them at their first use.
 
-An import opens files, so it fails when no descriptor is free, and the request that needs it fails, too. A broker
-without TLS or signed tokens imports none of their modules. A listener that is added later can cause such an import.
+An import opens files. Without a free descriptor it would fail, together with the request that needs it. A broker
+without TLS or signed tokens imports none of their modules, so a listener that is added later can cause such an import.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from kproc.broker.config import Config
 
 _TEXT_CODECS: Final = ("ascii", "idna", "latin-1", "unicode_escape", "utf-16-be")
-# The last one reads a certificate's dates.
+# `_strptime` parses the dates of a certificate.
 _FOR_TLS: Final = ("kproc.broker.processor.tls_connections", "kproc.broker.security.certificate", "_strptime")
 _FOR_SIGNED_TOKENS: Final = (
     "kproc.broker.security.sasl.key_set",

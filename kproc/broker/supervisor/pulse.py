@@ -1,9 +1,9 @@
-"""Pulse: notices roles that hang without dying, by the heartbeats in their rows of the slab.
+"""Pulse: detects roles that hang without dying, by the heartbeats in their rows of the slab.
 
-A busy role stores its row about ten times a second, an idle one twice. One that does not is stopped (SIGSTOP, a
-debugger), stuck in a loop, or waits for a disk. It is reported in `kproc status`, and by one log line at the beginning
-and one at the end. It is killed only if kproc.hung.kill says so: a kill loses requests that a pause would not, and a
-Handler that recovers a large log does not store its row either.
+A busy role stores its row about ten times a second, an idle one twice. A role that does not is stopped (SIGSTOP, a
+debugger), stuck in a loop, or waits for a disk. `kproc status` reports it, and the log has one line when it begins to
+hang and one when it continues. It is killed only with kproc.hung.kill, because a kill loses requests that a pause would
+not lose, and a Handler that recovers a large log does not store its row either.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from kproc.broker.supervisor.roles_table import Role
 logger = logging.getLogger(__name__)
 
 _LOOK_NS: Final = 500_000_000
-# If our own loop did not run for so long, all processes may have been stopped: start comparing anew.
+# If the supervisor's own loop did not run for this long, all processes may have been stopped, for example with the
+# host. Heartbeats from before then count as new.
 _GAP_NS: Final = 2_500_000_000
 
 
 class Pulse:
-    """One per supervisor. `look` is called at every turn of its loop, which is once a second at least."""
+    """Marks hung roles. One per supervisor, which calls `look` at every turn of its loop, at least once a second."""
 
     def __init__(self, children: Children, *, on_change: Callable[[], None]) -> None:
         config = children.plan.config
@@ -37,7 +38,7 @@ class Pulse:
         self._seen_ns = self._since_ns = self._clock.now_ns()
 
     def look(self) -> None:
-        """Compare every role's last beat with the clock."""
+        """Compare every ready role's last heartbeat with the clock, at most once per _LOOK_NS."""
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns or not self._hung_ns:
             return

@@ -1,4 +1,4 @@
-"""Readiness: two real requests that must be answered, the ready file, and the limit on descriptors."""
+"""Readiness: the check with two real requests, the ready file, and the limit on descriptors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kproc.wire.primitives import INT16, INT32, encode_string
 
 # Not a legal topic name, so it cannot exist, and auto-creation cannot create it.
 _NO_TOPIC: Final = "kproc readiness/probe"
-# Encoded by hand: loading the schemas of two requests takes longer than both round trips.
+# The two requests are encoded by hand, because loading their schemas takes longer than both round trips.
 METADATA_VERSION: Final = 1
 _PRODUCE_VERSION: Final = 7
 _PRODUCE_NOTHING: Final = (
@@ -41,14 +41,15 @@ class Probe:
     """Sends Metadata, and a Produce that writes nothing, over a connection of the broker's own to one of its
     Processors.
 
-    The connection comes through no listener, so no limit on clients, and no number of them, can keep the broker from
-    getting ready. The caller polls `is_done` and goes on with other work meanwhile.
+    The connection bypasses the listeners, so that neither limits on clients nor many clients can keep the broker from
+    getting ready. The caller polls `is_done` between other work.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._received = bytearray()
-        self.problem: str | None = None  # What is wrong with the answers; None while nothing is.
+        # The problem with the responses, or None.
+        self.problem: str | None = None
         metadata = INT32.pack(0)  # An empty list: no topic at all.
         asked = (
             (ApiKey.METADATA, METADATA_VERSION, metadata),
@@ -66,7 +67,7 @@ class Probe:
         return self._sock.fileno()
 
     def is_done(self) -> bool:
-        """Read what has come; True when both requests are answered, or cannot be any more."""
+        """Read the bytes that have arrived. Return True when both responses are complete or `problem` is set."""
         while self.problem is None:
             try:
                 piece = self._sock.recv(4096)
@@ -97,7 +98,7 @@ class Probe:
 
 
 def _complaint_about(answer: bytes) -> str | None:
-    """What is wrong with the answer to a Produce to no topic."""
+    """Validate the response to the Produce of _NO_TOPIC. Return the problem, or None."""
     at = INT32.size + len(encode_string(_NO_TOPIC)) + INT32.size + INT32.size
     if len(answer) < at + INT16.size:
         return f"a Produce to no topic was answered with {len(answer)} bytes"
@@ -108,7 +109,7 @@ def _complaint_about(answer: bytes) -> str | None:
 
 
 def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the ready file holds."""
+    """Return the content of the ready file."""
     control = {"control": plan.control.bound} if plan.control is not None else {}
     metrics = {"metrics": plan.metrics.bound} if plan.metrics is not None else {}
     return {
@@ -124,7 +125,7 @@ def describe(plan: Plan, processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write(path: Path, announcement: dict[str, Any]) -> None:
-    """Write the ready file atomically: a reader never finds a part of it.
+    """Write the ready file atomically, so that a reader never finds a part of it.
 
     The temporary file is new and has a random name, because the directory may be /tmp: under a predictable name another
     user could create a link to one of our files. The file is not synced, because after a power loss no broker is ready.
@@ -141,14 +142,14 @@ def write(path: Path, announcement: dict[str, Any]) -> None:
 
 
 def remove(path: Path | None) -> None:
-    """Remove the ready file: the broker has stopped."""
+    """Remove the ready file, because the broker has stopped. None: there is no ready file."""
     if path is not None:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
 
 def raise_nofile_limit() -> None:
-    """Raise the soft limit of descriptors to the hard one: connections, segments and links all need them."""
+    """Raise the soft limit of descriptors to the hard one, because connections, segments and links need them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _NOFILE_WANTED if hard == resource.RLIM_INFINITY else min(hard, _NOFILE_WANTED)
     if soft < wanted:

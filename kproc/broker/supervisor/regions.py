@@ -1,8 +1,8 @@
-"""Regions and descriptors that the supervisor makes and hands out: slab, table, eventfds, arenas, links.
+"""Regions and descriptors that the supervisor creates and sends to roles: slab, table, eventfds, arenas, links.
 
-What belongs to an agent for the life of the broker (its eventfd, its slab row) survives its restarts. A link is made
-anew, with a higher generation, whenever one of its two agents is started; so is a Processor's arena. The supervisor
-maps none of this memory, except while it answers at its status window (status_window.py).
+An agent's eventfd and slab row survive its restarts. A link is created anew, with a higher generation, whenever one of
+its two agents starts. A Processor's arena is created anew, with a higher generation, when the Processor starts. The
+supervisor maps none of this memory, except while it answers at its status window (status_window.py).
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from kproc.broker.role.roles import (
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.process import Child
 
-# Which roles talk with which, and the capacity in bytes of each direction; None: kproc.ring.bytes.
+# Pairs of roles that have a link, with the bytes of each direction. None stands for kproc.ring.bytes.
 _INTERNAL_BYTES: Final = 256 * 1024
 _LINKS: Final[dict[tuple[str, str], int | None]] = {
     (PROCESSOR, HANDLER): None,
     (HANDLER, HANDLER): _INTERNAL_BYTES,
     (CONTROLLER.role, HANDLER): _INTERNAL_BYTES,
     (CONTROLLER.role, CLEANER.role): 64 * 1024,
-    (PROCESSOR, CONTROLLER.role): _INTERNAL_BYTES,  # That of the control listener alone.
+    (PROCESSOR, CONTROLLER.role): _INTERNAL_BYTES,  # Only the Processor of the control listener.
     (CLEANER.role, HANDLER): 64 * 1024,
 }
-# How much of a Processor's arena stays allocated between frames, so that steady traffic faults no pages.
+# Bytes of a Processor's arena that stay allocated between frames, so that steady traffic causes no page faults.
 ARENA_WARM_BYTES: Final = 8 << 20
 
 
@@ -60,16 +60,16 @@ class Regions:
         self._arenas: dict[AgentId, Region] = {}
 
     def heartbeat_ns(self, agent: AgentId) -> int:
-        """When the agent last stored its row, by the monotonic clock; 0 if it never did."""
+        """Return the monotonic time at which the agent last stored its row, or 0 if it never did."""
         return self.metric(agent, "heartbeat_ns")
 
     def metric(self, agent: AgentId, name: str) -> int:
-        """One word of an agent's row, read through the descriptor: the supervisor maps nothing."""
+        """Return one word of an agent's row. Read it through the descriptor, because the supervisor maps nothing."""
         return self._slab.read_word(8 * Slab.metric_word(slab_row(agent), name))
 
     @contextlib.contextmanager
     def slab_for_a_look(self) -> Iterator[memoryview]:
-        """The slab's words, mapped until the context ends."""
+        """Map the slab until the context ends, and yield its words."""
         region = Region.attach(os.dup(self._slab.fd), kind=RegionKind.SLAB)
         try:
             yield region.words
@@ -77,9 +77,9 @@ class Regions:
             region.close()
 
     def give_own(self, child: Child, *, listening: int = -1, start: dict[str, object] | None = None) -> None:
-        """Send a new child what belongs to it alone, and tell it to build its role. Raises as `connect`.
+        """Send a new child its own regions and descriptors, and then `start`, at which it builds its role.
 
-        `start` goes into that last message.
+        `start` has more fields of that last message. Raises like `connect`.
         """
         agent = child.agent
         child.send({"do": "slab"}, self._slab.fd)
@@ -87,7 +87,7 @@ class Regions:
         start = {"do": "start", **(start or {})}
         if agent.role == PROCESSOR:
             self._generation += 1
-            # Twice the largest request, as address space: one being received while another is being handled.
+            # Twice the largest request, because one can arrive while another is handled. This is address space only.
             arena_bytes = 2 * self._config.socket_request_max_bytes
             arena = Region.create(RegionKind.ARENA, arena_bytes, self._generation, is_sparse=True)
             self._arenas[agent] = arena
@@ -97,16 +97,18 @@ class Regions:
             child.send({"do": "listening"}, listening)
         elif agent.role in (HANDLER, CLEANER.role):
             child.send({"do": "table"}, self._table.fd)
-        elif listening >= 0:  # The controller's metrics listener. The metrics show where logs start and end.
+        elif listening >= 0:
+            # The controller answers at the metrics listener. It needs the table, because the metrics include the first
+            # and last offsets of logs.
             child.send({"do": "table"}, self._table.fd)
             child.send({"do": "listening"}, listening)
         child.send(start)
 
     def connect(self, one: Child, other: Child) -> bool:
-        """Link two children, if their roles talk; both get the same region, and how to wake each other.
+        """Link two children if their roles have a link. Both get the same region and each other's eventfd.
 
-        Raises BrokenPipeError or ConnectionResetError when one of them has just died; the other may have been
-        told of a link by then, which it drops when it hears of the death.
+        Returns False if their roles have no link. Raises BrokenPipeError or ConnectionResetError if one of them has
+        just died. The other may have attached the link by then, and detaches it when it learns of the death.
         """
         if has_handoff(one.agent, other.agent):
             self._pair("handoff", one, other)
@@ -116,20 +118,21 @@ class Regions:
             return False
         capacity = _LINKS[first.agent.role, second.agent.role] or self._config.kproc_ring_bytes
         self._generation += 1
-        # We close it at once: with the last of its two agents the kernel frees it, whatever becomes of us.
+        # Close our descriptor at once. The kernel then frees the region when the last of its two agents ends, even if
+        # the supervisor is killed.
         with create_link(capacity, capacity, self._generation) as region:
             self._send_link(first, second, region, is_first=True)
             self._send_link(second, first, region, is_first=False)
         return True
 
     def connect_migration(self, one: Child, other: Child) -> None:
-        """Give two Processors a socket pair, over which connections can migrate. Raises as `connect`."""
+        """Send two Processors a socket pair over which connections can migrate. Raises like `connect`."""
         self._pair("migration", one, other)
 
     def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
-        """Release the arena of a reaped agent, and its eventfd if there will be no successor.
+        """Release the arena of a reaped agent, and with `is_final` its eventfd, because it has no successor.
 
-        Its row in the slab stays, so that counters continue when an agent of that name is started again.
+        Its row of the slab stays, so that counters continue if an agent of that name is started again.
         """
         arena = self._arenas.pop(agent, None)
         if arena is not None:
@@ -155,7 +158,7 @@ class Regions:
     def _talks(self, first: Child, second: Child) -> bool:
         if (first.agent.role, second.agent.role) not in _LINKS:
             return False
-        # The control listener's Processor is linked with the controller only, and the other Processors never are.
+        # The control listener's Processor has a link with the controller only. Other Processors have none with it.
         return first.agent.role != PROCESSOR or is_control(first.agent) == (second.agent == CONTROLLER)
 
     def _eventfd(self, agent: AgentId) -> int:
@@ -164,7 +167,7 @@ class Regions:
         return self._eventfds[agent]
 
     def _send_link(self, to: Child, peer: Child, region: Region, *, is_first: bool) -> None:
-        # The link comes last: the child opens it with the eventfd and the arena that it has by then.
+        # Send the link last, because the child attaches it with the eventfd and the arena that came before.
         to.send({"do": "peer_eventfd", "peer": peer.agent}, self._eventfd(peer.agent))
         arena = self._arenas.get(peer.agent)
         if arena is not None:

@@ -1,10 +1,10 @@
-"""Reloader: on SIGHUP it reads the configuration again and changes what can be changed on the running broker.
+"""Reloader: on SIGHUP it reads the configuration again and changes the settings that a running broker can change.
 
-A changed setting of the file is made a dynamic setting of this broker, by the same operation as a client's
-IncrementalAlterConfigs: checked, stored and sent to the roles. A value that a client has set overrides the file, as at
-a start, and is left alone. Applied changes are noted in the data directory. The next start reads the file itself and
-so removes the noted dynamic settings; otherwise an old value would override a newer file for ever. The log names every
-change: applied, needs a restart, or refused.
+A changed setting of the file becomes a dynamic setting of this broker, by the same operation as a client's
+IncrementalAlterConfigs: it is validated, stored and sent to the roles. A value that a client has set overrides the
+file, as at a start, and stays. Applied changes are recorded in a note in the data directory. The next start reads the
+file itself and removes the dynamic settings of the note. Otherwise an old value would override a newer file for ever.
+The log names every change: applied, needs a restart, or refused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Reread = Callable[[], Config]
 Ask = Callable[[str, dict[str, Any], OnReply], None]
 
 NOTE_FILE: Final = "kproc-reloaded.json"
-_BROKER: Final = 4  # Kafka's number of this type of resource.
-# Settings with several spellings: their effective values are compared.
+# ConfigResource.Type.BROKER in Kafka.
+_BROKER: Final = 4
+# Other spellings of settings. They are skipped, because the effective values are compared.
 _SPELLINGS: Final = frozenset(
     (
         "broker.id",
@@ -46,7 +47,7 @@ _SPELLINGS: Final = frozenset(
 
 
 class _Wanted(NamedTuple):
-    """A setting to change: None takes the dynamic value away; `done` is what the log says then."""
+    """A setting to change. A `value` of None removes the dynamic value. `done` is the log line after the change."""
 
     name: str
     value: str | None
@@ -54,7 +55,11 @@ class _Wanted(NamedTuple):
 
 
 class Reloader:
-    """One per supervisor. `ask` asks the controller; `in_force` are the dynamic settings at present."""
+    """Applies changes of the configuration file. One per supervisor.
+
+    `ask` sends a request to the controller. `in_force` returns the present dynamic settings. `reread` reads the
+    configuration again; None if SIGHUP ends the broker.
+    """
 
     def __init__(
         self,
@@ -78,23 +83,27 @@ class Reloader:
 
     @property
     def can_reload(self) -> bool:
-        """Whether SIGHUP reloads; otherwise it ends the broker."""
+        """True if SIGHUP reloads the configuration. Otherwise it ends the broker."""
         return self._reread is not None
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer of the controller is outstanding."""
+        """True while a reply of the controller is outstanding."""
         return self._open > 0
 
     def forget_former(self) -> None:
-        """At the start: remove what the last run applied from its file, unless a client has changed it since."""
+        """Remove the settings that reloads of the last run applied, unless a client has changed them since.
+
+        The supervisor calls this at its start.
+        """
         content = self._fs.read_file(self._note)
         if content is None:
             return
         try:
             former: dict[str, str] = json.loads(content)
         except ValueError:
-            former = {}  # A power loss tore the note before any of its changes was applied.
+            # A power loss tore the note. None of its changes was applied, because the note is written first.
+            former = {}
         overrides = self._in_force().overrides
         for name, value in former.items():
             if overrides.get(name) == value:
@@ -103,7 +112,7 @@ class Reloader:
         self._write_note()
 
     def reload(self) -> None:
-        """Read the file again and change what changed."""
+        """Read the file again and apply its changes. During a reload, repeat it once the present one is done."""
         assert self._reread is not None
         if self._open:
             self._is_wanted_again = True
@@ -126,14 +135,14 @@ class Reloader:
             change = self._take(name, after.get(name), is_as_started=after.get(name) == started.get(name))
             if change is not None:
                 wanted.append(change)
-        # A key store and its password are right only together.
+        # Change all settings of TLS in one request, because a key store and its password are valid only together.
         self._change([each for each in wanted if is_tls(each.name)])
         for each in wanted:
             if not is_tls(each.name):
                 self._change([each])
 
     def _take(self, name: str, value: str | None, *, is_as_started: bool) -> _Wanted | None:
-        """What is to be changed for a setting that has changed in the file, or None."""
+        """Return the change for a setting that differs in the file, or None if it cannot be applied. Log the reason."""
         stored = self._in_force().overrides.get(name)
         if not is_live(name):
             if is_as_started:
@@ -153,14 +162,14 @@ class Reloader:
             return _Wanted(name, None, f"applied: {name}={_shown(name, value)}")
         elif value is not None:
             self._applied[name] = value
-            # Before the change is applied: if the broker ends in between, the next start removes a setting that is not
-            # there, which does no harm. The other way round the setting would stay above the file for ever.
+            # Write the note before the change is applied. If the broker ends in between, the next start finds no such
+            # setting, which does no harm. In the other order, the setting would override the file for ever.
             self._write_note()
             return _Wanted(name, value, f"applied: {name}={_shown(name, value)}")
         return None
 
     def _change(self, wanted: list[_Wanted]) -> None:
-        """Change these settings, all or none."""
+        """Change these settings by one request, so that all of them change or none."""
         if not wanted:
             return
         configs = [
@@ -182,7 +191,7 @@ class Reloader:
         self._ask("incremental_alter_configs", body, lambda reply: self._take_reply(wanted, reply))
 
     def _take_reply(self, wanted: list[_Wanted], reply: dict[str, Any]) -> None:
-        """Log what became of each setting, and note those that are in force."""
+        """Log the result of each setting, and record those that are in force in the note."""
         self._open -= 1
         failure = failure_of(reply)
         complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
@@ -190,7 +199,8 @@ class Reloader:
             if complaint:
                 logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), complaint)
                 self._applied.pop(name, None)
-                self._told.pop(name, None)  # So the next reload tries it again.
+                # Forget the value of the file, so that the next reload tries it again.
+                self._told.pop(name, None)
                 continue
             logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
             if value is None:
@@ -215,7 +225,7 @@ class Reloader:
 
 
 def _values(config: Config) -> dict[str, str | None]:
-    """Every setting as text, settings of single listeners included."""
+    """Return every setting as text, settings of single listeners included."""
     values = {
         name: _text(getattr(config, row.field_name))
         for name, row in SETTINGS.items()
@@ -226,14 +236,15 @@ def _values(config: Config) -> dict[str, str | None]:
 
 
 def _text(value: object) -> str | None:
-    """A value as a client would send it."""
+    """Format a value as a client would send it."""
     return value.reveal() if isinstance(value, Secret) else wire_text(value)
 
 
 def _shown(name: str, value: str | None) -> str | None:
-    """A value as it may stand in the log."""
+    """Return a value for the log, with secrets hidden."""
     row = SETTINGS.get(split_listener_key(name)[1])
-    is_secret = row is None or row.is_secret  # What is behind a mechanism's prefix has no row of that name.
+    # Settings with a mechanism's prefix have no row of that name, so treat them as secret.
+    is_secret = row is None or row.is_secret
     return HIDDEN if is_secret and value is not None else value
 
 

@@ -1,7 +1,7 @@
-"""RoleMessages: serves the supervisor's messages and requests to a running role, the same on every transport.
+"""RoleMessages: handles the supervisor's messages and requests to a running role, the same on every transport.
 
-A child process reads them from its control socket (child.py); a role in a thread gets them between two duty cycles
-(inprocess.py). Replies and news go back through `say`.
+A child process reads them from its control socket (child.py). A role in a thread gets them between two duty cycles
+(inprocess.py). Replies and reports go back through `say`.
 
     messages     settings, targets, leave, handler_leaving, stop
     requests     every role: log_levels
@@ -37,7 +37,7 @@ OnReply = Callable[[dict[str, Any]], None]
 
 
 class RoleMessages:
-    """One per role; called by the one thread that runs the role."""
+    """Handles the messages of one role. Only the thread that runs the role calls it."""
 
     def __init__(self, agent: Agent, say: Say) -> None:
         self._agent = agent
@@ -60,7 +60,7 @@ class RoleMessages:
         return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
     def serve(self, message: dict[str, Any]) -> bool:
-        """Serve one message, of those listed at the head of this file. False for any other."""
+        """Handle one of the messages listed at the head of this file. Return False for any other."""
         told = self._told.get(message["do"])
         if told is None:
             return False
@@ -68,7 +68,10 @@ class RoleMessages:
         return True
 
     def report(self) -> None:
-        """Send the news that have come true since the last call. Called between duty cycles while `owes_news`."""
+        """Report the conditions that have become true since the last call.
+
+        Called between duty cycles while `owes_news` is true.
+        """
         agent = self._agent
         if self._awaits_drain and agent.is_drained():
             self._awaits_drain = False
@@ -86,7 +89,7 @@ class RoleMessages:
                 self._say({"do": "unused", "peer": peer})
 
     def forget(self, peer: AgentId) -> None:
-        """Forget a peer that has ended: nothing waits for it to be unused any more."""
+        """Stop waiting until a Handler is unused, because it has ended."""
         self._leaving_handlers.discard(peer)
 
     # -- messages ----------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class RoleMessages:
 
 
 def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The reply to what was asked of a Processor."""
+    """Handle a request to a Processor and return the reply."""
     if what == "clients":
         return {"clients": processor.describe_connections()}
     if what == "kill_client":

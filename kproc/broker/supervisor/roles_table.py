@@ -26,10 +26,11 @@ class Role:
     is_drained: bool = False
     is_closed: bool = False
     closed_cleanly: bool = False
-    # On trial: a change of the counts started it and it is not ready yet. If it ends now, the change fails, not the
-    # broker.
+    # True while a change of the counts has started the role and it is not ready yet. If it ends now, the change fails.
+    # The broker goes on.
     is_trial: bool = False
-    # Leaving: it gives away what it has and then ends. If it dies meanwhile, it is not restarted.
+    # True while the role hands over its connections or partitions before it ends. If it dies meanwhile, it is not
+    # restarted.
     is_leaving: bool = False
     targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
     users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
@@ -42,7 +43,7 @@ class Role:
     quick_deaths: int = 0
     started_ns: int = 0
     restart_at_ns: int = 0
-    hung_ms: int = 0  # For how long it has made no duty cycle; 0 if it does not hang.
+    hung_ms: int = 0  # Time without a duty cycle; 0 if the role does not hang.
     peers: set[AgentId] = field(default_factory=set)
     failure: str | None = None  # Why the role in its present child could not be built.
 
@@ -58,17 +59,17 @@ class Role:
 
     @property
     def is_failing(self) -> bool:
-        """Whether it dies again and again soon after its start."""
+        """True if the role keeps dying soon after its start."""
         return self.quick_deaths > QUICK_DEATHS_MAX
 
     @property
     def failing(self) -> str:
-        """What the status says about a role that is failing."""
+        """The text of the status about a role that is failing."""
         return f"{self.agent} ended {self.quick_deaths} times in a row right after its start"
 
     @property
     def is_backed_up(self) -> bool:
-        """Whether its control socket is full, because it is stopped or far too busy."""
+        """True if the child's control socket is full, because the child is stopped or far too busy."""
         return self.child is not None and self.child.control.has_unsent
 
     def begin(self, now_ns: int) -> None:
@@ -81,18 +82,16 @@ class Role:
         self.migrations = set()
 
     def leave(self) -> None:
-        """Mark the role as leaving: it is not restarted, not even if it has ended already and waits for its
-        restart.
-        """
+        """Mark the role as leaving, so that it is not restarted. This also cancels a restart that is due."""
         self.is_leaving = True
         self.restart_at_ns = 0
 
     def serving_message(self) -> dict[str, Any]:
-        """Tells an Acceptor which Processors serve its listener."""
+        """Return the message that tells an Acceptor which Processors serve its listener."""
         return {"do": "targets", "peers": self.serving}
 
     def row(self) -> dict[str, Any]:
-        """The role's row in the ready file and in the status."""
+        """Return the role's row in the ready file and in the status."""
         return {
             "role": self.agent.role,
             "index": self.agent.index,
@@ -120,29 +119,29 @@ class RolesTable:
         return agent in self._roles
 
     def get(self, agent: AgentId) -> Role | None:
-        """The role, or None when there is none of that name (any more)."""
+        """Return the role, or None if it does not exist or was removed."""
         return self._roles.get(agent)
 
     def add(self, agent: AgentId, *, pool: str = "") -> Role:
-        """Add a role that is kept alive from now on."""
+        """Add a role. Children keeps it alive from its start on."""
         assert agent not in self._roles, agent
         role = self._roles[agent] = Role(agent, pool=pool)
         return role
 
     def remove(self, agent: AgentId) -> None:
-        """Remove a role; it is not restarted any more."""
+        """Remove a role, so that it is not restarted."""
         del self._roles[agent]
 
     def of(self, *roles: str) -> list[Role]:
-        """Every role of these kinds."""
+        """Return every role of these kinds."""
         return [each for each in self if each.agent.role in roles]
 
     def handlers(self) -> list[Role]:
-        """The Handlers that are not leaving."""
+        """Return the Handlers that are not leaving."""
         return [each for each in self.of(HANDLER) if not each.is_leaving]
 
     def processors(self, pool: str | None = None) -> list[Role]:
-        """The Processors of the data plane that are not leaving, of one set or of all."""
+        """Return the Processors of the data plane that are not leaving, of one set or of all."""
         return [
             each
             for each in self.of(PROCESSOR)
@@ -150,14 +149,14 @@ class RolesTable:
         ]
 
     def pools(self) -> dict[str, int]:
-        """How many Processors each set has."""
+        """Return the number of Processors of each set."""
         counts: dict[str, int] = {}
         for role in self.processors():
             counts[role.pool] = counts.get(role.pool, 0) + 1
         return counts
 
     def rows(self) -> list[dict[str, Any]]:
-        """What runs, for the ready file and for the controller's status."""
+        """Return the rows of all processes for the ready file and the controller's status, supervisor first."""
         supervisor: dict[str, Any] = {
             "role": "supervisor",
             "index": 0,

@@ -1,25 +1,26 @@
-"""Scaler: brings Processors, Handlers and listeners to what the settings in force want, while clients work.
+"""Scaler: adds and removes Processors, Handlers and listeners until they match the settings, while clients work.
 
-A change is a generator: it yields a condition to wait for, which the supervisor checks at every turn of its loop.
-There is one change at a time; settings that come meanwhile are compared when it has ended. Every condition also
-becomes true when the role concerned dies, so a change always ends, in a consistent state: children.py restarts a role
-that stays, and does not restart one that leaves; a new role that cannot start makes its change fail.
+A change is a generator. It yields a condition to wait for, which the supervisor checks at every turn of its loop. There
+is one change at a time. Settings that come meanwhile are compared when it has ended. Every condition also becomes true
+when the role concerned dies, so a change always ends, in a consistent state: children.py restarts a role that stays
+and does not restart a role that leaves. A new role that cannot start makes its change fail.
 
 listener, new        bind, tell Handlers, start its Acceptor
-                     (one that cannot be opened is left out until `listeners` is changed again; kproc status says so)
+                     (one that cannot be opened is skipped until `listeners` changes again; kproc status shows it)
 listener, gone       close the port, end its Acceptor, close its connections
-Processors, more     start, link, ready; Acceptors are told; connections are spread
-Processors, fewer    Acceptors forget them; they move their connections to the others, drained, close, detach
+Processors, more     start, link, ready; tell the Acceptors; spread connections
+Processors, fewer    Acceptors stop using them; they migrate their connections to the others, drained, close, detach
 Handlers, more       start, link, ready; the routing table counts them, partitions are transferred
-Handlers, fewer      the routing table counts them no more; they transfer partitions and park nothing; Processors
-                     move their connections' home away; drained and unused, close, detach
+Handlers, fewer      the routing table does not count them any more; they transfer partitions and park nothing;
+                     Processors give their connections another home; drained and unused, close, detach
 
-A part of a change may fail by itself: the other parts are carried out, and it is tried again when the settings change
-again. A change that ends without reaching the wanted state counts as failed, so that it is not begun again and again.
+A part of a change can fail by itself. The other parts are carried out, and the failed part is retried when the settings
+change again. A change that ends without reaching the wanted state counts as failed. It would otherwise be retried in a
+loop.
 
-Which listeners a Processor serves: `num.network.threads` is the size of one set for all listeners; a listener with
+Sets of Processors: `num.network.threads` is the size of one set for all listeners. A listener with
 `listener.name.<x>.num.network.threads` has a set of its own. When a listener gets its own set, its connections stay
-where they are; when it loses that set, they migrate to the common one.
+where they are. When it loses that set, they migrate to the common one.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ logger = logging.getLogger(__name__)
 Condition = Callable[[], bool]
 Steps = Generator[Condition, None, None]
 _START_NS: Final = 30_000_000_000
-# A request may stay in work for any time (a Produce waits for a slow disk). After this time a leaving role is closed
-# all the same; its remaining connections are closed, as if it had died.
+# A request may stay in work for any time, for example a Produce that waits for a slow disk. After this time a leaving
+# role is closed nevertheless, and its remaining connections are closed as if it had died.
 _LEAVE_NS: Final = 60_000_000_000
 _CLOSE_NS: Final = 10_000_000_000
 # Most steps in one turn. No change has so many without a wait; a faulty one must not block the supervisor's loop.
@@ -62,12 +63,12 @@ _STEPS_PER_TURN: Final = 64
 
 
 class ScaleFailed(Exception):
-    """A change could not be made; the message says what the state is now."""
+    """A change could not be made. The message names the reason."""
 
 
 @dataclass
 class Wanted:
-    """How many roles there should be."""
+    """The numbers of roles, and the listeners, that the settings ask for."""
 
     handlers: int
     pools: dict[str, int]  # By listener; "" is the common set, of all listeners without a set of their own.
@@ -75,14 +76,14 @@ class Wanted:
 
     @classmethod
     def of(cls, config: Config, settings: DynamicSettings) -> Wanted:
-        """What the settings say; sets of listeners that do not exist are left out."""
+        """Read the wanted state from the settings. Skip sets of Processors whose listener does not exist."""
         listeners = {each.name: each for each in wanted_listeners(config, settings)}
         pools = wanted_processors(config, settings)
         return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
 
 
 class Scaler:
-    """One per supervisor. `advance` is called at every turn."""
+    """Carries out one change at a time. One per supervisor, which calls `advance` at every turn of its loop."""
 
     def __init__(self, children: Children, listeners: ListenerSet) -> None:
         self._children = children
@@ -92,8 +93,8 @@ class Scaler:
         self._listeners = listeners
         self._wanted: Wanted | None = None
         self._trying: Wanted | None = None  # The state that the present change is to reach.
-        self._has_new_wish = False  # Whether settings have changed since the present change began.
-        # A wanted state that could not be reached: not tried again until another one is wanted.
+        self._has_new_wish = False  # True if the settings have changed since the present change began.
+        # The wanted state that could not be reached. It is not retried until another state is wanted.
         self._refused: Wanted | None = None
         self._steps: Steps | None = None
         self._condition: Condition = lambda: True
@@ -102,23 +103,23 @@ class Scaler:
         self._done: list[dict[str, Any]] = []
         self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
         self._errors: list[str] = []  # Errors of the last change.
-        # Listeners that could not be opened, with the reasons: not tried again until `listeners` is changed.
+        # Listeners that could not be opened, with the reasons. They are not retried until `listeners` changes.
         self._shut: dict[EndPoint, str] = {}
         self._told_problem: str | None = None
         self.balancer = Balancer(children)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a change is in work, so that `advance` must be called."""
+        """True while a change is in progress or due, so that `advance` must be called often."""
         return self._steps is not None or self._target() is not None
 
     def leave_out(self, shut: Mapping[EndPoint, str]) -> None:
-        """Leave out listeners that could not be opened at the start; `failed` has the reasons."""
+        """Skip listeners that could not be opened at the start. `shut` has the reasons, which `problem` reports."""
         self._shut.update(shut)
 
     @property
     def problem(self) -> str | None:
-        """Which of the settings in force could not be reached; None if all were, or are being tried."""
+        """The reasons why the settings in force were not reached, or None if they were or are being tried."""
         problems = []
         if self._wanted is not None:
             problems = [self._shut[each] for each in self._wanted.listeners.values() if each in self._shut]
@@ -131,7 +132,7 @@ class Scaler:
         return self._refused is not None
 
     def want(self, settings: DynamicSettings) -> None:
-        """Bring roles and listeners to these settings, from the next turn on."""
+        """Set the wanted state. The change begins at the next `advance`."""
         before, self._wanted = self._wanted, Wanted.of(self._config, settings)
         if before is not None and before.listeners != self._wanted.listeners:
             self._shut.clear()
@@ -140,11 +141,14 @@ class Scaler:
             self._refused = None
 
     def when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
-        """Call back when no change is left, with what was changed since this call and how long that took."""
+        """Call back when no change is left, with the changes since this call, their duration and any error."""
         self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
 
     def advance(self, *, may_begin: bool = True) -> None:
-        """Go on with the change as long as its conditions are true, by a bounded number of steps."""
+        """Continue the change while its conditions are true, by at most _STEPS_PER_TURN steps.
+
+        With `may_begin` false, no new change begins.
+        """
         for _ in range(_STEPS_PER_TURN):
             if self._steps is None and not (may_begin and self._begin()):
                 break
@@ -157,7 +161,7 @@ class Scaler:
             self._children.on_change()
 
     def _begin(self) -> bool:
-        """Begin the next change; if there is none, call back those that wait for that and return False."""
+        """Begin the next change. If there is none, call the waiters of `when_settled` and return False."""
         target = self._target()
         if target is None:
             self._settle()
@@ -204,7 +208,7 @@ class Scaler:
             self._done.clear()
 
     def _target(self) -> Wanted | None:
-        """The wanted state, if it differs from the present one and was not tried in vain."""
+        """Return the wanted state, or None if it is reached already or its change has failed."""
         wanted = self._wanted
         if wanted is None or self._is_refused or self._is_there(wanted):
             return None
@@ -219,14 +223,15 @@ class Scaler:
         )
 
     def _reachable(self, wanted: Wanted) -> dict[str, EndPoint]:
-        """The wanted listeners without those that could not be opened."""
+        """Return the wanted listeners without those that could not be opened."""
         return {name: each for name, each in wanted.listeners.items() if each not in self._shut}
 
     # -- one change --------------------------------------------------------------------------------------------
 
     def _change(self, wanted: Wanted) -> Steps:
-        """Add roles before removing others, so that connections and partitions have somewhere to go; change listeners
-        before the sets of Processors that serve them.
+        """Carry out one change in an order that always leaves a target for connections and partitions.
+
+        Roles are added before others are removed. Listeners change before the sets of Processors that serve them.
         """
         yield from self._change_listeners(wanted)
         if wanted.handlers > (have := len(self._table.handlers())):
@@ -244,7 +249,7 @@ class Scaler:
             yield from self._timed("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
 
     def _timed(self, what: str, before: int, after: int, steps: Steps) -> Steps:
-        """Carry out one part of a change; note its failure and go on with the other parts."""
+        """Carry out one part of a change. Record its failure, so that the other parts go on."""
         try:
             yield from self._noted(what, before, after, steps)
         except ScaleFailed as failure:
@@ -259,7 +264,7 @@ class Scaler:
         self._done.append({"what": what, "from": before, "to": after, "took_ms": took_ms})
 
     def _wait(self, condition: Condition, timeout_ns: int) -> Generator[Condition, None, bool]:
-        """Wait for a condition; False if the time was over first."""
+        """Wait until a condition is true. Return False if `timeout_ns` passed first."""
         self._deadline_ns = self._clock.now_ns() + timeout_ns
         yield condition
         self._deadline_ns = 0
@@ -275,7 +280,10 @@ class Scaler:
         yield from self.balancer.spread(pool)
 
     def _remove_processors(self, pool: str, count: int) -> Steps:
-        """Remove the Processors with the highest indexes. A set that ends gives its connections to the common one."""
+        """Remove the Processors with the highest indexes of a set.
+
+        If no Processor of the set remains, their connections migrate to the common set.
+        """
         roles = self._table.processors(pool)
         leaving = roles[len(roles) - count :]
         for role in leaving:
@@ -309,8 +317,9 @@ class Scaler:
     # -- listeners ---------------------------------------------------------------------------------------------
 
     def _change_listeners(self, wanted: Wanted) -> Steps:
-        """Close listeners before opening others, which may want their ports. Reopen them if no new one can
-        be opened.
+        """Close listeners before opening others, which may use their ports.
+
+        If no new listener can be opened, reopen the old ones, so that clients can still correct the setting.
         """
         names = self._listeners.names()
         before = {name: self._listeners.end_point(at) for at, name in names.items()}
@@ -320,7 +329,7 @@ class Scaler:
                 self._leave_out(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
             new = []
         if not self._reachable(wanted):
-            return  # Keep the present listeners: without any, no client could correct the setting.
+            return  # Keep the present listeners, because without any no client could correct the setting.
         for index in [at for at, name in names.items() if name not in wanted.listeners]:
             yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
         yield from self._try_listeners(new)
@@ -330,7 +339,7 @@ class Scaler:
         self._children.on_change()
 
     def _try_listeners(self, end_points: list[EndPoint]) -> Steps:
-        """Open the listeners that can be opened; one that cannot must not delay other changes."""
+        """Open these listeners. Skip those that cannot be opened, so that they do not delay other changes."""
         for end_point in end_points:
             try:
                 yield from self._noted(f"listener {end_point.name}", 0, 1, self._add_listener(end_point))
@@ -373,7 +382,8 @@ class Scaler:
         try:
             yield from self._count_handlers(count)
         except ScaleFailed:
-            # The routing table does not count the new Handlers, so they will never own a partition.
+            # The controller rejected the new count. The routing table does not count the new Handlers, so they would
+            # never own a partition.
             yield from self._dismiss_handlers(new)
             raise
 
@@ -382,7 +392,7 @@ class Scaler:
         yield from self._dismiss_handlers(self._table.handlers()[count:])
 
     def _dismiss_handlers(self, leaving: list[Role]) -> Steps:
-        """End Handlers that the routing table does not count any more, as soon as no Processor uses them."""
+        """Close Handlers that the routing table does not count, once they are drained and no Processor uses them."""
         for role in leaving:
             role.leave()
             self._children.send(role, {"do": "leave"})
@@ -399,7 +409,10 @@ class Scaler:
         yield from self._close(leaving)
 
     def _count_handlers(self, count: int) -> Steps:
-        """Have the controller set the count of Handlers; repeat if it dies before it confirms that."""
+        """Let the controller set the number of Handlers. Repeat the request if the controller dies before it replies.
+
+        Raises ScaleFailed if the controller rejects the number.
+        """
         before, self._children.handler_count = self._children.handler_count, count
         controller = self._table[CONTROLLER]
         while True:
@@ -422,7 +435,8 @@ class Scaler:
         problem = None
         try:
             for role in roles:
-                # Started like a successor: its partitions may be open elsewhere, or have been left by a dead Handler.
+                # Start it as a restart, because its partitions may be open in another Handler, or a dead Handler may
+                # have left them unclean.
                 self._children.start(role, is_restart=True)
             for role in roles:
                 self._children.introduce(role)
@@ -441,11 +455,12 @@ class Scaler:
         raise ScaleFailed(f"the number of roles cannot be raised: {problem}")
 
     def _close(self, roles: list[Role]) -> Steps:
-        """End roles for good. They close what they have; one that takes too long is killed."""
+        """Let roles close their files and end. Kill a role that takes longer than _CLOSE_NS."""
         for role in roles:
             self._children.send(role, {"do": "close", "is_clean": True})
             if role.child is None and self._table.get(role.agent) is role:
-                self._children.discard(role)  # It was never forked, or ended before it was marked as leaving.
+                # It was never forked, or it ended before it was marked as leaving, so no exit will remove it.
+                self._children.discard(role)
         if not (yield from self._wait(lambda: all(role.child is None for role in roles), _CLOSE_NS)):
             for role in roles:
                 if role.child is not None:

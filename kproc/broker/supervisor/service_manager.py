@@ -1,10 +1,14 @@
 """ServiceManager: reports the broker's state to the service manager that started it, by systemd's sd_notify protocol.
 
-READY=1 when clients may connect, RELOADING=1 and READY=1 around a reload of the configuration, STOPPING=1 when a stop
-begins, STATUS=... for people, WATCHDOG=1 while there is progress: the supervisor's loop runs, and no running role but
-the cleaner has been without a duty cycle for the whole watchdog time. Each is a datagram to the socket named by
-NOTIFY_SOCKET, a path or, after an @, an abstract name. Sending never stops or delays the broker; a failure is logged
-once.
+READY=1      clients may connect, or a reload has ended
+RELOADING=1  a reload of the configuration begins
+STOPPING=1   a stop begins
+STATUS=...   a line for people
+WATCHDOG=1   the supervisor's loop runs, and every running role has had a duty cycle within the watchdog time. The
+             cleaner does not count.
+
+Each is a datagram to the socket named by NOTIFY_SOCKET, which is a path or, after an @, an abstract name. Sending never
+blocks or ends the broker. The first failure is logged.
 """
 
 from __future__ import annotations
@@ -20,11 +24,11 @@ from kproc.common.clock import NS_PER_S, Clock, SystemClock
 logger = logging.getLogger(__name__)
 
 _NS_PER_US: Final = 1000
-_SHARE: Final = 3  # A watchdog's message is due after a third of its time.
+_SHARE: Final = 3  # A watchdog message is due after this fraction of the watchdog time.
 
 
 class ServiceManager:
-    """One per broker; without an address it does nothing."""
+    """Sends notifications to a service manager. One per broker. Without an address it sends nothing."""
 
     def __init__(self, address: str | None, watchdog_ns: int = 0, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -41,7 +45,7 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Self:
-        """From the environment that systemd sets. A watchdog for another process (WATCHDOG_PID) is ignored."""
+        """Create it from the environment that systemd sets. Ignore a watchdog for another process (WATCHDOG_PID)."""
         address = environment.get("NOTIFY_SOCKET", "")
         if address and not address.startswith(("/", "@")):
             logger.warning("NOTIFY_SOCKET=%s is neither a path nor an abstract name: left out", address)
@@ -65,7 +69,7 @@ class ServiceManager:
         self._send(f"RELOADING=1\nMONOTONIC_USEC={self._clock.now_ns() // _NS_PER_US}")
 
     def reloaded(self) -> None:
-        """Report the end of a reload: each change is in force, refused, or needs a restart."""
+        """Report the end of a reload: each change is in force, was rejected, or needs a restart."""
         self._send("READY=1")
 
     def stopping(self, status: str) -> None:
@@ -73,18 +77,21 @@ class ServiceManager:
         self._send(f"STOPPING=1\nSTATUS={_line(status)}")
 
     def failed(self, reason: str) -> None:
-        """Report that the broker ends before it was ready."""
+        """Report the reason why the broker ends before it was ready."""
         self._send(f"STATUS={_line(reason)}")
 
     def timeout_ms(self, wanted_ms: int) -> int:
-        """How long the loop may sleep at most."""
+        """Return how many ms the loop may sleep: `wanted_ms`, or less if a watchdog message is due earlier."""
         if not self.watchdog_ns:
             return wanted_ms
         left_ms = (self._next_ns - self._clock.now_ns()) // 1_000_000 + 1
         return max(0, min(wanted_ms, left_ms))
 
     def feed(self, silent: Callable[[int], str | None]) -> None:
-        """Send a watchdog message if one is due. `silent(ns)` names a role without a duty cycle for that long."""
+        """Send a watchdog message if one is due, unless a role has had no duty cycle for the watchdog time.
+
+        `silent(ns)` returns the name of such a role, or None.
+        """
         now_ns = self._clock.now_ns()
         if not self.watchdog_ns or now_ns < self._next_ns:
             return
@@ -101,7 +108,7 @@ class ServiceManager:
         self._withheld = withheld
 
     def close(self) -> None:
-        """Close the socket; nothing more is reported."""
+        """Close the socket. Later reports are discarded."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,7 +1,8 @@
 """Shutdown: the order in which a broker's roles stop, and the time that each of them has.
 
-Acceptors, Processors and Handlers take nothing new and drain within one deadline; then Processors, Handlers and the
-controller close, each in time of its own; the cleaner, last, writes the checkpoints.
+Acceptors, Processors and Handlers accept no new requests and drain within one deadline. Then Acceptors and Processors
+close, then the Handlers, then the controller, each wave within its own time. The cleaner closes last, because it writes
+the checkpoints.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from kproc.common.clock import NS_PER_MS, Clock
 
 logger = logging.getLogger(__name__)
 
-_CLOSE_NS: Final = 1_000_000_000  # What each wave has at least.
+_CLOSE_NS: Final = 1_000_000_000  # Time to close that each wave has at least.
 _TURN_MS_MAX: Final = 100
 
 
 class Shutdown:
-    """Made by the supervisor when it stops; `turn` is one pass of its loop, which waits at most so many ms."""
+    """One stop. The supervisor creates it. `turn(ms)` runs one turn of its loop and waits at most that many ms."""
 
     def __init__(self, children: Children, clock: Clock, turn: Callable[[int], None]) -> None:
         self._children = children
@@ -31,9 +32,9 @@ class Shutdown:
         self._turn = turn
 
     def run(self, drain_ns: int, *, is_clean: bool) -> None:
-        """Drain within `drain_ns`; close, each wave in time of its own; reap, or kill.
+        """Drain all roles within `drain_ns`, close them wave by wave, reap them, and kill the rest.
 
-        `is_clean` is False where the broker stops because it failed: then no role may mark its files as clean.
+        `is_clean` is False if the broker stops because it failed. Then no role may mark its files as clean.
         """
         deadline_ns = self._clock.now_ns() + drain_ns
         for role in self._table:
@@ -45,8 +46,8 @@ class Shutdown:
             logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,), (CONTROLLER.role,), (CLEANER.role,)):
             expected = self._table.of(*wave)
-            # A writer that is dead by now has closed nothing, and the cleaner is told whether to leave the marker of a
-            # clean stop when all others have closed.
+            # A writer that is dead by now has not closed its files. The cleaner writes the marker of a clean stop only
+            # if all writers before it have closed cleanly.
             if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
                 is_clean = is_clean and all(role.child is not None for role in expected)
             self._tell(wave, {"do": "close", "is_clean": is_clean})
@@ -57,7 +58,7 @@ class Shutdown:
             if wave[0] in (HANDLER, CONTROLLER.role):
                 is_clean = is_clean and all(role.is_closed and role.closed_cleanly for role in expected)
         self._children.kill_all()
-        # Without a Handler no log was written, and the marker of the last stop is where it was.
+        # Without a Handler no log was written, and the marker of the last stop is still there.
         if not is_clean and self._table.of(HANDLER):
             logger.warning("the stop was not clean: the next start recovers")
 
@@ -66,7 +67,7 @@ class Shutdown:
             self._children.send(role, message)
 
     def _await(self, is_done: Callable[[Role], bool], wave: tuple[str, ...], deadline_ns: int) -> bool:
-        """Turn until every role of the wave is done or gone; False at the deadline."""
+        """Run the loop until every role of the wave is done or has ended. Return False at the deadline."""
         while True:
             waiting = [r for r in self._table.of(*wave) if r.child is not None and not is_done(r)]
             if not waiting:

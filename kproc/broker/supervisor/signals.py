@@ -10,11 +10,11 @@ from types import FrameType
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Nothing happens in a signal handler: the wake-up descriptor carries the number."""
+    """Do nothing. The wake-up descriptor carries the number; a handler only replaces the default action."""
 
 
 class SignalPipe:
-    """SIGTERM, SIGINT and SIGHUP as bytes on a socket. Only one at a time, in the main thread."""
+    """SIGTERM, SIGINT and SIGHUP as bytes on a socket. A process can have one at a time, in its main thread."""
 
     def __init__(self) -> None:
         self._receive, self._send = socket.socketpair()
@@ -28,7 +28,7 @@ class SignalPipe:
         }
 
     def read(self) -> int | None:
-        """The next signal's number, or None."""
+        """Return the next signal's number, or None."""
         try:
             received = self._receive.recv(1)
         except BlockingIOError:
@@ -45,10 +45,10 @@ class SignalPipe:
 
 
 def reap_orphans(ours: Container[int]) -> None:
-    """Reap orphans that process 1 of a container inherits, and that would stay zombies for ever.
+    """Reap orphans that process 1 of a container inherits and that would stay zombies for ever.
 
-    Our own children are left to the code that waits for them. If one of them comes first, the orphans behind it are
-    reaped at the next call.
+    Skip our own children, because other code waits for them. If the kernel reports one of them first, the orphans
+    behind it are reaped at the next call.
     """
     while True:
         try:
@@ -61,12 +61,15 @@ def reap_orphans(ours: Container[int]) -> None:
 
 
 def watch_process(pid: int) -> int | None:
-    """A descriptor that is readable when that process has ended, also if it has ended already; None for pid 0."""
+    """Return a descriptor that becomes readable when a process ends, or None for pid 0.
+
+    If the process has ended already, the descriptor is readable at once.
+    """
     if pid == 0:
         return None
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
-        # The process has ended: return a descriptor that is readable at once, as its pidfd would be.
+        # The process has ended already, so return a descriptor that is readable at once, as its pidfd would be.
         fd = os.eventfd(1, os.EFD_CLOEXEC)
         return fd

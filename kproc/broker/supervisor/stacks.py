@@ -1,11 +1,11 @@
 """Reads the stacks of a running role, even one that hangs, for the archive of `kproc doctor`.
 
-On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd; faulthandler does that without
+On SIGUSR1 every process of the broker writes the stacks of its threads into a memfd. faulthandler does that without
 the interpreter's help. A process that may read /proc/PID/fd finds the memfd there by its name.
 
-The name proves nothing: in its own mount namespace a process can give this name to any file of the host, and the reader
-of the stacks truncates the memfd first. The file must therefore have no name in any directory and belong to the
-process's user.
+The name proves nothing, because in its own mount namespace a process can give this name to any file of the host. The
+reader truncates the memfd first and would destroy such a file. The file must therefore have no name in any directory
+and belong to the process's user.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _fd = -1
 
 
 def install() -> int:
-    """Prepare this process: once, after a fork anew. Returns the memfd's descriptor, which stays open."""
+    """Prepare this process, once and again after a fork. Return the memfd's descriptor, which stays open."""
     global _fd
     if _fd < 0 or not _is_ours(f"/proc/self/fd/{_fd}"):
         _fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
-        # Who reads it empties it first, which does not move our position: the next stacks would follow a hole.
+        # The reader truncates the file, which does not move our position. Without O_APPEND the next stacks would follow
+        # a hole.
         fcntl.fcntl(_fd, fcntl.F_SETFL, os.O_APPEND)
     # A registration inherited from the parent would keep this one from taking effect.
     faulthandler.unregister(signal.SIGUSR1)
@@ -51,9 +52,13 @@ def _is_ours(path: str) -> bool:
 
 
 def take(pid: int) -> str | None:
-    """The present stacks of a process; None if it has no such memfd, is stopped, or may not be signalled by us."""
+    """Return the present stacks of a process.
+
+    Return None if it has no such memfd, is stopped, has ended, or if we may not signal it. Waits up to 1 s.
+    """
     try:
-        if not _catches(pid):  # The signal would end it.
+        # Without a handler the signal would end the process.
+        if not _catches(pid):
             return None
         memfd = _open_memfd(pid)
         if memfd is None:
@@ -65,7 +70,8 @@ def take(pid: int) -> str | None:
             for _ in range(_WAITS):
                 if handle.has_ended(_WAIT_S):
                     return None
-                # faulthandler writes in pieces and does not tell when it is done: it is when nothing more comes.
+                # faulthandler writes in pieces and does not report when it is done. Assume that it is when the file has
+                # not grown within _WAIT_S.
                 before, size = size, os.fstat(file.fileno()).st_size
                 if size and size == before:
                     return file.read(_BYTES_MAX).decode("utf-8", "replace")
@@ -75,12 +81,12 @@ def take(pid: int) -> str | None:
 
 
 def _open_memfd(pid: int) -> BinaryIO | None:
-    """Open the memfd of a process; None if it has none. Raises OSError."""
+    """Open the memfd of a process, or return None if it has none. Raises OSError."""
     directory, uid = f"/proc/{pid}/fd", real_uid(pid)
     for name in os.listdir(directory):
         if not _is_ours(f"{directory}/{name}"):
             continue
-        # Not opened for reading or writing before the check, because a FIFO would block and a device could act.
+        # Open it with O_PATH for the check, because opening a FIFO could block and opening a device could have effects.
         descriptor = os.open(f"{directory}/{name}", os.O_PATH | os.O_CLOEXEC)
         try:
             facts = os.fstat(descriptor)
@@ -92,14 +98,14 @@ def _open_memfd(pid: int) -> BinaryIO | None:
 
 
 def _catches(pid: int) -> bool:
-    """Whether the process handles SIGUSR1, which would end it otherwise."""
+    """Return True if the process handles SIGUSR1. Otherwise that signal would end it."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         caught = next(line for line in file if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 class _Handle:
-    """A pidfd: it keeps meaning the same process even when its pid is used again."""
+    """A pidfd. It still refers to the same process after the kernel has reused the pid."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.pidfd_open(pid)

@@ -1,9 +1,10 @@
 """StatusWindow: the supervisor itself answers a request for the status from a process of this host.
 
-A request for `status` by the network needs an Acceptor, a Processor, a Handler and the controller. If one of them
-hangs it is not answered, which is just when an operator wants to know what hangs. The window is a Unix socket in the
-abstract namespace, named after the supervisor's pid: it leaves no file behind, and `/proc/net/unix` lists all of them.
-The answer is JSON in a memfd whose descriptor is sent, so the supervisor never blocks on a slow reader.
+A request for `status` over the network needs an Acceptor, a Processor, a Handler and the controller. If one of them
+hangs, there is no response, although an operator needs the status just then. The window is a Unix socket in the
+abstract namespace, named after the supervisor's pid. It leaves no file behind, and `/proc/net/unix` lists all windows
+of the host. The answer is JSON in a memfd whose descriptor is sent, so that the supervisor never blocks on a slow
+reader.
 
 An abstract name has no owner and no mode: every user of the host can listen at one. Both sides therefore check the
 other's user with SO_PEERCRED first. The reader also requires a sealed memfd of bounded size.
@@ -38,12 +39,12 @@ _RETRY_MS: Final = 5
 ANSWER_BYTES_MAX: Final = 64 << 20
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
-# An idle role stores its row twice a second; one that has not done so for this long is shown as hung.
+# An idle role stores its row twice a second. A role that has not done so for this long is shown as hung.
 _SILENT_MS: Final = 1500
 
 
 class StatusWindow:
-    """One per supervisor. `describe` makes the answer when somebody asks."""
+    """The listening socket. One per supervisor. `describe` returns the status at each request."""
 
     def __init__(self, describe: Callable[[], dict[str, Any]]) -> None:
         self._describe = describe
@@ -70,11 +71,11 @@ class StatusWindow:
         return self._socket.fileno()
 
     def serve(self) -> None:
-        """Answer one connection; an answer that the peer does not take at once is dropped."""
+        """Accept one connection and send it the status. Discard the status if the peer has disconnected."""
         try:
             asker, _ = self._socket.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return  # The peer did not wait.
+            return  # The peer disconnected before it was accepted.
         with asker, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             if not _peer_of(asker).is_trusted:
                 return
@@ -113,9 +114,10 @@ def _peer_of(sock: socket.socket) -> Peer:
 def describe_from_outside(
     plan: Plan, regions: Regions, started_ns: int, message: dict[str, Any]
 ) -> dict[str, Any]:
-    """The controller's answer to `status`, as far as the supervisor knows it; roles that hang are named as a problem.
+    """Return the controller's answer to `status`, as far as the supervisor knows it. `problem` names roles that hang.
 
-    `message` is the supervisor's message to the controller about the processes.
+    `message` is the supervisor's message to the controller about the processes. The fields that only the controller
+    knows are None.
     """
     with regions.slab_for_a_look() as words:
         status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
@@ -172,7 +174,8 @@ def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
 def _connect(sock: socket.socket, name: str, timeout_ms: int) -> None:
     """Connect to a window. Raises OSError.
 
-    A Unix socket does not wait for a place in a full backlog, and another user can keep it full. So try again.
+    A non-blocking connect fails if the backlog is full, and another user can keep it full. Try again until
+    `timeout_ms` is over.
     """
     attempts = max(1, timeout_ms // _RETRY_MS)
     for attempt in range(attempts):

@@ -1,9 +1,9 @@
-"""Supervisor: starts the roles in order, watches them, restarts those that die, stops all, leaves nothing behind.
+"""Supervisor: starts the roles in order, watches them, restarts those that die, and stops them all.
 
-It is single-threaded, because it forks. It owns what must survive any role: listening sockets, the slab, the partition
-table, arenas, eventfds, the data directory's lock. It never blocks on a child and survives the death of any of them
-(children.py). The settings in force say how many roles there are; scale.py changes that. The order of a stop is in
-shutdown.py.
+It is single-threaded, because it forks. It owns the resources that must survive any role: listening sockets, the slab,
+the partition table, arenas, eventfds, and the data directory's lock. It never blocks on a child and survives the death
+of any child (children.py). The settings in force determine how many roles there are, and scale.py changes that number.
+The order of a stop is in shutdown.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _READY_TIMEOUT_NS: Final = 30_000_000_000
 _BUSY_MS: Final = 20
-_WRONG_SETTINGS: Final = 2  # The exit status of whatever is wrong with a command line or a configuration.
+_WRONG_SETTINGS: Final = 2  # The exit status for an invalid command line or configuration.
 T = TypeVar("T")
 
 
@@ -77,14 +77,18 @@ def run(
     manager: ServiceManager,
     reread: Reread | None = None,
 ) -> int:
-    """Run a broker until SIGTERM or SIGINT; the exit status. Raises ConfigError for what cannot be started.
+    """Run a broker until SIGTERM or SIGINT. Return the exit status.
 
-    `reread` reads the configuration again, at SIGHUP; without it SIGHUP ends the broker, too.
+    on_ready: called with the content of the ready file when clients may connect.
+    reread: reads the configuration again at SIGHUP. Without it SIGHUP ends the broker.
+
+    Raises ConfigError if the configuration is invalid, and FatalError if the host lacks a resource.
     """
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
     stacks.install()
-    # Our parent may have ignored it, which we inherit: then no child could be reaped.
+    # Our parent may have ignored SIGCHLD, and exec preserves that. The kernel would then reap children by itself, and
+    # waiting for them would fail.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:
@@ -114,7 +118,7 @@ def run(
 
 
 class Supervisor:
-    """One per broker; `run` is its life."""
+    """The supervisor of one broker. `run` starts the roles and returns when they have ended."""
 
     def __init__(
         self, config: Config, manager: ServiceManager | None = None, reread: Reread | None = None
@@ -184,26 +188,27 @@ class Supervisor:
         self._has_started = False
         self._must_stop = self._is_reloading = False
         self._failure: str | None = None
-        self._status = 0  # What the process ends with.
+        self._status = 0  # The exit status of the process.
 
     @property
     def _plan(self) -> Plan:
         return self._children.plan
 
     def _describe(self) -> dict[str, Any]:
-        """The status as the status window shows it."""
+        """Return the status for the status window."""
         regions, message = self._children.regions, self._processes_message()
         return describe_from_outside(self._plan, regions, self._started_ns, message)
 
     # -- life --------------------------------------------------------------------------------------------------
 
     def run(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> int:
-        # Every role is forked from this heap: a collection here would write into pages that it shares with them.
+        # Every role is forked from this heap. A collection here would write into pages that it shares with them.
         gc.disable()
         deadline_ns = self._clock.now_ns() + _READY_TIMEOUT_NS
-        # The metadata may hold the counts of roles, and only the controller reads it.
+        # Start the controller first, because the metadata may hold the counts of roles and only the controller reads
+        # it.
         self._children.start(self._table.add(CONTROLLER), is_restart=False)
-        # Meanwhile load what the first request needs, for the roles that are forked later.
+        # Meanwhile load the schema that the first request needs, so that roles forked later inherit it.
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
         self._reloader.forget_former()
@@ -222,7 +227,7 @@ class Supervisor:
         return self._stop()
 
     def _start_rest(self, deadline_ns: int) -> None:
-        """Start every other role that the settings in force ask for, in the order in which they are needed."""
+        """Start every role but the controller, in the order of start_order, as the settings in force ask for."""
         wanted = Wanted.of(self._config, self._children.settings)
         try:
             steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
@@ -247,7 +252,7 @@ class Supervisor:
         for role in self._table:
             if role.agent != CONTROLLER:
                 self._children.start(role, is_restart=False)
-        # Linked when all have been forked: a link needs both its processes.
+        # Link the roles after all have been forked, because a link needs both its processes.
         for role in self._table:
             self._children.introduce(role)
         self._scaler.assign_acceptors()
@@ -265,7 +270,7 @@ class Supervisor:
             self._table.add(agent)
 
     def _finish(self, steps: Generator[Callable[[], bool], None, T], deadline_ns: int) -> T | None:
-        """Run the loop until these steps are done; None if the broker must stop before."""
+        """Run the loop until these steps are done and return their result, or None if the broker must stop before."""
         while True:
             try:
                 condition = next(steps)
@@ -278,7 +283,7 @@ class Supervisor:
                 return None
 
     def _turn_until(self, is_so: Callable[[], bool], deadline_ns: int) -> None:
-        """Run the loop until the condition is true or the broker must stop; fail at the deadline."""
+        """Run the loop until the condition is true or the broker must stop. Make the broker fail at the deadline."""
         while not self._must_stop and not is_so():
             if self._clock.now_ns() > deadline_ns:
                 waiting = [str(role.agent) for role in self._table if not role.is_ready]
@@ -298,7 +303,7 @@ class Supervisor:
             self._fail(f"the broker started but does not answer: {probe.problem}")
 
     def _announce(self, ready_file: Path | None, on_ready: Callable[[dict[str, Any]], None]) -> None:
-        """Open the ports and announce that clients may connect: Metadata and Produce have been answered."""
+        """Open the ports and announce that clients may connect. `_probe` has got its responses before."""
         try:
             start_listening(self._listening.values(), self._config)
         except FatalError as error:
@@ -316,7 +321,7 @@ class Supervisor:
         logger.info("ready: listeners=%s", ", ".join(e.bound for e in self._plan.endpoints))
 
     def _fail(self, reason: str, status: int = 1) -> None:
-        """Give up: stop everything and end with that exit status."""
+        """Log a fatal reason, stop everything and end with that exit status. The first failure counts."""
         logger.error("%s", reason)
         self._failure, self._status = self._failure or reason, self._status or status
         if not self._has_started:
@@ -324,9 +329,9 @@ class Supervisor:
         self._must_stop = self._children.is_stopping = True
 
     def _turn(self, timeout_ms: int = 1000) -> None:
-        """One turn of the loop: wait for events, handle them, do what has become due."""
+        """Run one turn of the loop: wait for events, handle them, and do all work that is due."""
         if self._has_started and (self._scaler.is_busy or self._operations.is_busy):
-            # Some of the conditions they wait for show in shared memory only, without an event.
+            # Some of their conditions change in shared memory only, without an event, so poll them.
             timeout_ms = min(timeout_ms, _BUSY_MS)
         restart_ns = self._children.next_restart_ns()
         if restart_ns is not None:
@@ -345,7 +350,7 @@ class Supervisor:
             self._is_reloading = False
             self._manager.reloaded()
         if self._has_started and not self._must_stop:
-            # No change begins while connections migrate for an operation.
+            # Let no change begin while connections migrate for an operation, because it could remove their target.
             self._scaler.advance(may_begin=not self._operations.is_busy)
             self._operations.advance()
 
@@ -375,7 +380,7 @@ class Supervisor:
             self._must_stop = self._children.is_stopping = True
 
     def _renew_certificates(self) -> None:
-        """Have every Processor read keys and certificates again, if they can be used."""
+        """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
         end_points = wanted_listeners(self._config, self._children.settings)
         complaint = tls_check.check_listeners(
             self._config, self._children.settings, end_points, in_child=True
@@ -398,7 +403,7 @@ class Supervisor:
         assert controller is not None
         self._children.ask(controller, what, body, on_reply)
 
-    # -- what children say -------------------------------------------------------------------------------------
+    # -- messages from children --------------------------------------------------------------------------------
 
     def _take(self, role: Role, message: dict[str, Any]) -> None:
         what = message["do"]
@@ -428,7 +433,8 @@ class Supervisor:
         asker, token = role.child, message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:
-            if role.child is asker:  # A successor's tokens begin anew, so an old reply must not reach it.
+            # A successor's tokens begin anew, so a reply to its predecessor must not reach it.
+            if role.child is asker:
                 self._children.send(role, answer(token, reply))
 
         self._operations.serve(message["what"], message["body"], on_reply)
@@ -438,7 +444,7 @@ class Supervisor:
         is_first = not self._has_settings
         self._has_settings = True
         is_same = settings == self._children.settings
-        # Also those that are the same: files that they name may have been replaced.
+        # Send unchanged settings, too, because the files that they name may have been replaced.
         self._children.spread_settings(settings)
         if is_first or not is_same:
             self._scaler.want(settings)
@@ -467,7 +473,7 @@ class Supervisor:
     def _tell_processes(self) -> None:
         """Send the list of processes to the controller, which shows it."""
         role = self._table.get(CONTROLLER)
-        # A stopped controller gets only the latest list when it continues.
+        # Do not queue a list for every change. A stopped controller gets only the latest list when it continues.
         self._owes_processes = role is None or role.is_backed_up
         if role is not None and not role.is_backed_up:
             self._children.send(role, self._processes_message())
@@ -486,7 +492,7 @@ class Supervisor:
         return self._status
 
     def release(self) -> None:
-        """Whatever happened: leave no child, no descriptor and no region behind."""
+        """Kill the remaining children and close every descriptor and region, even after an exception."""
         self._must_stop = True
         self._children.close()
         for sock in self._listening.values():

@@ -1,6 +1,8 @@
-"""SupervisorOperations: serves the controller's requests to the supervisor, which clients caused; balances connections.
+"""SupervisorOperations: handles the controller's requests to the supervisor, and balances connections.
 
-settle       once the counts are what the settings want: what was changed, how long it took
+Clients cause these requests through the controller:
+
+settle       wait until the counts match the settings; reply with the changes and their duration
 rebalance    move connections from busy Processors to idle ones
 clients      every connection of every Processor
 kill_client  close one connection, wherever it is
@@ -21,14 +23,14 @@ from kproc.broker.supervisor.scale import Scaler
 from kproc.broker.transport.agent import AgentId
 
 _LOOK_NS: Final = 1_000_000_000
-# A stopped Processor must not delay the asking client, nor the control listener's queue, for longer than this.
+# A stopped Processor must not delay the client or the control listener's queue for longer than this.
 _ANSWER_NS: Final = 3_000_000_000
-# So many looks in a row must find the loads uneven: a burst would be over before connections have moved.
+# This many measurements in a row must find uneven loads. A single burst would be over before connections have migrated.
 _UNEVEN_LOOKS: Final = 3
 
 
 class SupervisorOperations:
-    """One per supervisor. `advance` is called at every turn."""
+    """Handles requests that change no counts of roles. One per supervisor, which calls `advance` at every turn."""
 
     def __init__(self, children: Children, scaler: Scaler) -> None:
         self._children = children
@@ -43,7 +45,7 @@ class SupervisorOperations:
         self._rebalances: list[OnReply] = []
 
     def serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        """Answer, now or later."""
+        """Handle a request and call `on_reply`, now or later."""
         if what == "settle":
             self._scaler.when_settled(on_reply)
         elif what == "rebalance":
@@ -59,11 +61,14 @@ class SupervisorOperations:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `advance` waits for a condition that no message announces."""
+        """True while connections are being balanced. `advance` must then be called often, to check conditions."""
         return self._steps is not None
 
     def advance(self) -> None:
-        """Measure loads, and move connections if requested or worth it; not while the counts of roles change."""
+        """Measure loads, and migrate connections on request or with kproc.rebalance=auto if loads are uneven.
+
+        No migration begins while the counts of roles change.
+        """
         now_ns = self._clock.now_ns()
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + _LOOK_NS
@@ -95,7 +100,7 @@ class SupervisorOperations:
             planned = self._balancer.plan(pool, by_rate=True)
             yield from self._balancer.move(planned, moved)
             moves += planned
-        # Answer before the migrations end: the asking client's own connection may be among them.
+        # Reply before the migrations end, because the requesting client's own connection may be among them.
         for on_reply in waiters:
             on_reply({"moves": moved})
         yield from self._balancer.rest(moves)
@@ -119,7 +124,10 @@ class SupervisorOperations:
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
-    """All connections in one list, each with its Processor's index; `silent` lists Processors that did not answer."""
+    """Join the connections of all Processors, each with its Processor's index.
+
+    `silent` lists the Processors that did not reply in time.
+    """
     rows: list[dict[str, Any]] = []
     silent: list[int] = []
     for agent, reply in replies.items():
@@ -131,5 +139,5 @@ def joined_clients(replies: dict[Hashable, Reply]) -> Reply:
 
 
 def was_killed(replies: dict[Hashable, Reply]) -> Reply:
-    """Whether any Processor had the connection and closed it."""
+    """Return the reply to `kill_client`: `is_killed` is True if any Processor had the connection and closed it."""
     return {"is_killed": any(reply.get("is_killed") for reply in replies.values())}

@@ -1,7 +1,7 @@
-"""Checks the keys and certificates of TLS listeners before they are used: at the start, and before a change.
+"""Validates the keys and certificates of TLS listeners before they are used, at the start and before a change.
 
-The supervisor must not load a private key: every role that it forks later would inherit it. So a short-lived child
-does, and says what it thinks of it.
+The supervisor must not load a private key, because every role that it forks later would inherit it. A short-lived child
+loads it instead, and reports errors and warnings through a pipe.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _WARNING: Final = "warning: "
 
 
 def check_before_start(config: Config) -> bool:
-    """Look at the keys and certificates before anything is made or started. Raises ConfigError.
+    """Validate the keys and certificates of the configuration before anything is created. Raises ConfigError.
 
-    False: that has to wait for the controller. It knows the settings in force, which may be others than those of the
-    configuration, as soon as there is metadata.
+    Returns False if the metadata log exists. The settings in force may then differ from the configuration and only the
+    controller knows them, so the caller must check later.
     """
     if (Path(config.log_dirs) / metadata_log.DIRECTORY_NAME).exists():
         return False
@@ -39,7 +39,10 @@ def check_before_start(config: Config) -> bool:
 def check_listeners(
     config: Config, settings: DynamicSettings, end_points: Iterable[EndPoint], *, in_child: bool
 ) -> str | None:
-    """What is wrong with the keys and certificates of these listeners, or None. Logs what is only doubtful."""
+    """Validate the keys and certificates of these listeners. Return the errors as text, or None. Log the warnings.
+
+    in_child: load the keys in a short-lived child, so that this process does not keep them.
+    """
     names = [each.name for each in end_points if each.protocol.endswith("SSL")]
     if not names:
         return None
@@ -53,7 +56,7 @@ def check_listeners(
 def complaint_about_change(
     config: Config, listener: str, before: DynamicSettings, after: DynamicSettings
 ) -> str | None:
-    """Why these settings must not come into force for a listener, or None."""
+    """Return the reason why these settings must not come into force for a listener, or None."""
     from kproc.broker.security import tls
 
     value = tls.settings_of(config, after, listener)
@@ -64,13 +67,14 @@ def complaint_about_change(
     try:
         old = tls.make_context(listener, tls.settings_of(config, before, listener), ticket_secret=b"")
     except ConfigError:
-        return None  # What is there cannot be used; its file may be gone.
+        return None  # The present settings cannot be used, for example because a file is gone, so any change is better.
     return tls.complaint_about_change(old, new, listener, value)
 
 
 def _look(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
-    """A line for each listener that cannot be served, and for each warning."""
-    from kproc.broker.security import tls  # Loaded here: whoever has no TLS listener has nothing of it.
+    """Return a line for each listener that cannot be used, and for each warning."""
+    # Import this late, so that a broker without a TLS listener does not load it.
+    from kproc.broker.security import tls
 
     lines = []
     for name in names:
@@ -84,7 +88,7 @@ def _look(config: Config, settings: DynamicSettings, names: list[str]) -> list[s
 
 
 def _ask_child(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
-    """`_look` in a child of our own."""
+    """Run `_look` in a child process and return its lines."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

@@ -1,9 +1,9 @@
-"""The two transports whose roles have no thread of their own: a thread for each connection, and one asyncio loop.
+"""The transports `connection-threads` and `asyncio`, whose roles have no threads of their own.
 
 They exist for comparison: the same roles, links and files, with another kind of Processor. Agents run by turns
-(transport/turns.py): in the first, the thread that holds the one lock runs them, which protects everything but
-sockets; in the second, the loop does. Several Handlers and Processors may be configured, but one thread at a time runs
-them.
+(transport/turns.py). With a thread for each connection, the thread that holds the one lock runs them. The lock protects
+everything but sockets. With asyncio, the loop runs them. Several Handlers and Processors may be configured, but only
+one thread at a time runs them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FAR_NS: Final = 1 << 62
 
 
 class TurnBasedProcess(BrokerProcess):
-    """What the two transports have in common."""
+    """Base class of the two transports. It runs due agents by turns."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
         self._turns = Turns(lambda: self._plan.clock.now_ns())
@@ -54,7 +54,7 @@ class TurnBasedProcess(BrokerProcess):
         raise NotImplementedError
 
     def _on_readable(self, agent: Agent) -> None:
-        """Mark an agent as due: a descriptor that it watches itself is readable, a listener or a handoff socket."""
+        """Mark an agent as due, because a descriptor in its own epoll is readable (a listener or a handoff socket)."""
         if isinstance(agent, TurnProcessor):
             agent.look()
         self._turns.call(agent.id)
@@ -100,7 +100,7 @@ class LoopProcess(TurnBasedProcess):
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def _call_pass(self) -> None:
-        """Schedule one pass for all sockets that are ready now, so that their requests are served together."""
+        """Schedule one pass for all sockets that are ready now, so that their requests are handled together."""
         if not self._has_pass:
             self._has_pass = True
             self._loop.call_soon(self._pass)
@@ -156,13 +156,14 @@ class LoopProcess(TurnBasedProcess):
 
 
 class ConnectionThreadsProcess(TurnBasedProcess):
-    """kproc.transport=connection-threads: the main thread has the timers, the listeners and the handoff."""
+    """kproc.transport=connection-threads: the main thread runs timers, listeners and the handoff of connections."""
 
     def __init__(self, config: Config, directory: DataDirectory, manager: ServiceManager) -> None:
-        # Protects every role, because a partition, a group and the metadata have one writer each.
+        # The lock protects every role, because a partition, a group and the metadata may each have only one writer.
         self._lock = threading.RLock()
         self._alarm = make_eventfd()
-        self._sleeps_until_ns = 0  # 0 while the main thread is awake; it checks for work before it sleeps.
+        # 0 while the main thread is awake. Then nobody has to wake it, because it checks for work before it sleeps.
+        self._sleeps_until_ns = 0
         self._is_over = False
         self._by_fd: dict[int, Agent] = {}
         super().__init__(config, directory, manager)
@@ -182,7 +183,10 @@ class ConnectionThreadsProcess(TurnBasedProcess):
             self._fail("the thread that syncs", error)
 
     def _run_locked(self) -> None:
-        """Run due agents; called by the thread that holds the lock."""
+        """Run all due agents. The caller must hold the lock.
+
+        Wake the main thread if a timer is due before its sleep ends.
+        """
         if self._is_over:
             return
         self._run_turns()
@@ -212,7 +216,7 @@ class ConnectionThreadsProcess(TurnBasedProcess):
         self._wait(int(_MOMENT_S * 1e9))
 
     def _wait(self, longest_ns: int) -> list[tuple[int, int]]:
-        """One turn, a sleep, and what woke us."""
+        """Run due agents, sleep for at most `longest_ns`, and return the epoll events that ended the sleep."""
         with self._lock:
             self._run_locked()
             now_ns = self._plan.clock.now_ns()
