@@ -1,9 +1,11 @@
-"""Calls between Handlers, the controller and the cleaner: an op, a body, and a reply by callback.
+"""Calls between Handlers, the controller and the cleaner: an operation, a body, and a reply by callback.
 
-A call is a CALL record (token, msgpack [op, body], raw payload), its answer a REPLY with the same token. A
-reply with `is_open` is followed by another one. When the peer dies, every open call to it is answered
-as lost, so that no request waits for ever; but what a peer that ended in order never took may be asked of its
-successor (`Calls.take_back`). Each call is declared with its types (calls/calls.py); a `ServedCalls` answers it.
+A call is a CALL record (token, msgpack [op, body], raw payload). Its reply is a REPLY record with the same token. A
+reply with `is_open` is followed by another one. Each call is declared with its types (calls/calls.py), and a
+`ServedCalls` handles it.
+
+When a peer dies, every open call to it gets the reply `Lost`, so that no request waits for ever. If the peer ended in
+order, the calls that it never read can be sent to its successor instead (`Calls.take_back`).
 
 A peer's bytes are decoded inside containment. Bytes that cannot be decoded fail their call, as if the peer had died,
 and never end the role that reads them.
@@ -24,7 +26,7 @@ from kproc.broker.transport.outbox import Outbox
 from kproc.common.containment import Containment, Owner
 
 Payload = memoryview | bytearray
-IsGone = Callable[[], bool]  # Whether who made a call has ended.
+IsGone = Callable[[], bool]  # Returns True if the caller has ended.
 ServeRaw = Callable[[str, msgspec.Raw, memoryview, OnResult[Any], IsGone], None]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -33,7 +35,7 @@ _NIL: Final = _encode(None)
 
 
 class _Open(NamedTuple):
-    """A call that has no last reply yet."""
+    """A call without its last reply."""
 
     peer: AgentId
     on_reply: Callable[[Any], None]
@@ -41,13 +43,14 @@ class _Open(NamedTuple):
     call: Call[Any, Any]
 
     def take(self, raw: memoryview) -> Any:
-        """The reply. Another one follows if it `is_open`."""
-        # The peer lives, but what it was to do has failed unexpectedly, which its log tells: as lost as if it had died.
+        """Decode a reply. Another one follows if it `is_open`."""
+        # nil: the peer lives, but the call raised an unexpected exception there, which its log shows. The outcome is
+        # unknown, as if the peer had died.
         return Lost() if raw == _NIL else self.call.decode_reply(raw)
 
 
 class Untaken(NamedTuple):
-    """A call that its peer never took: as if it had not been made. Its body may be passed on as it was encoded."""
+    """A call that its peer never read, so it had no effect. `body` is still encoded and can be sent again as it is."""
 
     call: Call[Any, Any]
     body: msgspec.Raw
@@ -57,7 +60,7 @@ class Untaken(NamedTuple):
 
 
 class Calls:
-    """The calls of one agent that are not answered yet, by token."""
+    """The open calls of one agent, by token."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
@@ -76,13 +79,16 @@ class Calls:
         on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
-        """`call`, with a body and a reply of declared types."""
+        """Send a call. `on_reply` gets each reply, or Lost; at once if there is no `outbox`.
+
+        The present owner of `containment` is the one that an exception in `on_reply` fails.
+        """
         self._push(outbox, call.name, body, payload, _Open(peer, on_reply, self._containment.owner, call))
 
     def _push(
         self, outbox: Outbox | None, op: str, body: Any, payload: bytes | memoryview, made: _Open
     ) -> None:
-        if outbox is None:  # It is being restarted.
+        if outbox is None:  # The peer is being restarted.
             made.on_reply(Lost())
             return
         token = next(self._tokens)
@@ -101,14 +107,15 @@ class Calls:
                 reply = found.take(view[TOKEN.size : TOKEN.size + length])
         except Exception as error:  # noqa: BLE001 - contained
             self._containment.caught("the reply of another role", error)
-        if found is None:  # Lost already, with the peer that is answering all the same.
+        if found is None:
+            # The call was already reported as lost, because its peer was detached before we read this reply.
             return
         if isinstance(reply, Lost) or not reply.is_open:
             del self._open[token]
         self._containment.run("what a reply was for", found.owner, found.on_reply, reply)
 
     def take_back(self, outbox: Outbox) -> Iterator[Untaken]:
-        """The calls that a peer which has ended in order never took. They are not open any more."""
+        """Yield the calls that a peer never read before it ended in order. They are closed here."""
         for kind, view in outbox.untaken():
             if kind != CALL:
                 continue
@@ -120,7 +127,7 @@ class Calls:
                 yield Untaken(made.call, body, view[TOKEN.size + length :], made.on_reply, made.owner)
 
     def lose(self, peer: AgentId) -> frozenset[str]:
-        """Answer every open call to a peer that has died as lost. Returns of which operations."""
+        """Reply Lost to every open call to a peer that has died. Return the names of their operations."""
         lost = [token for token, each in self._open.items() if each.peer == peer]
         ops: set[str] = set()
         for token in lost:
@@ -131,7 +138,7 @@ class Calls:
 
 
 class AskHandler(Protocol):
-    """How who is no Handler asks one."""
+    """The signature of a function by which another role calls a Handler by its index."""
 
     def __call__(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
@@ -139,14 +146,14 @@ class AskHandler(Protocol):
 
 
 class Served(NamedTuple):
-    """How a call's body is read, and who answers it."""
+    """The decoder of a call's body, and the function that handles the call."""
 
     decode: Callable[[msgspec.Raw], Any]
     serve: Callable[[Any, Payload, OnResult[Any]], None]
 
 
 class ServedCalls:
-    """The calls that a role answers, and how: now or later, by their types."""
+    """The calls that a role handles, by operation. A handler may reply later."""
 
     def __init__(self, containment: Containment) -> None:
         self.by_op: dict[str, Served] = {}
@@ -161,7 +168,7 @@ class ServedCalls:
     def serve_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], _is_gone: IsGone
     ) -> None:
-        """Handle a call from a link. Reply as lost if that fails unexpectedly."""
+        """Handle a call from a link. Reply as lost (None) if that raises an unexpected exception."""
         try:
             served = self.by_op[op]
             served.serve(served.decode(raw), payload, on_reply)
@@ -170,7 +177,7 @@ class ServedCalls:
             on_reply(None)
 
     def ask(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        """Answer a call of this role itself."""
+        """Handle a call that this role makes to itself, without a link."""
 
         def on_result(reply: R | None) -> None:
             on_reply(Lost() if reply is None else reply)
@@ -179,7 +186,7 @@ class ServedCalls:
 
 
 def serve_raw_call(view: memoryview, outbox: Outbox, serve: ServeRaw, containment: Containment) -> None:
-    """Let `serve(op, body, payload, on_reply, is_gone)` answer a CALL record, now or later. It decodes the body."""
+    """Decode a CALL record and pass it to `serve(op, raw body, payload, on_reply, is_gone)`, which may reply later."""
     token = 0
 
     def on_reply(reply: Any) -> None:

@@ -1,7 +1,7 @@
-"""What roles ask each other: one `Call` for each question, with the types of what is asked and what is answered.
+"""Declarations of the calls between roles: one `Call` per operation, with the types of its body and its reply.
 
-How a Handler answers each stands in the table of served_calls.py. Bodies and replies are encoded as arrays, field by
-field: both ends are of one build.
+The table of peers/served_calls.py has the functions that handle them in a Handler. Bodies and replies are encoded as
+arrays without field names, because both ends are of the same build.
 """
 
 from __future__ import annotations
@@ -13,35 +13,38 @@ import msgspec
 
 
 class FromImage(msgspec.Struct, array_like=True):
-    """A body whose sender went by the metadata: who is asked waits until it knows that version."""
+    """A body that depends on the metadata. The receiver handles it when its own metadata have at least this version."""
 
     image: int
 
 
 class ForOwner(FromImage):
-    """A body for the owner of what it names, who tells what of it is another's by now: that is asked there."""
+    """A body for the owner of the parts that it names. The owner rejects parts that have another owner by now.
+
+    The caller then sends those parts to the new owner.
+    """
 
 
 class Reply(msgspec.Struct, array_like=True, kw_only=True):
-    """What is answered. With `is_open` another reply follows."""
+    """The base of all replies. With `is_open` another reply follows."""
 
     is_open: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Instead of a reply: who was asked died before it answered, or could not answer for a mistake of its own."""
+    """Stands for a reply if the receiver died before it replied, or if its handling raised an exception."""
 
-    is_away: bool = False  # It has been away for some time, and was asked nothing.
+    is_away: bool = False  # The receiver has been away for some time, and the call was not sent.
 
 
 B = TypeVar("B", bound=msgspec.Struct)
 R = TypeVar("R", bound=Reply)
-# Where the owner's reply goes; None: as if it had died.
+# Sends the receiver's reply. None: the caller gets Lost, as if the receiver had died.
 OnResult = Callable[[R | None], None]
 
 
 class Call(Generic[B, R]):
-    """One question."""
+    """One kind of call: its name and the decoders of its body and reply."""
 
     __slots__ = ("decode_body", "decode_reply", "name")
 
@@ -52,7 +55,7 @@ class Call(Generic[B, R]):
 
 
 class Answers(Reply):
-    """An owner's answers to what it was asked for, in that order (owners.py)."""
+    """An owner's answers to the parts of a call, in their order (owners.py)."""
 
-    answers: list[Any]  # None for what is another's by now.
-    known: int  # The version of the metadata that it goes by.
+    answers: list[Any]  # None for a part that has another owner by now.
+    known: int  # The version of the owner's metadata.

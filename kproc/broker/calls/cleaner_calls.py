@@ -1,4 +1,4 @@
-"""What Handlers ask the cleaner, and what it asks the owners of partitions."""
+"""Calls from Handlers to the cleaner, and from the cleaner to the owners of partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kproc.broker.storage.compaction_files import SegmentIdentity
 
 
 class Done(Reply):
-    """Whether it has been done: None, or why not."""
+    """The outcome: `error` is None, or the reason why it failed."""
 
     error: str | None
 
@@ -23,7 +23,7 @@ class LogDirAsked(msgspec.Struct, array_like=True):
 
 
 class LogDirUsage(Reply):
-    """The bytes of each partition's records, in the shape of the question; those of the file system."""
+    """The bytes of each partition's records, in the shape of the request, and of the whole file system."""
 
     log_dir: str
     sizes: list[list[int]]
@@ -39,13 +39,13 @@ class PartitionAsked(FromImage):
 
 
 class Deleted(Reply):
-    """How many segments."""
+    """The number of deleted segments."""
 
     count: int
 
 
 class LogAsked(msgspec.Struct, array_like=True):
-    """A partition's log, which is not that of a namesake."""
+    """A partition's log. The topic id tells it from a log of a later topic with the same name."""
 
     topic: str
     topic_id: bytes
@@ -53,7 +53,7 @@ class LogAsked(msgspec.Struct, array_like=True):
 
 
 class LogFacts(msgspec.Struct, array_like=True):
-    """A log as its owner knows it."""
+    """The state of a log, from its owner."""
 
     start_offset: int
     end_offset: int
@@ -64,27 +64,27 @@ class LogFacts(msgspec.Struct, array_like=True):
 
 
 class Prepared(Reply):
-    """The facts, or why there are none."""
+    """The state of the log, or the reason why it cannot be compacted now."""
 
     facts: LogFacts | None = None
     refused: str = ""
 
 
 class SwapAsked(LogAsked):
-    """Segments, and the one that takes their place."""
+    """The segments to replace, and the new segment."""
 
     old: list[SegmentIdentity]
     new: SegmentIdentity
 
 
 class Swapped(Reply):
-    """How long it took, or why it was not done."""
+    """The time that the swap took in microseconds, or the reason why it was rejected."""
 
     took_us: int | None = None
     refused: str = ""
 
 
-# The cleaner writes the checkpoints when it knows the sender's metadata, too.
+# The cleaner writes the checkpoints when its metadata are as new as the sender's.
 WRITE_CHECKPOINTS: Final[Call[FromImage, Done]] = Call("write_checkpoints", FromImage, Done)
 DESCRIBE_LOG_DIR: Final[Call[LogDirAsked, LogDirUsage]] = Call("describe_log_dir", LogDirAsked, LogDirUsage)
 ENFORCE_RETENTION: Final[Call[PartitionAsked, Deleted]] = Call("enforce_retention", PartitionAsked, Deleted)

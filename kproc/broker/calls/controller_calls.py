@@ -1,8 +1,8 @@
-"""What Handlers ask the controller: one `Call` for each kind of question.
+"""Calls from Handlers to the controller.
 
-A client's request for a change of the metadata goes as it was decoded, as Kafka's Envelope carries it (KIP-590): CHANGE
-names the operation, and its rules are those of ControllerState (cluster/controller.py). kproc's own questions have
-bodies and replies of their own. All are answered in controller/answers.py.
+CHANGE carries a client's request for a change of the metadata with its decoded fields, as Kafka's Envelope does
+(KIP-590). It names the operation, and ControllerState (cluster/controller.py) has the rules. The other calls are
+kproc's own and have bodies and replies of their own. controller/answers.py handles all of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 
 class Outcome(Reply, kw_only=True):
-    """What every operation on the metadata answers."""
+    """The base of the replies to all operations on the metadata."""
 
-    failure: tuple[int, str | None] | None = None  # Error code and message, if it failed as a whole.
+    # Error code and message if the operation failed as a whole.
+    failure: tuple[int, str | None] | None = None
 
 
 class Change(msgspec.Struct, array_like=True):
@@ -32,17 +33,17 @@ class Change(msgspec.Struct, array_like=True):
 
 
 class Changed(Outcome):
-    """The fields of the response; none if it failed as a whole."""
+    """The fields of the response. They are empty if the operation failed as a whole."""
 
     fields: dict[str, Any]
 
 
 class ProducerIdsWanted(msgspec.Struct, array_like=True):
-    """A block of producer ids."""
+    """A request for a block of producer ids."""
 
 
 class ProducerIds(Outcome):
-    """Ids that nobody has had: `count` of them, from `first` on."""
+    """A block of `count` producer ids from `first` on, which were never used before."""
 
     first: int = 0
     count: int = 0
@@ -63,7 +64,7 @@ class LeaderEpochs(Outcome):
 
 
 class LogLevels(msgspec.Struct, array_like=True):
-    """Levels of loggers of all roles; None: the level of its parent."""
+    """Levels of loggers, for all roles. None: the level of the parent logger."""
 
     levels: dict[str, str | None]
 
@@ -75,7 +76,7 @@ class OwnRequest(msgspec.Struct, array_like=True):
 
 
 class OwnAnswer(Reply):
-    """What the client of one of kproc's own operations is told."""
+    """The response to one of kproc's own operations: an error message or a result."""
 
     error: str | None = None
     result: Any = None
@@ -95,13 +96,16 @@ OnChanged = Callable[[Changed | Lost], None]
 
 
 class AskController(Protocol):
-    """How a Handler asks the controller."""
+    """The signature of a function that sends a call to the controller."""
 
     def __call__(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /) -> None: ...
 
 
 def failure_of(reply: Outcome | Lost) -> KafkaError | None:
-    """Why an operation failed as a whole, or None. What was lost with the controller can be asked again."""
+    """Return the error of an operation that failed as a whole, or None.
+
+    If the controller died during the call, the error is one after which clients retry.
+    """
     if isinstance(reply, Lost):
         return lost_with_controller()
     if reply.failure is None:
@@ -111,7 +115,7 @@ def failure_of(reply: Outcome | Lost) -> KafkaError | None:
 
 
 def fields_of(reply: Changed | Lost) -> dict[str, Any]:
-    """The fields of the response; KafkaError if the operation failed as a whole."""
+    """Return the fields of the response. Raises KafkaError if the operation failed as a whole."""
     failure = failure_of(reply)
     if failure is not None:
         raise failure

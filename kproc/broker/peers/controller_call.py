@@ -1,6 +1,7 @@
-"""Asking the controller on a client's behalf: the part that all admin APIs share.
+"""Calls to the controller for a client's request: the part that all admin APIs share.
 
-The request is parked until the reply comes, which is after every Handler has taken in the change.
+The request is parked until the reply comes. The controller replies when every Handler has applied the change, so the
+client's next request sees it at any Handler.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 
-# Kafka's bound on the records of one operation. Here it is one on the rows that ask for them, so that nobody walks
-# through a million rows to find that they are too many: up to so many rows make a record, a row in them included.
+# Kafka's limit on the metadata records of one operation. Here it limits the rows of the request, which are cheaper to
+# count: _ROWS_OF_RECORD has how many rows, nested ones included, can make one record.
 RECORDS_MAX: Final = 10_000
 _ROWS_OF_RECORD: Final = {"alter_configs": 2, "incremental_alter_configs": 2, "alter_client_quotas": 4}
 
@@ -41,10 +42,11 @@ def answer_with_reply(
     complete: Callable[[Fields], Fields] = _as_it_is,
     has_any: bool = True,
 ) -> None:
-    """Send `op` to the controller; its reply has the shape of the response and becomes the answer.
+    """Send `op` to the controller and respond with its reply, which has the shape of the response.
 
-    `complete` adds what the controller is not asked about: what the client has no right for. Without `has_any` there is
-    nothing else.
+    body: the fields for the controller. `request` has the client's fields, for `error_response`.
+    complete: adds the rows that were not sent to the controller, because the client lacks the right.
+    has_any: False if no rows are left for the controller. The response then has only what `complete` adds.
     """
     if not has_any:
         context.reply(complete(error_response(request, ErrorCode.NONE, None)))
@@ -63,13 +65,16 @@ def answer_with_reply(
 
 
 def check_size(op: str, _context: RequestContext, request: Fields) -> None:
-    """Reject a request for more changes than the controller decides on at once: other clients wait meanwhile."""
+    """Reject a request with more changes than the controller may handle at once, because other clients wait meanwhile.
+
+    Raises POLICY_VIOLATION with Kafka's message.
+    """
     if _room_left(request, RECORDS_MAX * _ROWS_OF_RECORD.get(op, 1)) < 0:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
 
 
 def _room_left(fields: Mapping[str, Any], room: int) -> int:
-    """`room` less the rows in these fields and in their rows; below 0 as soon as there are more."""
+    """Return `room` minus the number of rows in these fields, nested ones included. Stop as soon as it is below 0."""
     for value in fields.values():
         if isinstance(value, list) and value and isinstance(value[0], (dict, str)):
             room -= len(value)
@@ -88,9 +93,10 @@ def _throttle(context: RequestContext, duration_ms: int) -> None:
 
 
 def with_client(context: RequestContext, body: Fields, *, strict_since: int) -> Fields:
-    """The body of an operation that makes or deletes partitions, which counts for its client.
+    """Return the body of an operation that creates or deletes partitions, with the client that it counts for (KIP-599).
 
-    Since that version of the API, what is above the client's quota is refused; before, its connection is throttled.
+    From API version `strict_since` on, changes above the client's quota are rejected. In earlier versions the changes
+    are made and the connection is throttled.
     """
     client_id = (context.client_id_bytes or b"").decode("utf-8", "replace")
     return {**body, CLIENT: [context.principal.name, client_id, context.api_version >= strict_since]}

@@ -1,9 +1,9 @@
-"""Requests about what coordinators keep: asked of whoever owns the partition of their topic, over any connection.
+"""Requests to coordinators: find the Handler of the coordinator and handle the request there, over any connection.
 
-There is one `CoordinatorCalls` for each internal topic that has coordinators (group_call.py). An API declares with its
-`operation(name)` what the coordinator's Handler does with one item (a group, say), and calls `ask` with the items of a
-request. Items of one owner travel in one call (owners.py). The answer of an item is the response's fields for it, or an
-error code: the API knows where its response has room for one.
+There is one `CoordinatorCalls` for each internal topic with coordinators (group_call.py, transaction_call.py). An API
+registers with `operation(name)` the function that handles one item (a group, for example) at the coordinator's Handler.
+It calls `ask` with the items of a request. Items with the same owner are sent in one call (owners.py). The outcome of
+an item is a dict with the response's fields for it, or an error code, which the API puts into its response.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OnOutcomes = Callable[[list[Outcome]], None]
 
 
 class Caller(NamedTuple):
-    """What a coordinator may want to know of the request that an item came with."""
+    """The client's request of an item, as far as a coordinator needs it: API version, client id and host."""
 
     version: int
     client_id: str
@@ -38,16 +38,16 @@ class Caller(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One name of a request (a group's id), and what is asked about it (plain values: it may travel)."""
+    """One name of a request (a group id, for example) and its arguments: plain values, because they may be encoded."""
 
     name: str
     wanted: Any
 
 
-Part = tuple[PartitionImage | None, Item]  # And where its name is kept.
-# (the coordinator, who asks, the item's name, what is wanted, where the outcome goes)
+Part = tuple[PartitionImage | None, Item]  # The coordinator's partition, and the item.
+# (coordinator, caller, the item's name, its arguments, callback for the outcome)
 Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
-# (services, the topic's partition, who asks, the item, where the outcome goes)
+# (services, index of the coordinator's partition, caller, item, callback for the outcome)
 ServeAtPartition = Callable[["Services", int, Caller, Item, OnOutcome], None]
 
 
@@ -56,7 +56,7 @@ def _is_never_gone() -> bool:
 
 
 class _Answer:
-    """Where one outcome goes, and whether it has."""
+    """Passes one outcome to its callback and remembers that it came."""
 
     __slots__ = ("_on_outcome", "is_given")
 
@@ -70,7 +70,7 @@ class _Answer:
 
 
 class _AskedHere:
-    """One item that a coordinator of ours answers, as most are: what `Gather` would do about it, in fewer steps."""
+    """A request for one item of a coordinator here, the most frequent case. Does the work of Gather in fewer steps."""
 
     __slots__ = ("_containment", "_context", "_on_done", "_what", "has_left", "is_answered")
 
@@ -84,7 +84,7 @@ class _AskedHere:
         self.is_answered = self.has_left = False
 
     def take(self, outcome: Outcome) -> None:
-        """The outcome."""
+        """Pass the outcome on, unless the client has disconnected."""
         if self.has_left:
             return
         assert not self.is_answered, "an item was answered twice"
@@ -101,7 +101,7 @@ class _AskedHere:
 
 
 class ItemsAsked(ForOwner):
-    """Items of one owner, each with the partition that it belongs to."""
+    """A call with items of one owner, each with the index of its coordinator's partition. `home` is the caller."""
 
     home: int
     operation: str
@@ -110,7 +110,7 @@ class ItemsAsked(ForOwner):
 
 
 class CoordinatorCalls(Generic[C]):
-    """What may be asked of the coordinators of one internal topic."""
+    """The operations of the coordinators of one internal topic."""
 
     def __init__(self, name: str, topic: str) -> None:
         self.name = name  # Of the call between Handlers.
@@ -122,7 +122,7 @@ class CoordinatorCalls(Generic[C]):
         serves(self.call)(self.serve_call)
 
     def operation(self, name: str) -> Callable[[Serve[C]], Serve[C]]:
-        """Register what the owner does for one item."""
+        """Register the function that handles one item at the coordinator."""
 
         def register(serve: Serve[C]) -> Serve[C]:
             self.operations[name] = serve
@@ -131,7 +131,7 @@ class CoordinatorCalls(Generic[C]):
         return register
 
     def partition_operation(self, name: str) -> Callable[[ServeAtPartition], ServeAtPartition]:
-        """The same for one that needs more than the coordinator: it asks others first, and then `serve_here`."""
+        """Register an operation that calls other Handlers or the controller first, and then `serve_here`."""
 
         def register(serve: ServeAtPartition) -> ServeAtPartition:
             self._partition_operations[name] = serve
@@ -140,13 +140,16 @@ class CoordinatorCalls(Generic[C]):
         return register
 
     def of(self, services: Services) -> Coordinators[C]:
-        """Those of this Handler."""
+        """Return the coordinators of this Handler."""
         return services.coordinators[self.topic]
 
     def ask(
         self, context: RequestContext, operation: str, items: Sequence[Item], on_done: OnOutcomes
     ) -> None:
-        """Ask about each; `on_done` gets the outcomes in that order, unless the client has left by then."""
+        """Handle all items at their coordinators for a client.
+
+        `on_done` gets the outcomes in the order of the items. It is not called if the client disconnects first.
+        """
         if len(items) == 1:
             here = self._ask_here(context.services, operation, caller_of(context), items[0], context, on_done)
             if here is not None:
@@ -160,7 +163,7 @@ class CoordinatorCalls(Generic[C]):
     def ask_for(
         self, services: Services, caller: Caller, operation: str, items: Sequence[Item], on_done: OnOutcomes
     ) -> None:
-        """The same for a Handler, which waits for the outcomes whatever its clients do."""
+        """Handle all items for this Handler itself. `on_done` gets the outcomes, whatever clients do."""
         if len(items) == 1 and self._ask_here(services, operation, caller, items[0], None, on_done):
             return
         self._gather(services, operation, caller, items, None, on_done).start()
@@ -174,7 +177,7 @@ class CoordinatorCalls(Generic[C]):
         context: RequestContext | None,
         on_done: OnOutcomes,
     ) -> _AskedHere | None:
-        """Ask our coordinator of that name; None if it is another Handler's, or there is none."""
+        """Handle one item if its coordinator is here. Otherwise return None without effect."""
         partition = self.of(services).partition_of(item.name)
         if partition is None or partition.owner != services.handler_index:
             return None
@@ -194,7 +197,7 @@ class CoordinatorCalls(Generic[C]):
         coordinators = self.of(services)
 
         def answer(outcomes: list[Outcome]) -> None:
-            # Whoever completed it, a timer or another client, has nothing to do with it.
+            # A timer or another client's request may complete this one. An exception must fail this request only.
             services.containment.run(self._answering, context, on_done, outcomes)
 
         gone = Gone()
@@ -205,7 +208,7 @@ class CoordinatorCalls(Generic[C]):
     def ask_one(
         self, context: RequestContext, operation: str, name: str, wanted: Any, on_done: OnOutcome
     ) -> None:
-        """The same for the APIs that are about one name."""
+        """Handle one item for a client. For APIs with one name per request."""
         self.ask(context, operation, [Item(name, wanted)], lambda outcomes: on_done(outcomes[0]))
 
     def serve_here(
@@ -220,8 +223,11 @@ class CoordinatorCalls(Generic[C]):
         is_gone: Callable[[], bool] = _is_never_gone,
         may_wait: bool = True,
     ) -> None:
-        """Let our coordinator answer, or say why it cannot. One that is being loaded is waited for, for a short time,
-        unless the client has left by then."""
+        """Let the coordinator of a partition of ours handle an item. `on_outcome` may get an error code.
+
+        If the coordinator is being loaded and `may_wait` is set, the item waits for it for a short time. It is then
+        handled unless `is_gone()`.
+        """
         answer = _Answer(on_outcome)
         coordinators, serve = self.of(services), self.operations.get(operation)
 
@@ -245,34 +251,37 @@ class CoordinatorCalls(Generic[C]):
         except KafkaError as error:
             answer(int(error.code))
         except Exception as error:  # noqa: BLE001 - contained
-            # It stays inside this one request, also when another Handler passed that on to us.
+            # Fail only this item, also if another Handler sent it. The other items of its call go on.
             services.containment.caught(f"{operation} of {self.name} {item.name!r}", error)
             if serve is not None:
-                coordinators.give_up(partition)  # Which may answer this request, too.
+                # The exception may have left the coordinator half changed. Giving it up may also call `answer`.
+                coordinators.give_up(partition)
             if not answer.is_given:
                 answer(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def serve_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
-        """Another Handler's items, for partitions that it takes for ours."""
+        """Handle another Handler's call with items for coordinators that are here by its metadata."""
         call = ForwardedCall(body.home, len(body.items), services, on_reply)
         for at, (partition, item) in enumerate(body.items):
             self.serve_here(
                 services, body.operation, partition, body.caller, item, call.taker(at), is_gone=call.is_over
             )
-        send_back(services)  # It came from a Handler that leaves.
+        # Reply at once if the caller is leaving: it was not in `forwarded` yet when the routing table changed.
+        send_back(services)
 
 
 def caller_of(context: RequestContext) -> Caller:
-    """Who asks."""
-    # Bytes that are no UTF-8 take three each; what a coordinator keeps must fit into its records and into answers.
+    """Return the Caller of a client's request."""
+    # Each byte that is not UTF-8 becomes three. Shorten the id, because coordinators store it in records and responses.
     client_id = shortened((context.client_id_bytes or b"").decode("utf-8", "replace"))
     return Caller(context.api_version, client_id, context.client_host)
 
 
 def send_back(services: Services) -> None:
-    """The routing table changed: what came from a Handler that it does not name any more must not wait here.
+    """Reply to the waiting calls of Handlers that are leaving. Called when the routing table has changed.
 
-    A join may wait for minutes, and a Handler leaves when nothing of its clients is in work.
+    A JoinGroup can wait for minutes, and a Handler cannot leave before its clients' requests are answered. The clients
+    get NOT_COORDINATOR and retry.
     """
     for call in list(services.forwarded):
         if call.home >= services.image.handler_count:
@@ -280,7 +289,7 @@ def send_back(services: Services) -> None:
 
 
 class ForwardedCall:
-    """Items of another Handler's request; kept in `forwarded` until all of them have an outcome."""
+    """Items of another Handler's call. It stays in `services.forwarded` until all of them have an outcome."""
 
     __slots__ = ("_join", "_on_reply", "_services", "home")
 
@@ -294,23 +303,26 @@ class ForwardedCall:
         services.forwarded[self] = None
 
     def taker(self, at: int) -> OnOutcome:
-        """Where the outcome of one item goes."""
+        """Return a callback for the outcome of the item at this position."""
         return self._join.taker(at)
 
     def is_over(self) -> bool:
-        """It has been replied to."""
+        """Return True if the reply was sent."""
         return self not in self._services.forwarded
 
     def finish(self) -> None:
-        """Reply once, with what there is: whatever is missing is to be asked again."""
+        """Reply once. Items without an outcome get NOT_COORDINATOR, after which their clients retry."""
         if self in self._services.forwarded:
             del self._services.forwarded[self]
             self._on_reply(Answers(self._join.answers, self._services.image.version))
 
 
 class _Question(NamedTuple):
-    """An operation as `Gather` asks it. Who is not the coordinator says so to the client, which looks for it again:
-    nothing is passed on twice."""
+    """An operation on items, for Gather.
+
+    A Handler without the coordinator answers NOT_COORDINATOR to the client, which then looks for the coordinator. An
+    item is never forwarded twice.
+    """
 
     services: Services
     calls: CoordinatorCalls[Any]
@@ -343,5 +355,5 @@ class _Question(NamedTuple):
         services.peers.ask(owner, self.calls.call, body, on_reply)
 
     def lost(self, _part: Part) -> Outcome:
-        # Whether the dead owner has written it is not known: the client asks the next one.
+        # It is unknown whether the owner handled the item before it died. The client retries at the next coordinator.
         return int(ErrorCode.NOT_COORDINATOR)

@@ -1,4 +1,4 @@
-"""The internal topic that coordinators store their state in, made when a client first needs them."""
+"""The internal topic that coordinators store their state in. It is created when a client first needs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def when_made(context: RequestContext, topic: str, on_made: Callable[[str | None], None]) -> None:
-    """Make the topic unless it is there; `on_made` gets None, or why it could not be made."""
+    """Create the topic unless it exists. `on_made` gets None, or the reason why it could not be created."""
     image = context.services.image
     if image.topic(topic) is not None:
         on_made(None)

@@ -21,16 +21,16 @@ Fields = dict[str, Any]
 
 
 class EveryHandler(NamedTuple):
-    """One question to all Handlers. `own_items` is called when all coordinators of a Handler are loaded."""
+    """One list request to all Handlers. `own_items` is called when all coordinators of a Handler are loaded."""
 
     services: Services
     call: Call[Any, Page]
-    body: Any  # Of the call.
+    body: Any  # The body of `call`.
     coordinators: Coordinators[Any]
     own_items: Callable[[], Items]
 
     def answer(self, context: RequestContext, path: str, fields: Fields, to_rows: ToRows) -> None:
-        """Answer with `fields` and the rows of all items at `path`; with an error if a Handler dies meanwhile."""
+        """Respond with `fields` and the rows of all items at `path`, or with an error if a Handler dies meanwhile."""
         count = self.services.image.handler_count
         listing = Listing(context, (path,), fields, self._start, sources=count, to_rows=to_rows)
         self.services.divided.add_listing(listing)

@@ -1,8 +1,8 @@
-"""Requests about many partitions: ours are answered here, the others' by their owners, all in one answer.
+"""Requests about many partitions: handle our own here, forward the others to their owners, join the answers.
 
-An API declares with `@operation(name)` how one partition of ours is answered, and calls `gather`. A partition that
-does not exist, that cannot be opened, or whose owner died, gets the API's own error; one that is on its way to this
-Handler is waited for. What an owner is asked and how answers are joined: owners.py.
+An API registers with `@operation(name)` the function that handles one partition at its owner, and calls `gather`. A
+partition that does not exist, that cannot be opened, or whose owner died, gets the API's own error row. A partition
+that is being transferred to this Handler is waited for. owners.py has the protocol between the Handlers.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import OwnedPartition, RequestContext, Services
 
 Answer = dict[str, Any]
-Part = tuple[str, int, Any]  # Topic, partition index, what is wanted of it: plain values, as it may travel.
+Part = tuple[str, int, Any]  # Topic, partition index, arguments: plain values, because they may be encoded.
 OnAnswer = Callable[[Answer], None]
 OnAnswers = Callable[[list[Answer]], None]
-# (services, topic, partition, what is wanted, where the answer goes): for a partition of this Handler.
+# (services, topic, partition, arguments, callback for the answer): for a partition of this Handler.
 Serve = Callable[["Services", str, PartitionImage, Any, OnAnswer], None]
-# (partition index, error code, message) -> the row that says so.
+# (partition index, error code, message) -> the row of the response with this error.
 Failed = Callable[[int, int, str | None], Answer]
 
 
 class Later(Exception):
-    """Raised by an operation that must continue in another turn, with `wanted` as its changed request.
+    """Raised by an operation that must continue in a later duty cycle, with `wanted` as its new arguments.
 
-    It has used up this turn, or it waits for the first sync of the log of `recovering`.
+    It has used up the time of this cycle, or it waits for the first sync of the log of `recovering`.
     """
 
     def __init__(self, wanted: Any, recovering: OwnedPartition | None = None) -> None:
@@ -46,13 +46,13 @@ class Later(Exception):
 
 
 class PartsAsked(ForOwner):
-    """Some partitions of one owner."""
+    """A call with partitions of one owner."""
 
     parts: list[Part]
 
 
 class PartitionOperation:
-    """What an API does with one partition, and how it says that it could not."""
+    """An API's function for one partition, its function for an error row, and the call between Handlers."""
 
     __slots__ = ("call", "failed", "serve")
 
@@ -66,7 +66,7 @@ OPERATIONS: Final[dict[str, PartitionOperation]] = {}
 
 
 def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
-    """Register how this Handler answers `name` for a partition that it owns."""
+    """Register the decorated function as the one that handles `name` for a partition of ours."""
 
     call = Call(name, PartsAsked, Answers)
 
@@ -82,7 +82,7 @@ def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
 
 
 def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]], on_done: OnAnswers) -> None:
-    """Answer (topic, partition index, wanted) each; `on_done` gets the answers in that order."""
+    """Handle all parts (topic, partition index, arguments) at their owners. `on_done` gets the answers in order."""
     Gather(services, _Question(services, name), parts, on_done).start()
 
 
@@ -93,7 +93,10 @@ def gather_allowed(
     right: Operation | None,
     on_done: OnAnswers,
 ) -> None:
-    """The same for a client; topics on which it has not the right get the API's row of an error instead."""
+    """Handle all parts for a client. Parts of topics without the `right` get the API's error row instead.
+
+    right: the operation that the client must be allowed on the topic. None: everyone may.
+    """
     hidden = () if right is None else denied_topics(context, right, dict.fromkeys(part[0] for part in parts))
 
     def on_answers(answers: list[Answer]) -> None:
@@ -112,7 +115,10 @@ def answer_by_topic(
     *,
     label: str = "name",
 ) -> None:
-    """Answer (topic, [(partition index, wanted)...]) each, in the shape that most such responses have."""
+    """Handle [(topic, [(partition index, arguments)...])...] and send the response in the shape that most APIs have.
+
+    label: the field of a topic's row that has the topic's name.
+    """
     parts = [(topic, index, wanted) for topic, rows in topics for index, wanted in rows]
 
     def on_done(answers: list[Answer]) -> None:
@@ -129,7 +135,7 @@ def answer_by_topic(
 
 
 class _Question(NamedTuple):
-    """An operation as `Gather` asks it."""
+    """An operation on partitions, for Gather."""
 
     services: Services
     name: str
@@ -158,8 +164,10 @@ def _serve_ours(
     wanted: Any,
     on_answer: Callable[[Answer | None], None],
 ) -> None:
-    """Answer for a partition of ours; if its log is still on its way from another Handler, when it is here. None if
-    it is not ours (any more)."""
+    """Handle one partition of ours. Answer None if another Handler owns it.
+
+    If the log is being transferred from another Handler, wait until it is here.
+    """
     operation_ = OPERATIONS[name]
     partition = services.image.partition(topic, index)
     if partition is None:
@@ -192,7 +200,8 @@ def _serve_ours(
             return
 
         def on_synced(code: int) -> None:
-            # After a Shortage the log stays open and recovering, and another turn would only wait again.
+            # After a Shortage the log stays open and recovering. Another attempt would only wait again, so return the
+            # error.
             if code:
                 on_answer(operation_.failed(index, ErrorCode(code), None))
             else:

@@ -1,4 +1,4 @@
-"""What may be asked of the coordinators of consumer groups: each of the groups' APIs adds its operation."""
+"""Calls to the coordinators of consumer groups. Each of the groups' APIs adds its operation."""
 
 from __future__ import annotations
 

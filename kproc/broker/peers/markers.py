@@ -1,9 +1,9 @@
-"""Markers: what ends a transaction in each of its partitions, brought to their owners.
+"""Transaction markers: send the control records that end a transaction to the owners of its partitions.
 
-One call for each owner, whatever the number of its partitions. An owner that hangs holds up the transactions that it
-takes part in, and no others, and has a bounded number of markers to answer. A marker is answered when it is as durable
-as acks=all promises: only then may the coordinator forget that it owes it. One that is sent twice does no harm, so
-whoever hears that a partition has moved or that its owner died sends it again.
+Each owner gets one call for all of its partitions. An owner that hangs delays only the transactions with partitions
+there, and the number of its unanswered markers is bounded. The owner answers when the marker is as durable as acks=all
+promises, because only then may the coordinator forget that it owes the marker. A marker that is appended twice does no
+harm, so the coordinator sends it again when a partition has moved or its owner has died.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ _OPERATION: Final = "append_marker"
 
 OnCode = Callable[[int], None]
 OnCodes = Callable[[list[int]], None]
-# Gets the place of a marker among those that were sent, and its outcome.
+# (position of a marker in `parts`, its error code)
 OnCodeOf = Callable[[int, int], None]
 Parts = Sequence[tuple[PartitionKey, Marker]]
 
-# Of one owner that have not been answered: what its ring holds, and no more than that in memory when it hangs.
+# Limit of unanswered markers per owner. So many fit into its ring, so an owner that hangs costs no more memory.
 IN_FLIGHT_MAX: Final = 2_000
 
 
 class MarkerSender:
-    """Brings the markers of one Handler's coordinators to the owners, each of whom answers by itself."""
+    """Sends the markers of one Handler's coordinators to the owners of the partitions. One per Handler."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._in_flight: dict[int, int] = {}  # By owner, of others.
+        self._in_flight: dict[int, int] = {}  # Unanswered markers by owner, without this Handler.
 
     def send(self, parts: Parts, on_code: OnCodeOf) -> None:
-        """`on_code` gets each outcome once, those of `send_markers`; NOT_LEADER_OR_FOLLOWER also for a marker that
-        was not sent, because its owner has as many to answer as it may have."""
+        """Send markers. `on_code` gets each marker's error code once; see `send_markers` for the codes.
+
+        NOT_LEADER_OR_FOLLOWER also means that the marker was not sent, because its owner has IN_FLIGHT_MAX to answer.
+        """
         services = self._services
         by_owner: dict[int, list[int]] = {}
         for at, (key, _) in enumerate(parts):
@@ -61,7 +63,7 @@ class MarkerSender:
                 on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _append(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-        """End a transaction in a partition of ours: at once, unless its log or coordinator may be on its way here."""
+        """Append a marker to a partition of ours: at once, unless its log or coordinator may be in transfer."""
         if key[0] not in self._services.coordinators:
             try:
                 _append_here(self._services, key, marker, on_code)
@@ -82,10 +84,10 @@ def _pass_on(sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
 
 
 def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
-    """End transactions in partitions, wherever they are; `on_codes` gets the outcomes in that order, once.
+    """Append markers to partitions of any Handler. `on_codes` gets the error codes in the order of `parts`, once.
 
-    UNKNOWN_TOPIC_OR_PARTITION: there is no such partition (any more). NOT_LEADER_OR_FOLLOWER: its owner died or is not
-    known, so it may have the marker or not.
+    UNKNOWN_TOPIC_OR_PARTITION: the partition does not exist, or not any more. NOT_LEADER_OR_FOLLOWER: the owner died or
+    is unknown, so the marker may be in the log or not.
     """
 
     def on_done(answers: list[Answer]) -> None:
@@ -95,7 +97,7 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
 
 
 def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """End a transaction in a partition of ours."""
+    """Append a marker to a partition of ours."""
     try:
         _append_here(services, key, marker, on_code)
     except PartitionMoving as moving:
@@ -103,7 +105,7 @@ def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code
 
 
 def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """The same; PartitionMoving if its log is not here yet."""
+    """Append a marker to a partition of ours. Raises PartitionMoving if its log is not here yet."""
     name, index = key
     partition = services.image.partition(name, index)
     if partition is None:
@@ -111,7 +113,8 @@ def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code:
         return
     try:
         coordinators = services.coordinators.get(name)
-        if coordinators is not None:  # It has offsets of its own to show or to drop.
+        if coordinators is not None:
+            # A coordinator must also apply the marker: transactional offset commits become visible or are discarded.
             coordinators.append_marker(index, marker, on_code)
             return
     except KafkaError:
@@ -148,7 +151,7 @@ def _answer(_index: int, code: int, _message: str | None) -> Answer:
 
 @operation(_OPERATION, _answer)
 def serve(services: Services, name: str, partition: PartitionImage, marker: Any, on_answer: OnAnswer) -> None:
-    """Append a marker that a coordinator sent, of whichever Handler."""
+    """Append a marker that a transaction coordinator sent, of this or another Handler."""
 
     def on_code(code: int) -> None:
         on_answer(_answer(partition.index, code, None))

@@ -29,17 +29,20 @@ OnOwnersReply = Callable[[Answers | Lost], None]
 
 
 class Join(Generic[A]):
-    """Answers by their place, until all are there."""
+    """Collects the answers of all parts and calls `on_done` after the last one.
+
+    answers: placeholders for the answers, one per part.
+    """
 
     __slots__ = ("_on_done", "answers", "left")
 
     def __init__(self, answers: list[A], on_done: Callable[[list[A]], None]) -> None:
-        self.answers = answers  # What stands for those that have not come.
+        self.answers = answers
         self.left = len(answers)
         self._on_done = on_done
 
     def take(self, at: int, answer: A) -> None:
-        """One of them; the last one ends it."""
+        """Store the answer of the part at this position. The last answer calls `on_done`."""
         assert self.left > 0, "a part was answered twice"
         self.answers[at] = answer
         self.left -= 1
@@ -47,12 +50,12 @@ class Join(Generic[A]):
             self._on_done(self.answers)
 
     def taker(self, at: int) -> Callable[[A], None]:
-        """Where the answer of that place goes."""
+        """Return a callback for the answer of the part at this position."""
         return partial(self.take, at)
 
 
 class Gone:
-    """Whether the client of a question has left."""
+    """A flag that is set when the client of a request has disconnected."""
 
     __slots__ = ("is_so",)
 
@@ -61,23 +64,23 @@ class Gone:
 
 
 class Question(Protocol[P_contra, A_co]):
-    """What an API asks about each part."""
+    """An operation of an API on parts: how to find the owner, handle a part here, or call another owner."""
 
     def owner_of(self, part: P_contra) -> int:
-        """The Handler that answers for it; we, if there is none: `serve` says so."""
+        """Return the index of the part's owner. Without an owner, return ours: `serve` then answers with an error."""
 
     def serve(self, part: P_contra, on_answer: Callable[[A_co | None], None]) -> None:
-        """Answer for a part of ours, now or later; None if it has become another's meanwhile."""
+        """Handle a part of ours, now or later. Answer None if it has another owner by then."""
 
     def ask(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
-        """Call another owner for its parts, who answers as `serve_parts` does."""
+        """Call another owner for its parts. It replies as `serve_parts` does."""
 
     def lost(self, part: P_contra) -> A_co:
-        """The answer for a part whose owner died, or that nobody will have."""
+        """Return the answer for a part whose owner died or could not be found. Its outcome is unknown."""
 
 
 class Gather(Generic[P, A]):
-    """The answers to one question. `on_done` gets them when all are there, in the order of the parts."""
+    """Handles all parts of one request at their owners. `on_done` gets the answers in the order of the parts."""
 
     __slots__ = ("_gone", "_join", "_parts", "_question", "_services")
 
@@ -98,11 +101,11 @@ class Gather(Generic[P, A]):
             on_done([])
 
     def start(self) -> None:
-        """Ask."""
+        """Handle our parts and call the other owners. `on_done` may be called before this returns."""
         self._place(range(len(self._parts)))
 
     def start_for(self, context: RequestContext) -> None:
-        """The same where answers may take minutes: a client that has left by then is not answered."""
+        """Start, and discard the answers if the client disconnects first. For operations that can take minutes."""
         self.start()
         if self._join.left:
             context.when_gone(self._on_gone)
@@ -111,7 +114,7 @@ class Gather(Generic[P, A]):
         self._gone.is_so = True
 
     def _place(self, ats: Iterable[int]) -> None:
-        """Have each answered where it is."""
+        """Route the parts at these positions to their present owners: handle ours, send the others in one call each."""
         question, parts = self._question, self._parts
         remote: dict[int, list[int]] = {}
         for at in ats:
@@ -127,13 +130,17 @@ class Gather(Generic[P, A]):
     def _take(self, at: int, answer: A | None) -> None:
         if self._gone.is_so:
             return
-        if answer is None:  # It waited here for its log, which went on to another owner.
+        if answer is None:
+            # The part waited here for its log, and the log was transferred to another owner meanwhile.
             self._place([at])
         else:
             self._join.take(at, answer)
 
     def _take_reply(self, ats: list[int], asked_by: int, reply: Answers | Lost) -> None:
-        """One owner's answers, or its death."""
+        """Handle one owner's answers, or its death.
+
+        A rejected part is routed again only with metadata newer than `asked_by`, so that this ends.
+        """
         if isinstance(reply, Lost):
             reply = Answers([None] * len(ats), asked_by)
         moved: list[int] = []
@@ -154,8 +161,11 @@ def serve_parts(
     serve: Callable[[P, Callable[[A | None], None]], None],
     on_reply: OnResult[Answers],
 ) -> None:
-    """The owner's side: another Handler's call for parts of ours. One reply when all are answered, with None for what
-    is another's by now; and with our metadata's version, by which the caller looks for that."""
+    """Handle another Handler's call for parts of ours, as their owner. Reply once, when all parts have answers.
+
+    The answer None means that the part has another owner by now. The reply has the version of our metadata, which the
+    caller needs to find that owner.
+    """
 
     def done(answers: list[A | None]) -> None:
         on_reply(Answers(answers, services.image.version))

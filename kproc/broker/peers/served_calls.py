@@ -1,6 +1,6 @@
-"""The table of calls that any Handler answers for another one: each module enters its own with `@serves`.
+"""The table of calls that any Handler handles for another one. Each module adds its own with `@serves`.
 
-The role's owner_calls.py reads it, and adds what needs parts of the role: the records of Produce requests.
+handler/owner_calls.py reads the table and adds the calls that need objects of the role, such as the ProduceBatcher.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Serve = Callable[[Services, B, OnResult[R]], None]
 
 
 class Served(NamedTuple):
-    """A call and who answers it."""
+    """A call and the function that handles it."""
 
     call: Call[Any, Any]
     serve: Serve[Any, Any]
@@ -26,7 +26,7 @@ SERVED: Final[dict[str, Served]] = {}
 
 
 def serves(call: Call[B, R]) -> Callable[[Serve[B, R]], Serve[B, R]]:
-    """Register how a Handler answers a call, now or later."""
+    """Register the decorated function as the one that handles a call. It may reply later."""
 
     def register(serve: Serve[B, R]) -> Serve[B, R]:
         SERVED[call.name] = Served(call, serve)

@@ -1,4 +1,4 @@
-"""What may be asked of the coordinators of transactions: by the transactions' APIs, and by the owners of partitions."""
+"""Calls to the coordinators of transactions, from the APIs of transactions and from the owners of partitions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TRANSACTIONS: Final[CoordinatorCalls[TransactionCoordinator]] = CoordinatorCalls
 
 ADD: Final = "add"
 VERIFY: Final = "verify"
-# A Handler asks, no client.
+# The caller of a verification is a Handler, so it has no client id and no host.
 _BROKER: Final = Caller(0, "", "")
 
 
 class TxnProducer(NamedTuple):
-    """Who writes in a transaction."""
+    """The producer of a transaction."""
 
     transactional_id: str
     producer_id: int
@@ -44,10 +44,11 @@ def ask_to_join(
     adds: bool,
     on_code: Callable[[int], None],
 ) -> None:
-    """Ask the coordinator whether partitions are in a producer's transaction; with `adds` they become part of it.
+    """Verify with the coordinator that partitions are in a producer's transaction (KIP-890).
 
-    `on_code` gets the coordinator's code, once: NONE, or why not all of them are. Producers with an epoch for each
-    transaction add by writing; others have added before, and are verified.
+    adds: add the partitions to the transaction. This is for producers of transaction version 2, which have an epoch per
+    transaction and send no AddPartitionsToTxn. Other producers have added the partitions before.
+    on_code: called once with NONE, or with the first error among the partitions.
     """
     if not txn.transactional_id:
         on_code(int(ErrorCode.INVALID_REQUEST))
@@ -70,14 +71,14 @@ def ask_to_join(
 
 
 def as_known(code: int, version: int, fenced_since: int) -> int:
-    """Versions before `fenced_since` of an API do not know PRODUCER_FENCED."""
+    """Return `code` for a client of this API version. Versions before `fenced_since` do not know PRODUCER_FENCED."""
     if code == ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return int(ErrorCode.INVALID_PRODUCER_EPOCH)
     return int(code)
 
 
 def fields_of(granted: Granted) -> Fields:
-    """What a producer goes on with, as InitProducerId and EndTxn answer it."""
+    """Return the fields of InitProducerId's and EndTxn's responses: error, producer id and epoch."""
     return {
         "error_code": int(granted.error_code),
         "producer_id": granted.producer_id,
@@ -86,12 +87,12 @@ def fields_of(granted: Granted) -> Fields:
 
 
 def to_add(transactional_id: str, request: AddRequest) -> Item:
-    """An add or a verification, as it is asked here or travels."""
+    """Return the item of an add or a verification."""
     return Item(transactional_id, request)
 
 
 def _asked(wanted: Any) -> AddRequest:
-    if isinstance(wanted, AddRequest):  # It has not travelled.
+    if isinstance(wanted, AddRequest):  # The item comes from this Handler and was not encoded.
         return wanted
     producer_id, epoch, keys, client_version = wanted
     return AddRequest(producer_id, epoch, tuple((topic, index) for topic, index in keys), client_version)
@@ -101,7 +102,7 @@ def _asked(wanted: Any) -> AddRequest:
 def serve_add(
     coordinator: TransactionCoordinator, _caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:
-    """Partitions join; the outcome is a code."""
+    """Add partitions to a transaction. The outcome is an error code."""
     coordinator.add(name, _asked(wanted), lambda code: on_outcome(int(code)))
 
 
@@ -109,5 +110,5 @@ def serve_add(
 def serve_verify(
     coordinator: TransactionCoordinator, _caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
 ) -> None:
-    """The outcome has a code for each partition."""
+    """Verify that partitions are in a transaction. The outcome has an error code for each partition."""
     on_outcome({"codes": [int(code) for code in coordinator.verify(name, _asked(wanted))]})
