@@ -13,7 +13,8 @@ from typing import Final
 
 from kproc.broker.processor.connection import Connection
 
-_SHIFT: Final = 30  # 1.07 s, and no division.
+# A slot is 2**30 ns, which is 1.07 s, so that a shift replaces a division.
+_SHIFT: Final = 30
 
 
 class ActivityWheel:
@@ -39,14 +40,14 @@ class ActivityWheel:
             del self._slots[slot]
 
     def idle_since(self, before_ns: int) -> list[Connection]:
-        """The connections that neither sent nor received a byte since `before_ns`."""
+        """Return the connections that neither sent nor received a byte since `before_ns`."""
         idle: list[Connection] = []
         for members in self._refreshed(before_ns >> _SHIFT):
             idle += [each for each in members if each.last_active_ns < before_ns]
         return idle
 
     def least_recent(self, count: int, may_be: Callable[[Connection], bool]) -> list[Connection]:
-        """Up to `count` connections that have been idle longest, among those for which `may_be` is true."""
+        """Return up to `count` connections that have been idle longest, among those for which `may_be` is true."""
         found: list[Connection] = []
         for members in self._refreshed(None):
             chosen = sorted(filter(may_be, members), key=lambda each: each.last_active_ns)

@@ -21,7 +21,7 @@ import enum
 
 
 class MuteState(enum.Enum):
-    """Kafka's names."""
+    """Kafka's names of the mute states."""
 
     NOT_MUTED = "NOT_MUTED"
     MUTED = "MUTED"
@@ -31,7 +31,7 @@ class MuteState(enum.Enum):
 
 
 def mute_state(*, is_read: bool, is_throttled: bool, has_work: bool) -> MuteState:
-    """The state that these facts mean. A throttled connection is never read."""
+    """Return the state for these three facts. A throttled connection is never read."""
     if is_throttled:
         return (
             MuteState.MUTED_AND_THROTTLED_AND_RESPONSE_PENDING if has_work else MuteState.MUTED_AND_THROTTLED

@@ -1,9 +1,9 @@
-"""Connection: what a Processor knows of one client's socket.
+"""Connection: the state that a Processor keeps for one client's socket.
 
-Input. A frame that has not arrived whole is kept outside the rings: a small one in `held`, a large one in an arena
-block. In a ring it would block the requests of other clients behind it. Output. Answers are sent in the order of the
-requests; one that comes early waits in `stash`. Bytes that the socket does not take wait in `out`. While `out` is not
-empty the connection is not read, so a client that does not read its answers cannot make the broker store many of them.
+Input. An incomplete frame is kept outside the rings: a small one in `held`, a large one in an arena block. In a ring it
+would block the requests of other clients behind it. Output. Answers are sent in the order of the requests; an early
+answer waits in `stash`. Bytes that the socket does not accept wait in `out`. While `out` is not empty the connection is
+not read, so a client that does not read its answers cannot make the broker store many of them.
 
 An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 """
@@ -26,15 +26,17 @@ from kproc.broker.security.session import NO_SESSION, Session
 from kproc.broker.transport.envelope import BLOCK, FLAG_GATED, FLAG_SASL, range_answer_of
 from kproc.wire.file_range import FileRange
 
-# Up to this a pread into the header's buffer costs no more than a second system call with MSG_MORE. Measured: 1.9
-# against 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 against 2.4 us at 16 KiB.
+# Up to this size, a pread and one send cost no more than a send with MSG_MORE and a sendfile. Measured: 1.9 us against
+# 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 us against 2.4 us at 16 KiB.
 _COPY_BYTES_MAX: Final = 8192
-# Up to this an answer leaves as one TCP segment (loopback's MSS, and what a network card is given at once), so its
-# header waits for its records. A longer one needs several: its header leaves, and the client wakes meanwhile.
-# Measured on loopback: 1 consumer of 64 KB 1.14 times the rate at 0.83 of the CPU without MSG_MORE, 16 of them 1.50 at
-# 0.69; 1 of 48 KB 0.88 at 1.08.
+# Up to this size an answer leaves as one TCP segment (loopback's MSS, and the most that a network card is given at
+# once), so its header waits for its records (MSG_MORE). A longer answer needs several segments. Its header leaves at
+# once, so that the client wakes up meanwhile. Measured on loopback, without MSG_MORE relative to with it: 1 consumer of
+# 64 KB has 1.14 times the rate at 0.83 of the CPU, 16 consumers of 64 KB have 1.50 at 0.69, and 1 consumer of 48 KB has
+# 0.88 at 1.08.
 _SEGMENT_BYTES_MAX: Final = 65_400
-INFLIGHT_MAX: Final = 64  # Requests of one connection in work. Kafka takes 1, its clients send at most 5.
+# Limit of requests of one connection in work. Kafka serves 1 at a time, and its clients send up to 5 by default.
+INFLIGHT_MAX: Final = 64
 
 
 class BlockMemory(Protocol):
@@ -80,29 +82,29 @@ class Block:
 
     @property
     def received(self) -> memoryview:
-        """The bytes that have come."""
+        """Return the bytes that have arrived."""
         return self.view[: self.filled]
 
     @property
     def room(self) -> memoryview:
-        """Where the next bytes go; `advance` counts them afterwards."""
+        """Return the part of the view that the next bytes go to. Call `advance` afterwards."""
         return self.view[self.filled :]
 
     def advance(self, count: int) -> None:
         self.filled += count
 
     def extend(self, data: bytes | memoryview) -> None:
-        """Copy the next bytes, which came to another place."""
+        """Copy the next bytes, which arrived in another buffer."""
         self.room[: len(data)] = data
         self.advance(len(data))
 
     def record(self) -> bytes:
-        """The body of a REQUEST_BLOCK: where the Handler finds the frame."""
+        """Return the body of a REQUEST_BLOCK, which tells the Handler where the frame is."""
         return BLOCK.pack(self.offset, self.length)
 
 
 class FileSend:
-    """A file range that is being sent: `position` moves, `remaining` shrinks."""
+    """A file range that is being sent. Each send updates `position` and `remaining`."""
 
     __slots__ = ("file", "position", "remaining")
 
@@ -123,42 +125,43 @@ class FileSend:
 
 
 class Origin(NamedTuple):
-    """Where and when a connection came in; travels with it when it moves."""
+    """The time and place at which a connection was accepted. A connection keeps it when it migrates."""
 
-    processor: (
-        # Index of the Processor that accepted it, and a counter there: both are part of Kafka's connection id.
-        int
-    )
+    # Index of the Processor that registered it first, and a counter there: both are part of Kafka's connection id.
+    processor: int
     number: int
     listener: int
     flags: int
-    address: bytes  # The client's, as handoff.pack_address packs it.
+    address: bytes  # The client's address in the format of handoff.pack_address.
     port: int
     accepted_ms: int  # Since 1970.
 
 
 class Books(Protocol):
-    """Who is told about a connection's life: connection_books.py. `is_timed`: its requests' times are metrics."""
+    """Records the events of a connection's life, in metrics and counts: connection_books.py.
+
+    `is_timed` says whether the times of its requests are metrics.
+    """
 
     is_timed: bool
 
     def opened(self, connection: Connection) -> None:
-        """An Acceptor brought it."""
+        """Record a new connection that was registered here first."""
 
     def moved_in(self, connection: Connection) -> None:
-        """Another Processor gave it to this one."""
+        """Record a connection that migrated here from another Processor."""
 
     def is_here(self, connection: Connection) -> None:
-        """The connection entered this Processor's tables: it is new, migrated here, or came back."""
+        """Record that the connection entered this Processor's tables: it is new, migrated here, or came back."""
 
     def is_gone(self, connection: Connection) -> None:
-        """The connection left this Processor's tables."""
+        """Record that the connection left this Processor's tables."""
 
     def moved_away(self, connection: Connection) -> None:
-        """The connection migrated to another Processor."""
+        """Record that the connection migrated to another Processor."""
 
     def closed(self, connection: Connection) -> None:
-        """It has ended."""
+        """Record that the connection was closed."""
 
 
 class Connection:
@@ -221,33 +224,36 @@ class Connection:
         self.books = books
         self.listener = origin.listener
         self.flags = origin.flags
-        self.is_introduced = False  # Every Handler has been told of it.
+        # True once every Handler has the client's address and session. Every fast path checks it.
+        self.is_introduced = False
         self.session = NO_SESSION
-        self.gate: Gate | None = None  # There is one until the client has logged in.
+        # Set until the client has logged in.
+        self.gate: Gate | None = None
         if origin.flags & FLAG_SASL:
             self.close_gate(Gate(now_ns))
-        self.client: tuple[str, str, str] | None = (
-            None  # Client id, software name, software version; once known.
-        )
+        # Client id, software name and software version, once they are known.
+        self.client: tuple[str, str, str] | None = None
         self.home = home
-        self.next_home: HandlerPeer | None = None  # Goes there when it has nothing in work.
-        self.target = home  # The Handler that its requests in work went to.
+        # The connection changes to this home as soon as it has no request in work.
+        self.next_home: HandlerPeer | None = None
+        self.target = home  # The Handler that has its requests in work.
         self.held: bytes | memoryview = b""
         self.block: Block | None = None
         self.inflight = 0
         self.next_sequence = 0
         self.next_send = 0
         self.stash: dict[int, tuple[int, bytes]] = {}
-        self.ready: list[bytes | memoryview | FileSend] = []  # Answers of this pass; views die with the pass.
+        # Answers of this pass. Views of a ring are valid only until the pass ends.
+        self.ready: list[bytes | memoryview | FileSend] = []
         self.out: deque[bytes | memoryview | FileSend] | None = None
         self.interest = 0
-        self.is_closing = False  # Close when everything in `out` has left.
-        self.is_ended = (
-            False  # Its bytes made no sense: nothing is read any more, what was read before is answered.
-        )
+        self.is_closing = False  # Close the connection once everything in `out` is sent.
+        # Read nothing more, answer the requests that were read, then close. The client's bytes were not Kafka's
+        # protocol, or the Processor leaves and the connection cannot migrate.
+        self.is_ended = False
         self.is_stalled = False
         self.awaits_block = False  # Its unfinished frame waits for memory.
-        self.awaits_turn = False  # Its TLS handshake goes on when it has its turn.
+        self.awaits_turn = False  # Its TLS handshake waits for its turn (handshakes.py).
         self.is_short_of_memory = False
         self.throttled_until_ns = 0
         self.migration: MigrationState | None = None
@@ -256,7 +262,7 @@ class Connection:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many of its requests are in work as may be."""
+        """Return True if the connection has as many requests in work as it may have."""
         return self.inflight >= (INFLIGHT_MAX if self.gate is None else 1)
 
     def close_gate(self, gate: Gate) -> None:
@@ -266,14 +272,14 @@ class Connection:
         self.is_introduced = False
 
     def open_gate(self, session: Session) -> None:
-        """The client has logged in: introduce it anew."""
+        """Let all requests pass, because the client has logged in. Its session is then sent to the Handlers."""
         self.session = session
         self.gate = None
         self.flags &= ~FLAG_GATED
         self.is_introduced = False
 
     def mute_state(self) -> MuteState:
-        """Kafka's word for what this connection is doing."""
+        """Return Kafka's name for the present state of this connection."""
         return mute_state(
             is_read=self.interest == select.EPOLLIN,
             is_throttled=self.throttled_until_ns > 0,
@@ -281,9 +287,10 @@ class Connection:
         )
 
     def send_ready(self) -> int:
-        """Send the answers of this pass; copy into `out` what the socket does not take. Return the bytes sent.
+        """Send the answers of this pass. Copy into `out` the bytes that the socket does not accept.
 
-        Afterwards the connection holds no view of a ring. Raises OSError when the client is gone.
+        Return the bytes sent. Afterwards the connection holds no view of a ring. Raises OSError if the client is gone,
+        EOFError if a file is too short.
         """
         ready = self.ready
         self.ready = []
@@ -306,7 +313,10 @@ class Connection:
         return self.flush()
 
     def flush(self) -> int:
-        """Send what waits in `out` until the socket is full; return bytes sent. Raises OSError, EOFError."""
+        """Send from `out` until the socket is full; return the bytes sent.
+
+        Raises OSError if the client is gone, EOFError if a file is too short.
+        """
         out = self.out
         assert out is not None
         total = 0
@@ -322,7 +332,7 @@ class Connection:
                     if sent == len(item):
                         out.popleft()
                     else:
-                        # A view: to copy the rest at each send takes minutes for a hundred megabytes.
+                        # A view, because copying the rest at each send takes minutes for 100 MB.
                         out[0] = memoryview(item)[sent:]
                 total += sent
         except BlockingIOError:
@@ -331,10 +341,10 @@ class Connection:
         return total
 
     def send_range(self, view: memoryview, files: FileCache) -> int:
-        """Send a SEND_PARTS record at once, which nothing waits before or behind; return bytes sent.
+        """Send the answer of a SEND_PARTS record at once; return the bytes sent. Requires `expects_only`.
 
-        -1, and nothing was done, for what `add_parts` does better: not one range between bytes, or one whose file
-        cannot be opened. Raises OSError, EOFError.
+        Return -1 and do nothing if the answer is not one range between bytes, or if its file cannot be opened:
+        `add_parts` handles these answers. Raises OSError if the client is gone, EOFError if the file is too short.
         """
         answer = range_answer_of(view)
         if answer is None:
@@ -343,7 +353,7 @@ class Connection:
         try:
             file = files.get(wanted)
         except (StaleFile, OSError):
-            return -1  # `add_parts` meets the same error again and reports it.
+            return -1  # `add_parts` gets the same error again and raises it.
         if wanted.length <= _COPY_BYTES_MAX:
             return self._send_only(b"".join((head, _read(file, wanted), end)))
         total, records = 0, FileSend(file, wanted.position, wanted.length)
@@ -352,7 +362,7 @@ class Connection:
             if total == len(head):
                 total += records.send_by(self.transport)
         except BlockingIOError:
-            pass  # What has not left waits, below.
+            pass  # The unsent rest is queued in `out` below.
         if not records.remaining and not end:
             return total
         self.out = deque()
@@ -365,7 +375,7 @@ class Connection:
         return total + self.flush()
 
     def _send_only(self, frame: bytes | memoryview) -> int:
-        """Send one answer at once, nothing being queued before it; copy what the socket does not take."""
+        """Send one answer at once; copy into `out`, which is empty, the bytes that the socket does not accept."""
         try:
             sent = self.send(frame)
         except BlockingIOError:
@@ -375,7 +385,7 @@ class Connection:
         return sent
 
     def expects_only(self, sequence: int) -> bool:
-        """Whether this answer is the next one, nothing is queued before it and no other request is in work."""
+        """Return True if this answer is the next one, nothing is queued before it and no other request is in work."""
         return (
             sequence == self.next_send
             and self.inflight == 1
@@ -384,14 +394,18 @@ class Connection:
         )
 
     def add_parts(self, parts: list[bytes | FileRange], files: FileCache) -> None:
-        """Queue an answer of bytes and file ranges; opens the files now, so that later renames do not matter."""
-        ready: list[bytes | FileSend] = []  # All of it or nothing: half an answer must not leave.
+        """Queue an answer of bytes and file ranges. Open the files now, so that later renames do not matter.
+
+        Raises StaleFile, OSError or EOFError if a file cannot be used. Nothing is queued then.
+        """
+        # Collect the parts first, because half an answer must not be sent if a file fails.
+        ready: list[bytes | FileSend] = []
         for part in parts:
             if not isinstance(part, FileRange):
                 ready.append(part)
                 continue
             file = files.get(part)
-            # A client that does not read shall not have its answers copied into our memory.
+            # If the client does not read, keep the range, so that its answers do not fill our memory.
             if part.length <= _COPY_BYTES_MAX and not self.out:
                 ready.append(_read(file, part))
             else:
@@ -400,12 +414,12 @@ class Connection:
 
 
 def flags_before(size: int) -> int:
-    """With which flags of send(2) bytes leave that others follow, `size` with these."""
+    """Return the flags of send(2) for bytes that others follow. `size` is the size of both together."""
     return socket.MSG_MORE if size <= _SEGMENT_BYTES_MAX else 0
 
 
 def _read(file: OpenFile, wanted: FileRange) -> bytes:
-    """The bytes of a small range. Raises OSError, EOFError."""
+    """Return the bytes of a small range. Raises OSError, or EOFError if the file is too short."""
     data = os.pread(file.fd, wanted.length, wanted.position)
     if len(data) != wanted.length:
         raise EOFError(FILE_TOO_SHORT)

@@ -1,7 +1,7 @@
-"""What is recorded when a connection opens, migrates and closes: metrics, counts by listener, reports to Acceptors.
+"""ClientBooks and ProbeBooks: record when a connection opens, migrates and closes.
 
-The broker's own readiness probe has separate books: it came through no listener, counts for no limit, and its requests
-are not a client's.
+The records are metrics, counts by listener, and reports to the Acceptors. The broker's own readiness probe has separate
+books, because it came through no listener, counts for no limit, and its requests are not a client's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kproc.broker.processor.count_reporter import CountReporter
 
 
 class ClientBooks:
-    """The books of one Processor's clients. Stored to shared memory at its tick."""
+    """The records of one Processor's clients. The Processor stores them to shared memory at its tick."""
 
     __slots__ = ("_values", "ledger", "reporter")
 
@@ -53,7 +53,7 @@ class ClientBooks:
 
 
 class ProbeBooks:
-    """Of the broker's own connection: nothing but that its requests are taken out of the metrics again."""
+    """The records of the broker's own connection: when it closes, its requests are subtracted from the metrics."""
 
     __slots__ = ("_values",)
 

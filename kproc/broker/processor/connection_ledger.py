@@ -1,4 +1,4 @@
-"""ConnectionLedger: how many connections of each listener a Processor has open, opened and closed, in shared memory.
+"""ConnectionLedger: a Processor's counts of open, opened and closed connections by listener, in shared memory.
 
 A connection counts as opened once, at the Processor that got it from an Acceptor, and as closed once, at the Processor
 where it ended, even if it migrated in between. Connections that died with a Processor are counted as closed by its
@@ -18,6 +18,7 @@ class ConnectionLedger:
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
         self._open: dict[int, int] = {}
+        # A Processor that died left the number of its open connections in the slab. They died with it.
         for listener in counts.keys_of(OPEN):
             counts.add(CLOSED, listener, count=counts.get(OPEN, listener))
             self._open[listener] = 0

@@ -1,7 +1,7 @@
 """ConnectionTable: the connections of a Processor. It registers and closes them, and decides what each waits for.
 
-`update_interest` makes that decision; whoever changes what a connection waits for calls it. request_reader.py reads
-connections, response_writer.py sends their answers.
+`update_interest` makes that decision. It must be called after every change of a condition that a connection waits for.
+request_reader.py reads connections, response_writer.py sends their answers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 
 
 class Mover(Protocol):
-    """Lets connections migrate to other Processors: migration_steps.py."""
+    """Moves connections to other Processors: migration_steps.py."""
 
     def advance(self, connection: Connection) -> None:
-        """A request of a migrating connection was answered."""
+        """Continue a migration after a request of its connection was answered."""
 
     def forget(self, connection: Connection) -> None:
-        """A migrating connection was closed."""
+        """End the migration of a connection that was closed."""
 
 
 class ConnectionTable:
@@ -79,14 +79,15 @@ class ConnectionTable:
         self.short_of_memory: dict[Connection, None] = {}
         # By address (share_key): the connections whose unfinished frames wait for memory.
         self.awaiting_block: dict[bytes, dict[Connection, None]] = {}
-        self.gated: dict[Connection, None] = {}  # Their clients have to log in.
-        self._sessions: Deadlines[Connection] = Deadlines()  # Their ends, in ns.
+        self.gated: dict[Connection, None] = {}  # Connections whose clients have to log in.
+        self._sessions: Deadlines[Connection] = Deadlines()  # The ends of sessions, in ns.
         self.logins = DEFAULT_LIMITS
         self._activity = ActivityWheel()
         self._throttles: Deadlines[Connection] = Deadlines()
         self._closed_listeners: set[int] = set()
         self._number = -1
-        # Unique in the broker, also after a restart: time, count, Processor. A connection keeps it when it moves.
+        # An id is made of the time, a count and the Processor, so that it is unique in the broker, also after a
+        # restart. A connection keeps its id when it migrates.
         self._next_id = (clock.wall_ms() << _ID_TIME_SHIFT) | owner.index
 
     # -- coming and going --------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class ConnectionTable:
     def open(
         self, transport: Transport, books: Books, *, listener: int, flags: int, address: bytes, port: int
     ) -> Connection | None:
-        """Register a new socket; None if it had to be closed."""
+        """Register a new socket. Return None if it was closed: it is broken, or the Processor cannot serve it."""
         if not self._handlers.by_id or self._state.is_stopping:
             transport.close()
             return None
@@ -128,14 +129,15 @@ class ConnectionTable:
             self.gated[connection] = None
         elif connection.session.ends_ns:
             self.begin_session(connection)
-        if connection.throttled_until_ns:  # It did not move after all.
+        # A connection that comes back from a failed migration may still be throttled.
+        if connection.throttled_until_ns:
             self._await_throttle(connection)
         if connection.awaits_block:
             self._await_block(connection)
         self._budget.held_bytes += len(connection.held)
 
     def remove(self, connection: Connection) -> None:
-        """Take the connection out of every table and the epoll; it keeps its arena block."""
+        """Remove the connection from every table and from the epoll. It keeps its arena block."""
         del self.by_fd[connection.fd]
         del self.by_id[connection.id]
         connection.books.is_gone(connection)
@@ -162,7 +164,7 @@ class ConnectionTable:
         connection.books.closed(connection)
 
     def close_failed(self, connection: Connection, error: Exception) -> None:
-        """Close a connection after an unexpected error, in whatever state its descriptor is."""
+        """Close a connection after an unexpected error. Its descriptor may be in any state."""
         if not isinstance(error, OSError):
             self.contain(f"the work for connection {connection.id}", error)
         logger.error("closing connection %d: %s", connection.id, error)
@@ -181,7 +183,7 @@ class ConnectionTable:
         self._containment.caught(what, error)
 
     def hung_up(self, connection: Connection) -> None:
-        """Handle a hang-up of a client. If its connection is paused, requests in the socket are still to be served."""
+        """Handle a hang-up of a client. A paused connection stays open, because its socket may hold requests."""
         if connection.interest == PAUSED:
             self.watch.detach(connection)
         else:
@@ -199,10 +201,10 @@ class ConnectionTable:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def update_interest(self, connection: Connection) -> None:
-        """Decide what the connection waits for: room in its socket first, then requests, if it may be read.
+        """Set what the connection waits for: room in its socket first, then requests, if it may be read.
 
-        Whoever makes a connection wait, or ends that, calls this; so this also changes its home, continues its
-        migration, and closes it when its time has come.
+        Every function that makes a connection wait, or ends that, calls this. It also changes the home if one is
+        planned, continues the migration, and closes an ended connection after its last answer.
         """
         if connection.next_home is not None and not connection.inflight:
             connection.home = connection.target = connection.next_home
@@ -234,7 +236,7 @@ class ConnectionTable:
             self.watch.set(connection, ACTIVE)
 
     def stall(self, connection: Connection) -> None:
-        """Stop reading a connection for whose bytes there is no room; TCP pushes back on the client."""
+        """Stop reading a connection whose bytes have no room in a ring. TCP then pushes back on the client."""
         connection.is_stalled = True
         self.stalled[connection] = None
         self._state.press()
@@ -275,7 +277,7 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def end_shortage(self) -> None:
-        """Read the connections that wait for memory again, if the budget has room."""
+        """Resume reading the connections that wait for memory, if the budget has room."""
         if self.short_of_memory and self._budget.has_room():
             for connection in list(self.short_of_memory):
                 del self.short_of_memory[connection]
@@ -291,14 +293,15 @@ class ConnectionTable:
         self.update_interest(connection)
 
     def pause_all(self) -> None:
-        """Read no connection any more: the broker stops."""
+        """Stop reading all connections, because the broker stops."""
         for connection in list(self.by_fd.values()):
             if not connection.out:
                 self.watch.set(connection, PAUSED)
 
     def has_whole_request(self) -> bool:
-        """Whether a stalled connection has a whole request that waits for room, or for another Handler."""
-        for connection in list(self.stalled):  # A copy: with the thread transport the main thread calls this.
+        """Return True if a stalled connection has a whole request that waits for room, or for another Handler."""
+        # A copy, because with the thread transport the main thread calls this while others change the table.
+        for connection in list(self.stalled):
             block = connection.block
             if connection.held or (block is not None and block.filled == block.length):
                 return True
@@ -324,26 +327,26 @@ class ConnectionTable:
         self._state.press()
 
     def end_throttles(self, now_ns: int) -> None:
-        """Read the connections again whose throttle has ended."""
+        """Resume reading the connections whose throttle has ended."""
         for connection in self._throttles.pop_due(now_ns):
             connection.throttled_until_ns = 0
             self.update_interest(connection)
 
     def throttled_ms(self) -> int:
-        """Milliseconds until the next throttle ends, rounded up. Only while `has_throttled`."""
+        """Return the milliseconds until the next throttle ends, rounded up. Requires `has_throttled`."""
         return max(0, -(-(self._throttles.first - self._clock.now_ns()) // NS_PER_MS))
 
     # -- logins ------------------------------------------------------------------------------------------------
 
     def authenticated(self, connection: Connection, session: Session) -> None:
-        """A client has logged in, or has prolonged its session."""
+        """Let a client's requests pass: it has logged in, or has prolonged its session."""
         connection.open_gate(session)
         self.gated.pop(connection, None)
         if session.ends_ns:
             self.begin_session(connection)
 
     def begin_session(self, connection: Connection) -> None:
-        """Have the client log in again when its session ends."""
+        """Make the client log in again when its session ends (KIP-368)."""
         self._sessions.move(connection, connection.session.ends_ns)
 
     def end_sessions(self, now_ns: int) -> None:
@@ -351,7 +354,9 @@ class ConnectionTable:
         for connection in self._sessions.pop_due(now_ns):
             if connection.gate is not None:
                 continue
-            if connection.migration is not None:  # Its next Processor sees to that, or we if it stays.
+            # Closing the gate now would disturb the migration. If the connection moves, its next Processor does it.
+            # Try again later in case it stays here.
+            if connection.migration is not None:
                 self._sessions.move(connection, now_ns + _AGAIN_NS)
                 continue
             connection.close_gate(Gate(now_ns, has_session=True))
@@ -359,7 +364,7 @@ class ConnectionTable:
             self.update_interest(connection)
 
     def expire_logins(self, now_ns: int) -> None:
-        """Close connections whose clients began to log in and did not get on with it."""
+        """Close connections whose clients did not log in within kproc.authentication.timeout.ms."""
         longest_ns = self.logins.ns_max
         for connection in list(self.gated) if longest_ns else ():
             gate = connection.gate
@@ -375,18 +380,18 @@ class ConnectionTable:
     # -- evicted, expired, killed ------------------------------------------------------------------------------
 
     def evict(self, count: int, listener: int) -> None:
-        """Close the connections of a listener that were idle longest: the broker has too many."""
+        """Close the `count` longest idle connections of a listener: the broker exceeds max.connections (KIP-402)."""
         for victim in self._activity.least_recent(count, lambda each: each.listener == listener):
             self.close(victim, "max.connections is exceeded")
 
     def expire_idle(self, before_ns: int) -> None:
-        """Close connections that moved no byte for connections.max.idle.ms, even with requests in work."""
+        """Close connections without a byte since `before_ns` (connections.max.idle.ms), even with requests in work."""
         for connection in self._activity.idle_since(before_ns):
             self._state.counts[SLOT["connections_expired"]] += 1
             self.close(connection, "idle for connections.max.idle.ms")
 
     def close_listener(self, listener: int) -> int:
-        """Close every connection of a removed listener, also those that still migrate to here; return how many."""
+        """Close every connection of a removed listener, now or when it migrates here; return how many were here."""
         self._closed_listeners.add(listener)
         those = [each for each in self.by_fd.values() if each.origin.listener == listener]
         for connection in those:
@@ -394,7 +399,7 @@ class ConnectionTable:
         return len(those)
 
     def open_listener(self, listener: int) -> None:
-        """Let another listener use the index of a removed one, whose connections are closed first."""
+        """Let a new listener use the index of a removed one. First close the connections of the removed one."""
         self.close_listener(listener)
         self._closed_listeners.discard(listener)
 
@@ -404,7 +409,7 @@ class ConnectionTable:
             self.close(connection, "its listener was removed")
 
     def kill(self, name: str) -> bool:
-        """Close the connection with the id that `describe` shows; False if it is not here."""
+        """Close the connection with the id that `describe` shows. Return False if it is not here."""
         for connection in self.by_fd.values():
             if connection_name(connection) == name:
                 self.close(connection, "an operator asked for it")
@@ -412,6 +417,6 @@ class ConnectionTable:
         return False
 
     def describe(self) -> list[dict[str, Any]]:
-        """One entry for each connection, for people and `kproc clients`."""
+        """Return a description of each connection, for `kproc clients`."""
         now_ns = self._clock.now_ns()
         return [describe(each, self._owner.index, now_ns) for each in list(self.by_fd.values())]

@@ -1,4 +1,4 @@
-"""The parts of a Processor that has a thread for each connection: which thread waits, reads or writes.
+"""Parts of the ThreadProcessor: they track which connection's thread waits, reads or writes.
 
 All fields are protected by the one lock of the broker, except where a comment says otherwise.
 """
@@ -16,7 +16,7 @@ from kproc.broker.processor.response_writer import ResponseWriter
 from kproc.broker.processor.socket_watch import ACTIVE, PAUSED, WRITING, EpollWatch
 from kproc.broker.transport.envelope import HEAD, SEND
 
-# Edge-triggered: reported once. Requests are not reported here, because the threads read them.
+# Edge-triggered, so that a hang-up is reported once. Requests are not reported here, because the threads read them.
 _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET
 
 
@@ -59,10 +59,11 @@ class ThreadWatch(EpollWatch):
         self.threads[connection.id] = ConnectionThread(thread)
         connection.interest = interest
         try:
-            thread.start()  # The thread begins to read at once, and waits for the lock only afterwards.
+            # The thread waits for the one lock, which we hold, before its first read.
+            thread.start()
         except RuntimeError as error:
             self.forget(connection)
-            # The host allows no more threads: treated like having no more descriptors.
+            # The host allows no more threads. Raise OSError, so that ConnectionTable.open closes this one socket.
             raise OSError(str(error)) from error
 
     def end(self, connection: Connection) -> None:
@@ -102,13 +103,14 @@ class ThreadTable(ConnectionTable):
 
     def update_interest(self, connection: Connection) -> None:
         if self.watch.is_writing(connection):
-            # Decided again when the write is done (`ThreadProcessor._settle`): the connection must not end before.
+            # The connection must not be closed while its thread is sending. `ThreadProcessor._settle` decides again
+            # afterwards.
             connection.interest = WRITING
         else:
             super().update_interest(connection)
 
     def hung_up(self, connection: Connection) -> None:
-        """The client has closed. A thread that reads notices that itself; one that waits for an answer is woken."""
+        """Handle a hang-up of a client. A reading thread notices it by itself; a waiting thread is woken."""
         owner = self.watch.threads.get(connection.id)
         if owner is not None:
             owner.has_hung_up = True
@@ -119,12 +121,12 @@ class ThreadTable(ConnectionTable):
         """Do not free the block yet: the connection's thread may be receiving into it."""
 
     def _end_socket(self, connection: Connection) -> None:
-        """Shut the socket down and let its thread close it: the descriptor's number must not be used again before."""
+        """Shut the socket down. Its thread closes it later, so that the descriptor's number is not reused before."""
         connection.transport.end()
         self.watch.wake(connection)
 
     def end(self, connection: Connection) -> None:
-        """Close the connection; the last thing that its thread does."""
+        """Close the connection. Its thread calls this as its last action."""
         super().free_block(connection)
         self.watch.forget(connection)
         connection.transport.close()
@@ -151,5 +153,5 @@ class ThreadWriter(ResponseWriter):
     def _pass_back_range(
         self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
     ) -> bool:
-        """Leave the sending to the connection's thread, as `_pass_back` does."""
+        """Return False, so that the answer is queued for the connection's thread."""
         return False

@@ -50,38 +50,39 @@ class CountReporter:
         self.has_unsent = False
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """An Acceptor has started: report every open connection to it. The caller keeps the socket."""
+        """Report every open connection to an Acceptor that has started. The caller owns the socket."""
         self._readers[sock] = _Reader(peer, sock, dict(self._totals))
         self._note_unsent()
 
     def detach(self, peer: AgentId, sock: socket.socket | None = None) -> None:
-        """Forget the socket `sock`, or every socket of `peer`, which has ended. A successor may be attached already."""
+        """Remove the socket `sock`, or every socket of `peer`, which has ended. A successor may be attached already."""
         for reader in [each for each in self._readers.values() if each.peer == peer]:
             if sock is None or reader.sock is sock:
                 del self._readers[reader.sock]
 
     def opened(self, listener: int, address: bytes) -> None:
-        """A connection was registered."""
+        """Count a connection that was registered here."""
         self._change((address, listener), 1)
 
     def closed(self, listener: int, address: bytes) -> None:
-        """A connection that `opened` counted was closed, or has migrated to another Processor."""
+        """Uncount a connection that was closed, or has migrated to another Processor."""
         self._change((address, listener), -1)
 
     def acknowledge(self, sock: socket.socket, answer: int) -> None:
         """Acknowledge a socket that came over `sock`: its serial, perhaps with REFUSED. Sent by the next flush."""
         reader = self._readers.get(sock)
-        if reader is not None:  # Otherwise that Acceptor has ended; we keep the connection it passed to us.
+        # Without a reader that Acceptor has ended. We keep the connection that it passed to us.
+        if reader is not None:
             reader.answers.append(answer)
             self._note_unsent()
 
     @property
     def totals(self) -> dict[Key, int]:
-        """Open connections by (address, listener); to look at, not to write."""
+        """Return the open connections by (address, listener). Callers must not change the result."""
         return self._totals
 
     def flush(self) -> None:
-        """Send what has not been sent, as far as the sockets take it. Once per duty cycle."""
+        """Send the unsent changes, as far as the sockets accept them. Called at most once per duty cycle."""
         if not self.has_unsent:
             return
         self.has_unsent = False
@@ -110,7 +111,7 @@ class CountReporter:
         # Opened connections go first, in one message with their acknowledgements.
         pending = sorted(changes.items(), key=_by_change, reverse=True)
         start = 0
-        # The first report is sent even if it is empty: it tells the Acceptor that it has heard everything.
+        # Send the first report even if it is empty, because the Acceptor waits for it (ConnectionCounts.expect).
         while changes or answers or reader.is_new:
             some = pending[start : start + CHANGES_MAX]
             said = answers[:CREDITS]

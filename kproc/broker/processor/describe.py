@@ -1,6 +1,6 @@
-"""How a connection is shown: its id in Kafka's form, its client, its counters.
+"""Describe a connection for people: its id in Kafka's form, its client, its counters.
 
-Bytes are the kernel's counts (TCP_INFO), read when somebody asks, so that no request pays for counting them.
+Byte counts are read from the kernel (TCP_INFO) when somebody asks, so that no request pays for counting them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kproc.wire.header import REQUEST_HEADER
 logger = logging.getLogger(__name__)
 
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE")
-UNKNOWN: Final = "unknown"  # What Kafka shows for a client that has not named its software.
+UNKNOWN: Final = "unknown"  # Kafka shows this for a client that has not named its software (KIP-511).
 _TCP_INFO_BYTES: Final = 256
 # linux/tcp.h: struct tcp_info, tcpi_bytes_acked and tcpi_bytes_received; in kernels since 4.1.
 _TCP_BYTES: Final = struct.Struct("=QQ")
@@ -27,7 +27,7 @@ _TCP_BYTES_AT: Final = 120
 
 
 def client_of(frame: memoryview) -> tuple[str, str, str]:
-    """The client id in a connection's first frame; ApiVersions tells the client's software later."""
+    """Return the client id from a connection's first frame. ApiVersions brings the software's name later (KIP-511)."""
     client_id = ""
     if len(frame) >= REQUEST_HEADER.size:
         length = max(0, REQUEST_HEADER.unpack_from(frame)[3])
@@ -38,7 +38,7 @@ def client_of(frame: memoryview) -> tuple[str, str, str]:
 
 
 def connection_name(connection: Connection) -> str:
-    """Kafka's connection id: `local:port-remote:port-processor-index`. It stays the same when the connection moves."""
+    """Return Kafka's connection id: `local:port-remote:port-processor-index`. A migration does not change it."""
     origin = connection.origin
     host, port = _local(connection.transport.sock)
     remote = address_text(origin.address)
@@ -46,7 +46,7 @@ def connection_name(connection: Connection) -> str:
 
 
 def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, Any]:
-    """One connection as `kproc clients` shows it."""
+    """Return one connection as `kproc clients` shows it."""
     origin = connection.origin
     client_id, software_name, software_version = connection.client or ("", UNKNOWN, UNKNOWN)
     bytes_out, bytes_in = _tcp_bytes(connection.transport.sock)
@@ -73,7 +73,7 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
 
 
 def _is_known(connection: Connection) -> bool:
-    """Whether it is known who the client is: it has logged in, also if it has to again, or nobody asks it to."""
+    """Return True if the principal is known: the client has logged in at least once, or needs no login."""
     return connection.gate is None or connection.gate.has_session
 
 
@@ -87,7 +87,7 @@ def _local(sock: socket.socket) -> tuple[str, int]:
 
 
 def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
-    """Bytes that the client has acknowledged, and bytes received of it; zeros for what is not TCP."""
+    """Return the bytes that the client has acknowledged and the bytes received from it; (0, 0) if it is not TCP."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except OSError:
@@ -96,9 +96,9 @@ def _tcp_bytes(sock: socket.socket) -> tuple[int, int]:
 
 
 def why_refused(start: bytes, length: int, length_max: int, login_max: int = 0) -> str:
-    """What a peer probably speaks whose first four bytes cannot be a frame's length, such as TLS or HTTP.
+    """Return the likely reason why a peer's first four bytes are no valid frame length, such as TLS or HTTP.
 
-    `login_max`: how long a frame may be of a client that has not logged in, which this one has not.
+    `login_max` is the longest frame of a client that has not logged in; 0 if that limit does not apply.
     """
     if start in _HTTP_METHODS:
         return "an HTTP request came to a Kafka listener"

@@ -13,7 +13,7 @@ from typing import Final
 from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.wire.file_range import FileRange
 
-# Descriptors that stay open; fewer if the process's limit is low. A Fetch over more partitions opens files again, which
+# Limit of open descriptors; lower if the process's limit is low. A Fetch over more partitions opens files again, which
 # costs only time.
 _FILES_MAX: Final = 512
 
@@ -53,13 +53,16 @@ class FileCache:
         self._files: dict[bytes, OpenFile] = {}  # The least recently used comes first.
 
     def get(self, wanted: FileRange) -> OpenFile:
-        """The open file of the range `wanted`. Raises StaleFile or OSError."""
+        """Return the open file of the range `wanted`.
+
+        Raises StaleFile if the path leads to another inode, OSError if the file cannot be opened.
+        """
         found = self._files.get(wanted.path)
         if found is not None and found.inode == wanted.inode:
             self._files[wanted.path] = self._files.pop(wanted.path)
             return found
-        # Retention may just have deleted the segment, or compaction have replaced it: the file stays, renamed, for
-        # file.delete.delay.ms.
+        # Retention may just have deleted the segment, or compaction may have replaced it. The owner renames such a file
+        # and keeps it for file.delete.delay.ms.
         opened = None
         for path in (wanted.path, wanted.path + b".deleted"):
             try:
@@ -79,7 +82,7 @@ class FileCache:
         return opened
 
     def drop_unlinked(self) -> None:
-        """Close files that were deleted: the disk gets their space back only when the last descriptor is closed."""
+        """Close deleted files, because the file system frees their space only when the last descriptor is closed."""
         gone = [path for path, file in self._files.items() if os.fstat(file.fd).st_nlink == 0]
         for path in gone:
             del self._files[path]

@@ -1,9 +1,9 @@
-"""Gate: what stands between a connection and the Handlers until its client has logged in.
+"""Gate: the barrier between a connection and the Handlers until its client has logged in.
 
-While a connection has one, only its home gets its requests, marked with FLAG_GATED, one at a time and not longer than
-sasl.server.max.receive.size; they are not routed, not timed, and the connection migrates nowhere. The Handler leads the
-login (handler/logins.py) and opens the gate by AUTHENTICATED. When a session ends the gate closes again: a timer does
-that, no request pays for it.
+While a connection has a Gate, only its home Handler gets its requests. They are marked with FLAG_GATED, one at a time,
+and not longer than sasl.server.max.receive.size. They are not routed and not timed, and the connection does not
+migrate. The Handler performs the login (handler/logins.py) and opens the gate by AUTHENTICATED. When a session ends
+(KIP-368), a timer closes the gate again, so that no request pays for a check.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 
 class LoginLimits(NamedTuple):
-    """What a client that logs in may take."""
+    """Limits for a client that logs in."""
 
-    bytes_max: int = 524_288  # Of a request.
-    ns_max: int = 0  # 0: no limit.
+    bytes_max: int = 524_288  # Size of a request.
+    ns_max: int = 0  # Duration of the login; 0 means no limit.
 
 
 DEFAULT_LIMITS: Final = LoginLimits()
@@ -28,16 +28,18 @@ class Gate:
 
     def __init__(self, now_ns: int, *, has_session: bool = False) -> None:
         self.since_ns = now_ns
-        self.has_session = has_session  # One that is over: its client may take its time to log in again.
-        self.is_begun = False  # The home has got something of it: it cannot have another one.
+        # True if an earlier session has ended. No time limit runs until the client begins to log in again.
+        self.has_session = has_session
+        # True once the home has received a request of the login. The connection must keep that home.
+        self.is_begun = False
 
     def begin(self, now_ns: int) -> None:
-        """Something is passed on."""
+        """Record that the home receives a request. After an ended session, the time limit starts now."""
         if not self.is_begun:
             self.is_begun = True
             if self.has_session:
                 self.since_ns = now_ns
 
     def is_late(self, now_ns: int, longest_ns: int) -> bool:
-        """Whether the login takes too long."""
+        """Return True if the login has taken longer than `longest_ns`."""
         return (self.is_begun or not self.has_session) and now_ns - self.since_ns > longest_ns

@@ -1,4 +1,4 @@
-"""HandlerPeer: one Handler as a Processor sees it, and the Router that says which Handler gets a frame."""
+"""HandlerPeer: one Handler as a Processor sees it, and the Router that selects the Handler of a frame."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from kproc.broker.transport.outbox import Buffer, Inbox, Outbox
 
 
 class Router(Protocol):
-    """Decides which Handler gets a frame. Supplied from outside, because net/ does not know what a frame means."""
+    """Selects the Handler of a frame. Supplied from outside, because a Processor does not interpret frames."""
 
     def route(self, frame: memoryview) -> int:
-        """The Handler's index, or -1 for the connection's home Handler."""
+        """Return the Handler's index, or -1 for the connection's home Handler."""
 
     def learn(self, hint: memoryview) -> None:
         """Store a Handler's hint about who owns the partition of frames like this one."""
 
 
 def _without_link(_: int) -> None:
-    """What `reserve_run` and `commit_run` are without a link: there is no room. They must not keep a dead ring."""
+    """Replace `reserve_run` and `commit_run` without a link: there is no room. Bound methods would keep a dead ring."""
 
 
 class HandlerPeer:
     """One Handler as this Processor sees it. It survives a restart of the Handler; its link does not.
 
-    Whoever puts a record into its ring enters the Handler in `unpublished`; `notify` does both.
+    After putting a record into its ring, enter the Handler in `unpublished`. `notify` does both.
     """
 
     __slots__ = (
@@ -34,7 +34,8 @@ class HandlerPeer:
         "link", "peer", "reserve_run",
     )  # fmt: skip
 
-    _notices: Outbox  # Set by the first link, as these are, which are the sender's.
+    # The first link sets these three. The last two are methods of the link's sender.
+    _notices: Outbox
     reserve_run: Callable[[int], tuple[memoryview, int, int] | None]
     commit_run: Callable[[int], None]
 
@@ -45,7 +46,7 @@ class HandlerPeer:
         self.inbox: Inbox | None = None
         self.homes = 0
         self.is_leaving = False
-        self.is_away = False  # As found by the last look, once a second.
+        self.is_away = False  # True if it had no link at the last check, which happens once a second.
 
     def attach(self, link: Link) -> None:
         self.link = link
@@ -64,25 +65,25 @@ class HandlerPeer:
         self._unpublished.pop(self, None)
 
     def leave(self) -> None:
-        """It will end, and gets no more connections."""
+        """Mark the Handler as leaving, so that it gets no more connections."""
         self.is_leaving = True
 
     def stays_away(self) -> bool:
-        """Look whether it has a link: True if it had none at the last look either."""
+        """Check whether the Handler has a link. Return True if it had none at the last check either."""
         was_away, self.is_away = self.is_away, self.link is None
         return was_away and self.is_away
 
     def notify(self, kind: int, *parts: Buffer) -> None:
-        """Send a record, which waits here if the ring is full. Do nothing if the Handler has no link."""
+        """Send a record, or queue it here if the ring is full. Do nothing if the Handler has no link."""
         if self.link is not None:
             self._notices.push(kind, *parts)
             self._unpublished[self] = None
 
     def publish(self) -> None:
-        """Publish what was put into the ring, and wake the Handler if it sleeps."""
+        """Publish the records in the ring, and wake the Handler if it sleeps."""
         notices = self._notices
         if notices.is_dirty:
-            notices.flush()  # It publishes the whole ring, with the requests.
+            notices.flush()  # This publishes the whole ring, including the requests.
             if notices.is_dirty:
                 self._unpublished[self] = None  # Some records did not fit.
         else:

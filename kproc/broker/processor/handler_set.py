@@ -24,13 +24,14 @@ class HandlerSet:
         self.router: Router | None = None  # None with one Handler: routing would only cost.
         self.only: HandlerPeer | None = None  # If there is only one: it is the home of all connections.
         self.by_id: dict[AgentId, HandlerPeer] = {}
-        # Without those that are leaving. In no order, because a Handler that was restarted comes last.
+        # Without the Handlers that are leaving. The order means nothing, because a restarted Handler comes last.
         self.by_index: dict[int, HandlerPeer] = {}
-        self.unpublished: dict[HandlerPeer, None] = {}  # Handlers in whose ring this pass has put something.
-        self.inboxes: list[Inbox] = []  # Of those that have a link.
+        # Handlers whose rings have records that are not published yet.
+        self.unpublished: dict[HandlerPeer, None] = {}
+        self.inboxes: list[Inbox] = []  # Of the Handlers that have a link.
         self._looks: list[Callable[[], bool]] = []
-        # The next pass has to take answers before it polls: the last look found some, or the eventfd announced some. A
-        # pass that does not take them loses nothing, because every sleep begins with a look (ipc/wait.py).
+        # True if the next pass must take answers before it polls: the last check found some, or the eventfd announced
+        # some. A pass that does not take them loses nothing, because every sleep begins with a check (ipc/wait.py).
         self.may_have_answers = False
 
     def links_changed(self) -> None:
@@ -39,24 +40,24 @@ class HandlerSet:
         self._looks = [inbox.is_empty for inbox in self.inboxes]
 
     def choose_routing(self) -> HandlerPeer | None:
-        """Switch the router on or off; return the only Handler if there is one only."""
+        """Switch the router on or off. Return the Handler if there is only one."""
         self.router = self._given_router if len(self.by_id) > 1 else None
         self.only = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
         return self.only
 
     def least_busy(self) -> HandlerPeer:
-        """The Handler that is to be the next connection's home: a live one with the fewest connections."""
+        """Return the Handler to be the next connection's home: if possible a live one, with the fewest connections."""
         return min(
             self.by_index.values() or self.by_id.values(),
             key=lambda each: (each.link is None, each.homes, each.peer.index),
         )
 
     def senders(self) -> list[Sender]:
-        """The sending ends of all request rings."""
+        """Return the sending ends of all request rings."""
         return [each.link.sender for each in self.by_id.values() if each.link is not None]
 
     def has_answers(self) -> bool:
-        """Whether some response ring has records that were not taken. Called at every sleep."""
+        """Return True if a response ring has records that were not taken. Called at every sleep."""
         # A loop, because any() over a generator costs 0.2 us more.
         for is_empty in self._looks:
             if not is_empty():
@@ -65,11 +66,12 @@ class HandlerSet:
         return False
 
     def introduce(self, connection: Connection) -> bool:
-        """Send the client's address and session to every Handler, before the first request; False without room.
+        """Send the client's address and session to every Handler before the first request. Return False without room.
 
         Each request could carry them instead, but hardly any request needs them.
         """
-        # All but those without a link: the link to its successor brings us here again.
+        # Skip Handlers without a link. When a successor's link is attached, Homes.attach has all connections introduced
+        # again.
         if not all(
             self.introduce_to(each, connection) for each in self.by_id.values() if each.link is not None
         ):
@@ -78,7 +80,7 @@ class HandlerSet:
         return True
 
     def introduce_to(self, handler: HandlerPeer, connection: Connection) -> bool:
-        """Send them to one Handler, which has a link; False if its ring has no room."""
+        """Send the client's address and session to one Handler with a link. Return False if its ring has no room."""
         assert handler.link is not None
         head = HEAD.pack(connection.id, 0, 0, 0)
         identity = connection.origin.address + connection.session.pack()
@@ -88,14 +90,15 @@ class HandlerSet:
         return True
 
     def tell_gone(self, connection: Connection, flags: int) -> None:
-        """Tell Handlers that a connection is closed or has migrated: its home, or all of them if there is a router, for
-        each of them may have had its requests.
+        """Tell Handlers that a connection is closed or has migrated (FLAG_MOVED in `flags`).
+
+        With a router every Handler is told, because each may have had its requests. Otherwise only its home is told.
         """
         for handler in (connection.home,) if self.router is None else self.by_id.values():
             handler.notify(DISCONNECTED, HEAD.pack(connection.id, 0, 0, flags))
 
     def publish(self) -> None:
-        """Publish what this pass put into rings. A Handler whose ring had no room for all is entered again."""
+        """Publish the records of this pass. A Handler whose ring had no room for all of them is entered again."""
         waiting = list(self.unpublished)
         self.unpublished.clear()
         for handler in waiting:

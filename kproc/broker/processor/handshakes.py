@@ -58,7 +58,7 @@ _EXPIRED: Final = "its client's certificate has expired"
 
 
 class Table(Protocol):
-    """What is needed of ConnectionTable."""
+    """The part of ConnectionTable that Handshakes uses."""
 
     by_fd: dict[int, Connection]
 
@@ -101,18 +101,20 @@ class Handshakes:
         self._clock = clock
         self._timeout_ns = timeout_ms * 1_000_000
         self._begun_max = begun_max
-        # By descriptor, the oldest first: when the client must be done. Without those that wait for us.
+        # Deadlines by descriptor, the oldest first. Clients that wait for their turn have none.
         self._open: dict[int, int] = {}
         self._begun: dict[int, BegunHandshake] = {}  # By descriptor. The stalest comes first.
         self._begun_shares = AddressShares()
-        # Those that wait for a turn, by address. The address whose turn it is comes first.
+        # Clients that wait for a turn, by address. The address whose turn it is comes first.
         self._turns: dict[bytes, dict[int, WaitingHello]] = {}
         self._is_blocked = False  # No client that was checked in the last pass could be answered or closed.
-        self._newly_waiting: list[int] = []  # Descriptors of those that are still read.
-        self._connections: dict[int, Connection] = {}  # By descriptor: all that have sent something.
-        self._hello_bytes = 0  # Of all first records that are kept.
+        self._newly_waiting: list[int] = []  # Descriptors of newly waiting clients, which are still read.
+        # By descriptor: connections in their handshake that have sent something.
+        self._connections: dict[int, Connection] = {}
+        self._hello_bytes = 0  # Size of all stored first records.
         self._hello_shares = AddressShares()
-        self._certificates: Deadlines[int] = Deadlines()  # By descriptor: when they end, in ms since 1970.
+        # By descriptor: when the client's certificate expires, in ms since 1970.
+        self._certificates: Deadlines[int] = Deadlines()
         self._lines = LogRate(logger, "and %d more failed TLS handshakes")
 
     @property
@@ -127,11 +129,11 @@ class Handshakes:
         return min(longest_ms, _BLOCKED_MS) if self._is_blocked else 0
 
     def opened(self, transport: TlsTransport) -> None:
-        """A connection has come."""
+        """Start the timeout of a new connection."""
         self._open[transport.fd] = self._state.now_ns + self._timeout_ns
 
     def wait_for_turn(self, transport: TlsTransport) -> None:
-        """A client's first record is whole: it is answered in the next pass, or a later one."""
+        """Queue a client whose first record is complete. It is answered in the next pass or a later one."""
         self._open.pop(transport.fd, None)
         key = _key_of(self._connections[transport.fd])
         self._turns.setdefault(key, {})[transport.fd] = WaitingHello(transport, self._state.now_ns)
@@ -139,7 +141,7 @@ class Handshakes:
         self._state.press()
 
     def received_hello(self, transport: TlsTransport, size: int) -> None:
-        """A client has sent `size` bytes of its first record."""
+        """Account for a client's first record, of which `size` bytes have arrived so far."""
         connection = self._connections[transport.fd] = self._table.by_fd[transport.fd]
         self._hello_bytes += size - self._hello_shares.amount_of(connection)
         self._hello_shares.put(connection, size)
@@ -152,7 +154,7 @@ class Handshakes:
         self._begun[transport.fd] = BegunHandshake(transport, self._state.now_ns, True)
 
     def work(self) -> int:
-        """Answer the first records of as many clients as one pass may; those that are left are not read meanwhile."""
+        """Answer the first records of as many clients as fit into one pass. The other waiting clients are not read."""
         until_ns = self._clock.now_ns() + _TURN_NS
         oldest_ns = self._state.now_ns - self._timeout_ns
         answered = closed = blocked = 0
@@ -247,13 +249,12 @@ class Handshakes:
         try:
             facts = facts_of(certificate)
             ends_ms = int(facts.ends.timestamp() * 1000)
-            if (
-                ends_ms <= self._clock.wall_ms()
-            ):  # Of a resumed session, where sessions could not be switched off.
+            # A resumed TLS session brings its old certificate, where resumption cannot be switched off.
+            if ends_ms <= self._clock.wall_ms():
                 self.refused(transport, _EXPIRED)
                 raise OSError(_EXPIRED)
             self._certificates.move(transport.fd, ends_ms)
-            if connection.gate is not None:  # The login names the principal.
+            if connection.gate is not None:  # With SASL_SSL, the login determines the principal.
                 return
             principal = Principal(USER, transport.context.mapper.name_of(facts.subject))
         except (NoMatchingRule, MalformedCertificate) as error:
@@ -265,13 +266,13 @@ class Handshakes:
         connection.session = Session(principal)
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
-        """A client is about to be closed: count it, and log it unless there were many in this second."""
+        """Count a failed handshake, and log it unless there were many in this second. The caller closes the client."""
         self._state.counts[SLOT["authentications_failed"]] += 1
         if self._lines.has_room(self._clock.now_ns()):
             logger.warning("failed TLS handshake with %s: %s", _peer_of(transport), reason)
 
     def expire(self) -> None:
-        """Close those that are too late. Called once a second."""
+        """Close connections with an expired certificate or a late handshake. Called once a second."""
         now_ns = self._state.now_ns
         self._lines.report_suppressed(self._clock.now_ns())
         for fd in self._certificates.pop_due(self._clock.wall_ms()):
@@ -295,7 +296,7 @@ class Handshakes:
                 self._table.close(self._table.by_fd[fd], "no TLS handshake came in time")
 
     def forget(self, transport: TlsTransport) -> None:
-        """The connection is closed."""
+        """Remove a connection that is closed."""
         self._close_handshake(transport)
         self._certificates.discard(transport.fd)
 

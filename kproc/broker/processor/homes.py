@@ -36,7 +36,7 @@ class Homes:
         self._timed = timed
 
     def attach(self, link: Link) -> None:
-        """A Handler has started: use its link, and make it the home of its share of the connections."""
+        """Use the link of a Handler that has started, and make it the home of its share of the connections."""
         handlers = self._handlers
         handler = handlers.by_id.get(link.peer)
         is_new = handler is None
@@ -47,14 +47,17 @@ class Homes:
         handler.attach(link)
         handlers.links_changed()
         for connection in self._table.by_fd.values():
-            connection.is_introduced = False  # The new one knows no connection.
+            connection.is_introduced = False  # The new Handler process knows no connection.
         if is_new:
             self._choose_routing()
         if not handler.is_leaving:
             self._spread(handler)
 
     def detach(self, peer: AgentId) -> None:
-        """A Handler has ended. One that dies and is to leave afterwards is detached twice: the second time for good."""
+        """Handle the end of a Handler.
+
+        A Handler that dies and is scaled away before its restart is detached twice. The second call removes it.
+        """
         handler = self._handlers.by_id.get(peer)
         if handler is None:
             return
@@ -65,7 +68,7 @@ class Homes:
             self._choose_routing()
 
     def _lose(self, handler: HandlerPeer) -> None:
-        """Close the connections whose requests it had in work, and free its blocks."""
+        """Close the connections that had requests in work at a Handler that died, and free its blocks."""
         handler.detach()
         self._handlers.links_changed()
         self._steps.handler_lost(handler)
@@ -76,7 +79,7 @@ class Homes:
         self._blocks.lose(handler)
 
     def leave(self, peer: AgentId) -> None:
-        """A Handler will end: give its connections other homes, each when it has nothing of it in work."""
+        """Give the connections of a Handler that will end other homes, each once it has no request in work."""
         handler = self._handlers.by_id.get(peer)
         if handler is None or handler.is_leaving:
             return
@@ -89,7 +92,7 @@ class Homes:
                 self._table.plan_home(connection, self._handlers.least_busy())
 
     def uses(self, peer: AgentId) -> bool:
-        """Whether a Handler has requests, connections or blocks of ours, or may still get some."""
+        """Return True if a Handler has requests, connections or blocks of ours, or may still get some."""
         handler = self._handlers.by_id.get(peer)
         if handler is None:
             return False
@@ -103,7 +106,7 @@ class Homes:
     def leave_dead(self) -> None:
         """Give connections other homes if their Handler is away longer than a restart takes. Called once a second.
 
-        Another Handler refuses requests for the missing one's partitions and serves those for all others.
+        The new home rejects requests for the dead Handler's partitions and serves all others.
         """
         least_busy = self._handlers.least_busy
         for handler in self._handlers.by_id.values():
@@ -141,10 +144,10 @@ class Homes:
                 self._table.plan_home(connection, handler)
 
     def _all(self) -> list[Connection]:
-        """All connections, with those that may come back from another Processor."""
+        """Return all connections, including those that may come back from another Processor."""
         return [*self._table.by_fd.values(), *self._steps.given()]
 
 
 def _logs_in_at(connection: Connection, handler: HandlerPeer) -> bool:
-    """Whether a login has begun at that Handler: no other one could go on with it."""
+    """Return True if a login has begun at that Handler, because no other Handler can continue it."""
     return connection.gate is not None and connection.gate.is_begun and connection.home is handler

@@ -83,5 +83,5 @@ class LentBlocks:
                 del self.by_request[key]
 
     def has_any_at(self, handler: HandlerPeer) -> bool:
-        """Whether a Handler has any block."""
+        """Return True if a Handler has any block."""
         return any(lent_to is handler for _, lent_to, _ in self.by_request.values())

@@ -1,6 +1,6 @@
 """MemoryBudget: a Processor's share of Kafka's limits queued.max.requests and queued.max.request.bytes.
 
-A read may exceed them; the next one has to wait.
+One read may exceed a limit; the next read then waits.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class MemoryBudget:
         self._processors_in_all = processors_in_all
         self._processor_count = processors_in_all(DynamicSettings())
         self._queued = QueuedRequests()
-        self.held_bytes = 0  # In Connection.held of all connections.
+        self.held_bytes = 0  # Bytes in Connection.held of all connections.
         self.is_limited = bytes_max > 0 or requests_max > 0
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Use the number of Processors that the changed settings mean."""
+        """Update the number of Processors from changed settings."""
         self._processor_count = self._processors_in_all(settings)
 
     def has_room(self) -> bool:
-        """Whether a new request may be read."""
+        """Return True if a new request may be read."""
         senders = self._handlers.senders()
         if self._requests_max > 0:
             waiting = self._queued.count(senders)
@@ -58,7 +58,7 @@ class MemoryBudget:
         return (queued + lent + self.held_bytes) * self._processor_count < self._bytes_max
 
     def count(self, connection: Connection, requests: int) -> None:
-        """Count requests that one read passed on; they went to one Handler, the connection's target."""
+        """Count the requests of one read. All of them went to one Handler, the connection's target."""
         link = connection.target.link
         if requests and link is not None and self._requests_max > 0:
             self._queued.add(link.sender, requests)

@@ -1,8 +1,9 @@
-"""MeteredConnections: how long a Processor works at the sockets of clients that have a request_percentage (KIP-124).
+"""MeteredConnections: measures the time spent at the sockets of clients with a request_percentage (KIP-124).
 
-A Handler that serves such a client says so with METERED. From then on that connection's transport is wrapped in one
-that looks at the clock around each call, TLS included; ten times a second the time goes to the connection's home, which
-charges the client. Other connections pay nothing. Where a thread waits in a client's socket nothing is measured.
+A Handler that serves such a client sends METERED. From then on that connection's transport is wrapped in one that reads
+the clock around each call, TLS included. Ten times a second the time is sent to the connection's home Handler, which
+charges the client. Other connections pay nothing. Blocking sockets (thread_processor.py) are not measured, because
+their calls include the waiting.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class MeteredConnections:
         self._metered: dict[int, tuple[Connection, MeteredTransport, bytes]] = {}
 
     def switch(self, connection: Connection, client_id: bytes, *, is_on: bool) -> None:
-        """Measure a connection, or no more; its client is called that from now on."""
+        """Start or stop measuring a connection. `client_id` is sent with its times from now on."""
         known = self._metered.get(connection.id)
         if not is_on:
             if known is not None:
@@ -93,7 +94,7 @@ class MeteredConnections:
             _use(connection, wrapped)
 
     def tell(self) -> None:
-        """Send the homes what was measured, as far as their rings have room."""
+        """Send the measured times to the home Handlers. A time that finds no room in the ring is sent later."""
         if not self._metered:
             return
         for connection_id, (connection, wrapped, client_id) in list(self._metered.items()):

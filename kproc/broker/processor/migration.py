@@ -1,7 +1,7 @@
-"""ConnectionMigration: gives connections to other Processors and takes theirs.
+"""ConnectionMigration: gives connections to other Processors and adopts theirs.
 
-migration_steps.py decides when each step is due, migration_channel.py sends state and socket. This file takes
-connections out of the tables and enters them.
+migration_steps.py decides when each step is due, migration_channel.py sends state and socket. This file removes
+connections from the tables and enters them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ConnectionMigration:
     # -- the other Processors ----------------------------------------------------------------------------------
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """Another Processor has started: use the socket pair with it."""
+        """Use the socket pair with another Processor, which has started."""
         self.detach(peer)
         channel = MigrationChannel(peer, sock)
         self.channels[channel.fd] = channel
@@ -64,7 +64,10 @@ class ConnectionMigration:
         self._watch.epoll.register(channel.fd, select.EPOLLIN)
 
     def detach(self, peer: AgentId) -> bool:
-        """Another Processor has ended: take back what it did not take. False if it is none."""
+        """Handle the end of another Processor: take back the connections that it did not acknowledge.
+
+        Return False if `peer` is not a Processor that is attached.
+        """
         channel = self.steps.channel(peer)
         if channel is None:
             return False
@@ -75,7 +78,7 @@ class ConnectionMigration:
         return True
 
     def on_readable(self, fd: int) -> bool:
-        """Handle what another Processor sent; False if the descriptor is not a pair's."""
+        """Handle the messages of another Processor. Return False if the descriptor is not that of a socket pair."""
         channel = self.channels.get(fd)
         if channel is None:
             return False
@@ -85,7 +88,7 @@ class ConnectionMigration:
         return True
 
     def leave(self, targets: list[AgentId]) -> None:
-        """Give every connection that can move to these Processors, and accept no new one."""
+        """Give every connection that can migrate to these Processors, and accept no new one."""
         self._state.is_leaving = True
         for connection in list(self._table.gated):
             self._table.close(connection, "its Processor leaves before it has logged in")
@@ -172,7 +175,7 @@ class ConnectionMigration:
             home=home,
             now_ns=last_active_ns,
         )
-        connection.open_gate(state.session)  # What has not logged in does not migrate.
+        connection.open_gate(state.session)  # A connection that has not logged in does not migrate.
         if state.kept:
             connection.target = self._handlers.by_index[state.target]
         connection.client = state.client

@@ -44,7 +44,7 @@ WINDOW: Final = 16
 
 
 class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
-    """Everything of a connection that is not a descriptor."""
+    """The state of a connection, without its descriptors."""
 
     id: int
     origin: Origin
@@ -54,7 +54,7 @@ class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
     target: int  # Index of the Handler that has the requests in work.
     next_sequence: int
     next_send: int
-    kept: list[int]  # Requests whose answers that Handler keeps for whoever claims them.
+    kept: list[int]  # Requests whose answers that Handler keeps until they are claimed (MOVE_IN).
     stash: list[tuple[int, int, bytes]]  # Sequence, kind, record: answers that came before their turn.
     held: bytes
     block: tuple[int, int] | None  # Length and filled; the bytes are in BLOCK's memfd.
@@ -77,23 +77,23 @@ class Given:
         self.files: list[OpenFile] = []
         self.block_fd = -1
         self.block: Block | None = None  # Reserved by the Processor that adopts the connection.
-        self.is_whole = True  # False when a descriptor was lost on the way.
+        self.is_whole = True  # False if a descriptor was lost, because this process had too many open.
 
     def has_room(self, memory: FrameMemory) -> bool:
-        """Reserve room for its begun large frame, if it has one; whether there is."""
+        """Reserve memory for the unfinished large frame, if there is one. Return False if there is no room."""
         if self.state is not None and self.state.block is not None and self.block is None:
             self.block = memory.reserve(*self.state.block)
             return self.block is not None
         return True
 
     def give_room_back(self) -> None:
-        """It was refused now; it may be offered again."""
+        """Free the memory that `has_room` reserved, because the connection is refused."""
         if self.block is not None:
             self.block.memory.discard(self.block)
             self.block = None
 
     def read_block(self) -> Block | None:
-        """Its begun large frame, in the room that `has_room` reserved."""
+        """Return the unfinished large frame, read into the memory that `has_room` reserved; None if there is none."""
         if self.state is None or self.state.block is None:
             return None
         _, filled = self.state.block
@@ -119,7 +119,7 @@ class Given:
 
 
 class MigrationChannel:
-    """The socket pair with one other Processor. What the kernel does not take at once is queued in order."""
+    """The socket pair with one other Processor. Messages that the kernel does not accept yet are queued in order."""
 
     def __init__(self, peer: AgentId, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -155,7 +155,7 @@ class MigrationChannel:
         return bool(self._unsent)
 
     def give(self, connection: Connection, kept: list[int]) -> None:
-        """Queue the messages of one connection, which must not be in any epoll any more."""
+        """Queue the messages of one connection. It must have been removed from every epoll."""
         self.given[connection.id] = connection
         for item in connection.out or ():
             if isinstance(item, FileSend):
@@ -171,7 +171,7 @@ class MigrationChannel:
         self.flush()
 
     def try_answer(self, kind: int, connection_id: int) -> bool:
-        """Send TAKEN or REFUSED, ahead of queued messages; False if the kernel has no room now."""
+        """Send TAKEN or REFUSED, ahead of queued messages. Return False if the kernel has no room now."""
         if not self.is_open:
             return True
         try:
@@ -180,7 +180,7 @@ class MigrationChannel:
             return True  # The giver has died, so the connection has one owner: us.
 
     def flush(self) -> None:
-        """Send queued messages as far as the kernel takes them. The next read reports a peer that has died."""
+        """Send queued messages as far as the kernel accepts them. The next read reports a peer that has died."""
         while self._unsent:
             payload, fd, _ = self._unsent[0]
             try:
@@ -195,7 +195,7 @@ class MigrationChannel:
                 os.close(fd)
 
     def _queue(self, kind: int, connection_id: int, rest: bytes, fd: int, file: OpenFile | None) -> None:
-        # The file is named so that it stays open until it is sent.
+        # The reference to `file` keeps its descriptor open until it is sent.
         self._unsent.append((_HEAD.pack(kind, connection_id) + rest, fd, file))
 
     def _queue_memfd(self, kind: int, connection_id: int, content: bytes | memoryview) -> None:
@@ -209,7 +209,7 @@ class MigrationChannel:
     # -- taking ------------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[int, int, Given | None] | None:
-        """The next (kind, connection id, connection or None): GIVE, TAKEN or REFUSED; None if there is none yet.
+        """Return the next (kind, connection id, connection or None) of GIVE, TAKEN or REFUSED; None if there is none.
 
         Raises EOFError when the peer has ended and everything that it sent was received.
         """
@@ -246,7 +246,7 @@ class MigrationChannel:
 
 
 def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
-    """What another Processor needs to go on exactly where this one stopped."""
+    """Return the state that another Processor needs to continue exactly where this one stopped."""
     block = connection.block
     return ConnectionState(
         id=connection.id,
@@ -274,7 +274,7 @@ def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
 
 
 def unsent_of(given: Given) -> deque[bytes | memoryview | FileSend] | None:
-    """The answers that were not sent yet, and their open files."""
+    """Return the answers that were not sent yet, with their open files; None if there are none."""
     assert given.state is not None
     if not given.state.out:
         return None

@@ -1,4 +1,4 @@
-"""MigrationState: how far one connection's migration to another Processor has come."""
+"""MigrationState: the progress of one connection's migration to another Processor."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class MigrationState:
         self.kept: list[int] = []
 
     def must_leave(self) -> None:
-        """Any target will do: the connection may not stay here."""
+        """Allow any target, because the connection may not stay here."""
         self.target = None
 
     def keep(self, attempt: int, sequences: list[int]) -> bool:
-        """A Handler keeps the answers of these requests; False if it was asked in an attempt that was given up."""
+        """Store the requests whose answers a Handler keeps. Return False if that attempt was given up."""
         if attempt != self.attempt:
             return False
         self.kept += sequences
         return True
 
     def lose(self) -> None:
-        """The Handler that keeps the answers has died."""
+        """Record that the Handler that keeps the answers has died."""
         self.is_lost = True
 
     def is_ready(self, inflight: int, stashed: int) -> bool:
-        """Whether no answer is outstanding but the kept ones and those that came before their turn."""
+        """Return True if all outstanding answers are kept by the Handler or came before their turn."""
         return inflight == len(self.kept) + stashed

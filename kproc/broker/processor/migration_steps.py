@@ -36,7 +36,7 @@ _RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is
 
 
 class Holder(Protocol):
-    """What a migration needs of the Processor that has the tables and the epoll."""
+    """The operations that a migration needs from the Processor, which owns the tables and the epoll."""
 
     def take_out(self, connection: Connection) -> None:
         """Take the connection out of every table and epoll without closing it."""
@@ -45,19 +45,19 @@ class Holder(Protocol):
         """Undo `take_out`; the connection is still not read."""
 
     def let_go(self, connection: Connection) -> None:
-        """Forget a connection that another Processor has; the client must not notice."""
+        """Release a connection that another Processor has adopted. The client must not notice."""
 
     def resume(self, connection: Connection) -> None:
-        """Read the connection again: its migration was given up."""
+        """Update what the connection waits for, because its migration has begun or was given up."""
 
     def drop(self, connection: Connection, reason: str) -> None:
         """Close the connection."""
 
     def can_adopt(self, given: Given) -> bool:
-        """Whether `adopt` will succeed: there is room in the arena and a link to the connection's Handler."""
+        """Return True if `adopt` will succeed: memory is reserved and the connection's Handler has a link."""
 
     def adopt(self, given: Given) -> None:
-        """Register a connection that another Processor gave; that one has been sent TAKEN."""
+        """Register a connection that another Processor gave. TAKEN has already been sent."""
 
 
 class MigrationSteps:
@@ -96,11 +96,15 @@ class MigrationSteps:
         return self._channels.get(peer)
 
     def detach(self, peer: AgentId) -> int:
-        """The other Processor has ended: take back what it did not take. Return the closed descriptor, or -1."""
+        """Handle the end of another Processor: take back the connections that it did not acknowledge.
+
+        Return the closed descriptor, or -1 if `peer` is not attached.
+        """
         channel = self._channels.get(peer)
         if channel is None:
             return -1
-        self.on_readable(channel)  # Its TAKEN of some connections may still be unread.
+        # Read first: before it died it may have sent TAKEN for connections. These are no longer ours.
+        self.on_readable(channel)
         del self._channels[peer]
         given = list(channel.given.values())
         channel.given.clear()
@@ -111,7 +115,7 @@ class MigrationSteps:
         return fd
 
     def close(self) -> None:
-        """Close everything that is still ours: the Processor ends."""
+        """Close all connections that are still ours, because the Processor ends."""
         for channel in self._channels.values():
             for connection in channel.given.values():
                 connection.transport.close()
@@ -125,7 +129,8 @@ class MigrationSteps:
     def leave(self, connections: Iterable[Connection], targets: Iterable[AgentId]) -> None:
         """Give every connection away, to these Processors in turn."""
         self._targets = deque(targets)
-        for connection in self.given():  # If one of them is refused, it must go to another target.
+        # If a connection that was already given is refused, it must go to another target.
+        for connection in self.given():
             assert connection.migration is not None
             connection.migration.must_leave()
         for connection in connections:
@@ -139,22 +144,22 @@ class MigrationSteps:
             self._plan(connection, target)
 
     def cancel_all(self) -> None:
-        """Give up every migration: the broker stops, and connections that are still here are answered here."""
+        """Give up every migration, because the broker stops. Connections that are still here are answered here."""
         self._is_over = True
         for connection in [*self._todo, *self._asked, *self._ready]:
             self._give_up(connection)
 
     def forget(self, connection: Connection) -> None:
-        """Forget a connection that was closed while it migrated."""
+        """Remove a connection that was closed, or whose migration was given up."""
         for stage in (self._todo, self._asked, self._ready):
             stage.pop(connection, None)
 
     def given(self) -> list[Connection]:
-        """Connections in the state `given`: in no table, but they come back if the target refuses them."""
+        """Return the connections in the state `given`. They are in no table, but come back if the target refuses."""
         return [each for channel in self._channels.values() for each in channel.given.values()]
 
     def handler_lost(self, handler: HandlerPeer) -> None:
-        """A Handler has died: mark the given connections whose answers it kept."""
+        """Mark the given connections whose answers were kept by a Handler that has died."""
         for connection in self.given():
             if connection.target is handler and connection.inflight and connection.migration is not None:
                 connection.migration.lose()
@@ -162,7 +167,7 @@ class MigrationSteps:
     # -- step by step ------------------------------------------------------------------------------------------
 
     def work(self) -> int:
-        """Ask the Handlers of further connections, give those that are ready, send what could not be sent."""
+        """Start further migrations, give away the connections that are ready, and send queued messages."""
         done = 0
         while self._todo and len(self._asked) < _ASKED_MAX:
             connection = next(iter(self._todo))
@@ -194,7 +199,7 @@ class MigrationSteps:
             self._ready[connection] = None
 
     def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
-        """A Handler has listed the requests whose answers it keeps; the others are answered here."""
+        """Handle a Handler's list of the requests whose answers it keeps. The other requests are answered here."""
         state = connection.migration
         if state is not None and state.keep(attempt, sequences):
             self.advance(connection)
@@ -203,7 +208,7 @@ class MigrationSteps:
         self._attempt = (self._attempt + 1) & SEQUENCE_MASK
         connection.migration = MigrationState(target, self._attempt)
         self._todo[connection] = None
-        self._holder.resume(connection)  # Which stops reading it, now that it migrates.
+        self._holder.resume(connection)  # This stops reading it, because `migration` is set.
 
     def _ask(self, connection: Connection) -> None:
         state = connection.migration
@@ -216,7 +221,7 @@ class MigrationSteps:
         self.advance(connection)
 
     def _give(self, connection: Connection) -> bool:
-        """Send a ready connection to its target; False when no target can accept one now."""
+        """Send a ready connection to its target. Return False if no target can accept one now."""
         state = connection.migration
         assert state is not None
         if state.target is not None:
@@ -244,7 +249,7 @@ class MigrationSteps:
         return None
 
     def _came_back(self, connection: Connection) -> None:
-        """A given connection was refused, or its target died before it sent TAKEN."""
+        """Take back a given connection that was refused, or whose target died before it sent TAKEN."""
         state = connection.migration
         assert state is not None
         self._holder.take_back(connection)
@@ -268,7 +273,7 @@ class MigrationSteps:
     # -- what the other Processors say -------------------------------------------------------------------------
 
     def on_readable(self, channel: MigrationChannel) -> bool:
-        """Handle what another Processor sent; False when it has ended."""
+        """Handle the messages of another Processor. Return False if it has ended."""
         while True:
             try:
                 message = channel.receive()
@@ -291,14 +296,14 @@ class MigrationSteps:
                 self._came_back(connection)
 
     def _take(self, channel: MigrationChannel, given: Given) -> bool:
-        """Send TAKEN or REFUSED and adopt the connection; False when the answer cannot be sent yet."""
+        """Send TAKEN and adopt the connection, or send REFUSED. Return False if the answer cannot be sent yet."""
         if not given.is_whole or given.state is None or not self._holder.can_adopt(given):
             if not channel.try_answer(REFUSED, given.id):
                 return False
             given.close()
             return True
-        # TAKEN first: if we die now, the giver still reads it and gives the connection to nobody else. Only then
-        # may we read the connection and claim its kept answers.
+        # Send TAKEN first. If we die right after it, the giver still reads it and gives the connection to nobody else.
+        # Only after TAKEN may we read the connection and claim its kept answers.
         if not channel.try_answer(TAKEN, given.id):
             return False
         self._holder.adopt(given)
@@ -306,7 +311,7 @@ class MigrationSteps:
 
 
 def claim(connection: Connection, kept: list[int]) -> None:
-    """Send MOVE_IN: the Handler sends the answers of these requests to us."""
+    """Send MOVE_IN, so that the Handler sends the kept answers of these requests to us."""
     assert connection.target.link is not None
     head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
     connection.target.notify(MOVE_IN, head, pack_sequences(kept))

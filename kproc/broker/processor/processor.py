@@ -58,7 +58,9 @@ from kproc.common.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-_STALL_POLL_MS: Final = 2  # Answers wake a stalled Processor; this only covers room made by parked requests.
+# A stalled Processor checks for room at this interval. Answers wake it earlier, but a Handler that parks a request
+# makes room without an answer.
+_STALL_POLL_MS: Final = 2
 _COMPLAINT_NS: Final = 10_000_000_000
 _NO_EVENTS: Final[list[tuple[int, int]]] = []
 # The work of a pass for a lone client: an answer and a request. After more than that the next pass looks for answers
@@ -73,7 +75,8 @@ _COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a sec
 class Processor:
     """Owns the client connections given to it. One instance runs in one role."""
 
-    __slots__ = (  # More attributes than CPython keeps inline in an object without.
+    # Slots, because CPython does not store that many attributes inline in an object without slots.
+    __slots__ = (
         "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
         "_doze_fd", "_epoll", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
         "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken",
@@ -100,9 +103,10 @@ class Processor:
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
         tls_listeners: TlsListeners | None = None,
     ) -> None:
-        """Limits of queued requests are the broker's, divided by its `processors_in_all`; -1 means no limit.
+        """Create the parts of the Processor.
 
-        A request must arrive within `receive_ms_max`; 0 means no limit.
+        The limits of queued requests are the broker's and are divided by `processors_in_all`; -1 means no limit. A
+        request must arrive within `receive_ms_max`; 0 means no limit.
         """
         self.id = agent_id
         self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd
@@ -151,7 +155,7 @@ class Processor:
         self.runs = RunReader(self.reader, table, handlers, state)
         self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
         self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
-        # What every pass calls.
+        # Methods that every pass calls, looked up once.
         self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
         self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
         self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
@@ -174,28 +178,28 @@ class Processor:
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
-        """A Handler has started: use its link."""
+        """Use the link of a Handler that has started."""
         self._homes.attach(link)
 
     def detach(self, peer: AgentId) -> None:
-        """A role has ended: a Processor, of which we take back what it did not take, or a Handler."""
+        """Handle the end of a Handler, or of a Processor: then take back connections that it did not acknowledge."""
         if not self.migration.detach(peer):
             self._homes.detach(peer)
 
     def handler_leaving(self, peer: AgentId) -> None:
-        """A Handler will end: connections leave it when it has nothing of them in work."""
+        """Move connections away from a Handler that will end, each once it has no request in work."""
         self._homes.leave(peer)
 
     def uses(self, peer: AgentId) -> bool:
-        """Whether a Handler has anything of ours, or may still get something."""
+        """Return True if a Handler has requests, connections or blocks of ours, or may still get some."""
         return self._homes.uses(peer)
 
     def attach_migration(self, peer: AgentId, sock: socket.socket) -> None:
-        """Another Processor has started: use the socket pair with it."""
+        """Use the socket pair with another Processor, which has started."""
         self.migration.attach(peer, sock)
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
-        """An Acceptor has started: take its sockets."""
+        """Receive sockets from an Acceptor that has started."""
         sock.setblocking(False)
         self._handoffs[sock.fileno()] = (peer, sock)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
@@ -212,7 +216,7 @@ class Processor:
         self._epoll.register(fd, select.EPOLLIN)
 
     def adopt_probe(self, sock: socket.socket) -> None:
-        """Register the broker's own connection, which has no listener and no quota, and asks whether it serves."""
+        """Register the connection of the broker's own readiness probe. It has no listener and no quota."""
         transport, flags = PlaintextTransport(sock), FLAG_PROBE
         self.table.open(transport, self._probe_books, listener=0, flags=flags, address=NO_ADDRESS, port=0)
 
@@ -242,13 +246,15 @@ class Processor:
             work += self._relieve()
             timeout_ms = min(timeout_ms, self.next_deadline_ms())
             if not timeout_ms:
-                self._has_answers()  # As a sleep would: nobody signals who is awake.
-        # Also after work: with something ready it does not sleep, and one system call is saved.
+                # Check for answers, as a sleep would, because Handlers do not signal a Processor that is awake.
+                self._has_answers()
+        # Wait even after work: if a socket is ready this does not sleep, and it saves a separate poll.
         events = (
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
         if not events and handlers.may_have_answers:
-            # It has not slept: a Handler has answered meanwhile. For a lone client that is all there is.
+            # The wait did not sleep, because a Handler has answered meanwhile. With a lone client nothing else can have
+            # happened, so a pass without work skips the poll.
             events = self._poll(0) if work else self._only_woken
         state.now_ns = now_ns = self._now_ns()
         if events == self._only_woken and timeout_ms >= STORE_MS and now_ns < state.due_ns:
@@ -271,13 +277,13 @@ class Processor:
         if now_ns >= state.due_ns:
             self._on_due(work)
         elif work:
-            self._sleep_ms_max = STORE_MS  # What was counted is to be stored, too.
+            self._sleep_ms_max = STORE_MS  # Wake up for the next tick, which stores the new counts.
             if work > _LONE_WORK:
                 handlers.may_have_answers = True
         return work
 
     def _on_events(self, events: list[tuple[int, int]]) -> int:
-        """Handle events that are not only something to read for a connection."""
+        """Handle the events that are more than a readable connection."""
         work = 0
         others: list[int] = []
         for fd, mask in events:
@@ -298,13 +304,14 @@ class Processor:
                     self.table.hung_up(connection)
             except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
                 self.table.close_failed(connection, error)
-        # Last: these close connections and bring others with the same descriptors, whom an event to come would hit.
+        # Handle these last. They close connections and open others with the same descriptor numbers, and a later event
+        # of this poll would reach the wrong connection.
         for fd in others:
             work += self._on_other_event(fd)
         return work
 
     def _on_other_event(self, fd: int) -> int:
-        """Handle an event of an Acceptor, another Processor, or whoever runs this one."""
+        """Handle an event of an Acceptor, of another Processor, or of the descriptor given to `watch`."""
         if fd in self._handoffs:
             return self._take_sockets(fd)
         if self.migration.on_readable(fd):
@@ -314,7 +321,7 @@ class Processor:
         return 0
 
     def _relieve(self) -> int:
-        """Continue connections that wait for what no descriptor reports (ProcessorState.is_pressed)."""
+        """Continue connections that wait for something that no descriptor reports (ProcessorState.is_pressed)."""
         work = 0
         table, steps = self.table, self.migration.steps
         if table.stalled:
@@ -343,7 +350,7 @@ class Processor:
         return work
 
     def _pressed_ms(self) -> int:
-        """How long to sleep while a connection waits for room, memory or a migration."""
+        """Return how long to sleep, in ms, while a connection waits for room, memory or a migration."""
         waits_for_room = self.table.stalled or self.table.short_of_memory or self.is_moving
         wait_ms = _STALL_POLL_MS if waits_for_room else STORE_MS if self.table.awaiting_block else 500
         return wait_ms if self._tls is None else min(wait_ms, self._tls.wait_ms())
@@ -360,7 +367,7 @@ class Processor:
     # -- connections -------------------------------------------------------------------------------------------
 
     def _take_sockets(self, fd: int) -> int:
-        """Register the sockets of an Acceptor, acknowledge each, close connections if it asks for that."""
+        """Register and acknowledge the sockets of an Acceptor. Close connections if it requests that."""
         peer, sock = self._handoffs[fd]
         taken = 0
         while True:
@@ -399,7 +406,7 @@ class Processor:
             self._reporter.acknowledge(sock, serial)
 
     def _transport(self, sock: socket.socket, listener: int, flags: int) -> Transport | None:
-        """How this connection reads and writes; None if it was closed: its listener has no usable key."""
+        """Return the transport of a new connection, or None if it was closed because its listener has no usable key."""
         if not flags & FLAG_TLS:
             return PlaintextTransport(sock)
         if self._tls is None:
@@ -408,16 +415,16 @@ class Processor:
         return self._tls.transport(sock, listener)
 
     def use_listeners(self, names: list[str]) -> None:
-        """The listeners are these from now on, by index."""
+        """Set the names of the listeners, by index."""
         if self.tls_listeners is not None:
             self.tls_listeners.use_names(names)
 
     def renew_certificates(self) -> list[str]:
-        """Read keys and certificates again, for new connections; what was wrong with them."""
+        """Read keys and certificates again, for new connections. Return the problems."""
         return [] if self._tls is None else self._tls.renew()
 
     def _complain_of_descriptors(self, why: str) -> None:
-        """Log that descriptors ran out, but seldom: the Acceptor tries again ten times a second."""
+        """Log that descriptors ran out, at most every 10 s, because the Acceptor tries again ten times a second."""
         if self._state.now_ns >= self._next_complaint_ns:
             self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
             logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
@@ -425,7 +432,7 @@ class Processor:
     # -- leaving, stopping, what is asked of it ------------------------------------------------------------------
 
     def begin_leave(self, targets: list[AgentId]) -> None:
-        """Give every connection to these Processors, and accept no new one. `is_drained` when none is left."""
+        """Give every connection to these Processors, and accept no new one. `is_drained` reports the end."""
         self.migration.leave(targets)
 
     def move_connections(self, count: int, target: AgentId) -> int:
@@ -434,7 +441,7 @@ class Processor:
 
     @property
     def is_moving(self) -> bool:
-        """Whether a connection migrates to another Processor."""
+        """Return True while a connection migrates to another Processor."""
         return self.migration.steps.is_active
 
     def begin_stop(self) -> None:
@@ -444,7 +451,11 @@ class Processor:
         self.table.pause_all()
 
     def is_drained(self) -> bool:
-        """Whether, stopping, every request is answered; leaving, every connection and every block is elsewhere."""
+        """Return True if the Processor can be closed without loss.
+
+        When the broker stops, every request that was read is answered. When only this Processor leaves, no connection
+        and no lent block is left, and the Acceptors have all reports.
+        """
         if self._state.is_leaving and not self._state.is_stopping:
             has_waiting = self.table.by_fd or self.is_moving or self._blocks.by_request
             return not has_waiting and not self._reporter.has_unsent
@@ -461,11 +472,11 @@ class Processor:
         self.table.open_listener(listener)
 
     def describe_connections(self) -> list[dict[str, Any]]:
-        """One entry for each connection, for people and `kproc clients`."""
+        """Return a description of each connection, for `kproc clients`."""
         return self.table.describe()
 
     def kill_connection(self, name: str) -> bool:
-        """Close the connection with the id that `describe_connections` shows; False if it is not here."""
+        """Close the connection with the id that `describe_connections` shows. Return False if it is not here."""
         return self.table.kill(name)
 
     # -- now and then ------------------------------------------------------------------------------------------
@@ -484,7 +495,7 @@ class Processor:
         self._state.due_ns = 0 if is_late else self._next_store_ns
 
     def _on_tick(self) -> None:
-        """Store the metrics, every STORE_MS or, idle, every REST_MS. Once a second look for idle connections, too."""
+        """Store the metrics, every STORE_MS, or every REST_MS when idle. Once a second, do the slower checks."""
         now_ns = self._state.now_ns
         self._next_store_ns = now_ns + STORE_MS * 1_000_000
         self._sleep_ms_max = STORE_MS if self._reporter.has_unsent else REST_MS

@@ -17,23 +17,24 @@ class ProcessorState:
     def __init__(self, counts: list[int], now_ns: int) -> None:
         self.counts = counts  # The metrics, by metrics/spec.py: SLOT.
         self.now_ns = now_ns  # The time at which this duty cycle's poll returned.
-        # The end of a pass calls Processor._on_due from this time on: the next tick's, or 0 if it has to do it at once.
+        # A pass that ends at or after this time calls Processor._on_due. It is the time of the next tick, or 0 for at
+        # once.
         self.due_ns = 0
         self.is_stopping = False  # No more requests are read; those that were read are answered.
         self.is_leaving = False  # Every connection migrates to another Processor.
-        # A connection waits for what no descriptor reports: room, memory, the end of a throttle, a migration. Only
-        # Processor._relieve clears it, after a look at all of them.
+        # True while a connection waits for something that no descriptor reports: room, memory, the end of a throttle, a
+        # migration. Only Processor._relieve clears it, after checking all of them.
         self.is_pressed = False
-        # Lines about connections that are closed for what their clients do.
+        # Limits the log lines about connections that are closed because of their clients' behaviour.
         self.refusals = LogRate(logger, "and %d more connections were closed for what their clients did")
 
     @property
     def keeps_connections(self) -> bool:
-        """Whether connections may come to stay."""
+        """Return True if new connections may stay here, because the Processor neither stops nor leaves."""
         return not (self.is_stopping or self.is_leaving)
 
     def press(self) -> None:
-        """Look after the connections that wait at the end of each pass: one waits from now on."""
+        """Have Processor._relieve called in each pass, because a connection waits from now on."""
         self.is_pressed = True
 
     def make_due(self) -> None:

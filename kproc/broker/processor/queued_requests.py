@@ -1,9 +1,9 @@
-"""QueuedRequests: how many of a Processor's requests wait in rings for their Handlers.
+"""QueuedRequests: counts the requests of a Processor that wait in rings for their Handlers.
 
 Kafka's queued.max.requests bounds the one queue of requests. Here they wait in rings, which count bytes and not
-requests. So, only where that setting is set, the ring position behind each push is stored and compared with the
-position that the Handler has released. Requests that a Handler has taken and not answered, such as long polls, do not
-count as queued.
+requests. If that setting is set, the ring position behind each push is therefore stored, and compared with the position
+that the Handler has released. Requests that a Handler has received and not answered, such as long polls, do not count
+as queued.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class QueuedRequests:
         self._count += count
 
     def count(self, senders: Collection[Sender]) -> int:
-        """How many requests wait. `senders` are the present links; requests in a closed link do not count."""
+        """Return how many requests wait. `senders` are the present links; requests in a closed link do not count."""
         for sender in list(self._handed):
             waiting = self._handed[sender]
             if sender not in senders:
