@@ -1,9 +1,9 @@
 """Cleaner: retention checks, compaction, checkpoint files and deleted topics' directories, away from the Handlers.
 
-It never changes a log itself: its owner removes segments, and swaps those that were compacted (see compactor.py). It
-writes recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the rows of
-the shared partition table, and it removes the directories that owners renamed because their topic was deleted; no
-other role does either. It is the last role to stop.
+The cleaner never changes a log itself: the owner deletes segments and swaps compacted ones (see compactor.py). Only the
+cleaner writes recovery-point-offset-checkpoint, log-start-offset-checkpoint and the clean-shutdown marker, from the
+rows of the shared partition table. Only the cleaner removes the directories that owners renamed because their topic was
+deleted. It is the last role to stop.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from kproc.common.clock import Clock
 logger = logging.getLogger(__name__)
 
 _NS_PER_MS: Final = 1_000_000
-# A check of a partition costs a few stat calls; one pass must not delay a stop.
+# Limit of partitions checked in one duty cycle. Each costs a few stat calls, and a cycle must not delay a stop.
 _PARTITIONS_PER_PASS: Final = 64
 
 
 class Cleaner(LinkedAgent):
-    """One per broker."""
+    """The cleaner role. One process per broker runs it."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Cleaner(LinkedAgent):
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
         self._next_removal_ns: int | None = None
         self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
-        # (version of the metadata that the caller knows, whom to answer when the checkpoints are written)
+        # (version of the metadata that the caller knows, callback for the reply after the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
         self._served = ServedCalls(self.containment)
         self._served.add(WRITE_CHECKPOINTS, self._await_checkpoint)
@@ -136,7 +136,7 @@ class Cleaner(LinkedAgent):
     def ask_handler(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
     ) -> None:
-        """Ask a Handler."""
+        """Send a call to a Handler. `on_reply` gets the reply, or Lost if the Handler has ended."""
         owner = handler_id(index)
         self._calls.ask(self._outbox(owner), owner, call, body, on_reply)
 
@@ -144,10 +144,10 @@ class Cleaner(LinkedAgent):
         self._wait_for_checkpoint.append((body.image, on_reply))
 
     def _answer_checkpoint(self) -> None:
-        """Write the checkpoints once for all calls of this pass: a log start that a client moved must be on the disk
-        before the answer.
+        """Write the log starts once for all waiting calls, then respond to them.
 
-        A checkpoint names the partitions that the metadata here name: a caller who knows newer ones waits for them.
+        A log start that a DeleteRecords moved must be on the disk before the response. A checkpoint lists the
+        partitions of our metadata, so a caller that knows newer metadata waits until we have them.
         """
         version = self._image.version
         waiting = [on_reply for known, on_reply in self._wait_for_checkpoint if known <= version]
@@ -205,7 +205,7 @@ class Cleaner(LinkedAgent):
 
     def _adopt(self, image: ClusterImage) -> None:
         before, self._image = self._image, image
-        # At once: earlier runs may have left directories to be removed.
+        # Remove at once, because earlier runs may have left directories of deleted topics.
         self._next_removal_ns = self._clock.now_ns()
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
@@ -213,8 +213,9 @@ class Cleaner(LinkedAgent):
         self._note_deleted(gone)
 
     def finish(self, *, is_clean: bool) -> None:
-        """Write the last checkpoints, after the Handlers have closed their logs, and the marker if the stop
-        is clean. Nothing of that where the data go with the broker.
+        """Write the last checkpoints, and the clean-shutdown marker if the stop is clean.
+
+        Called after the Handlers have closed their logs. Writes nothing if the data are temporary.
         """
         self._take_records(self._take_record)  # What the controller sent before it closed.
         self._compactor.close()
@@ -224,7 +225,8 @@ class Cleaner(LinkedAgent):
             # This cleaner started during the stop. Without the metadata it cannot tell which logs were closed in order.
             logger.info("no metadata have come before the stop; the next start recovers")
             return
-        # The marker comes after the checkpoints: with it the next start believes them without looking at the logs.
+        # Write the marker after the checkpoints. The marker makes the next start believe them without reading the logs,
+        # and after a crash in between they would be wrong.
         self._checkpoints.write(self._image)
         unclosed = self._table.unclosed(self._image)
         if unclosed is not None:
@@ -248,12 +250,16 @@ class Cleaner(LinkedAgent):
             return 1
 
     def _check_retention(self) -> int:
-        """Check a few partitions of the current round; ask the owners of those where retention may be due."""
+        """Check the next partitions of the current round. Request retention from the owners if it may be due.
+
+        Returns the number of partitions that were checked.
+        """
         looked_at = 0
         for topic, partition in self._round:
             looked_at += 1
             if self._may_be_due(topic, partition):
-                # Version 0: served at once, whatever the owner has heard; a topic it does not know has nothing old.
+                # With version 0 the owner handles the call at once and does not wait for our metadata. A topic that it
+                # does not know yet has no old segments.
                 body = PartitionAsked(0, topic.name, partition.index)
                 self.ask_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
@@ -261,8 +267,10 @@ class Cleaner(LinkedAgent):
         return looked_at
 
     def _may_be_due(self, topic: TopicImage, partition: PartitionImage) -> bool:
-        """Whether to ask a partition's owner. The owner of an open log knows its segments. A log that is not open is
-        opened only if the sizes and modification times of its files show that something may be due.
+        """Return True if a partition's owner must check retention.
+
+        The owner of an open log knows its segments and always checks. A log that is not open is opened only if sizes
+        and modification times of its files show that retention may be due.
         """
         if self._table.read(partition) is not None:
             return True
@@ -292,10 +300,10 @@ class Cleaner(LinkedAgent):
         return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
 
     def _remove_deleted(self, *, at_once: bool = False) -> bool:
-        """Remove the directories of deleted topics, file.delete.delay.ms after they were renamed: until then
-        Processors may open and send what is in them. Returns whether some still wait.
+        """Remove the directories of deleted topics. Return True if some still wait.
 
-        Their owner does not do it: it may have died, and unlinking large files stalls the process that does it.
+        A directory is removed file.delete.delay.ms after its rename, because Processors may open and send its files
+        until then. The owner does not remove it: it may have died, and unlinking large files stalls a process.
         """
         while self._deleted and (at_once or self._deleted[0][0] <= self._clock.now_ns()):
             self._remove_forgotten(self._deleted.popleft()[1], at_once=at_once)
@@ -346,7 +354,8 @@ class Cleaner(LinkedAgent):
                     logger.warning("cannot remove %s of a deleted topic: %s", path, error)
                     self._note_deleted([topic])
 
-        if at_once:  # At a stop: the Handlers have closed everything already.
+        # At a stop the Handlers have closed all files already.
+        if at_once:
             remove()
         elif self._left_of(topic):
             self._when_let_go(remove)
@@ -364,10 +373,10 @@ class Cleaner(LinkedAgent):
             return False
 
     def _when_let_go(self, then: Callable[[], None]) -> None:
-        """Call back when every running Handler knows our version of the metadata: it then has no directory open that
-        is not in there.
+        """Call `then` when every running Handler has our version of the metadata.
 
-        Each Handler has its own link to the controller and may be late by any time, because it is busy or stopped.
+        Then no Handler has a directory open that is not in these metadata. Each Handler has its own link to the
+        controller and may be late by any time, because it is busy or stopped.
         """
         handlers = [peer.index for peer in self._peers if peer.role == HANDLER]
         left = len(handlers)
@@ -381,5 +390,5 @@ class Cleaner(LinkedAgent):
         if not handlers:
             then()
         for index in handlers:
-            # Any call would do: a Handler serves it only when it knows the metadata version of the caller.
+            # Any call would do, because a Handler handles it only when it has the metadata version of the caller.
             self.ask_handler(index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply)

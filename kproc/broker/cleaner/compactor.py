@@ -1,7 +1,7 @@
 """Compactor: the part of the cleaner that compacts logs, in slices of a few milliseconds.
 
-It is one generator, so that the order of the steps can be read from top to bottom. It yields how many bytes it has
-just read or written, or None when it waits for an owner's answer or for a time. The cleaner resumes it for a few
+Compaction is one generator, so that its steps can be read from top to bottom. It yields the number of bytes that it has
+just read or written, or None when it waits for an owner's reply or for a time. The cleaner resumes it for a few
 milliseconds per duty cycle, and handles its links in between.
 
 No other role writes `.cleaned` files in partitions' directories, or cleaner-offset-checkpoint. A log is compacted in
@@ -61,7 +61,7 @@ _PARTITIONS_PER_STEP: Final = 16
 _MS: Final = 1_000_000
 _IDLE_MS: Final = 500
 _PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
-# Stands for "for ever": with a rate near 0 the wait would not fit into an integer.
+# Largest wait in ns. With a rate near 0 the computed wait is not a finite integer.
 _WAIT_NS_MAX: Final = 1 << 62
 
 Steps = Generator[int | None, None, Any]
@@ -75,7 +75,7 @@ class _Candidate(NamedTuple):
 
 
 class Compactor:
-    """One per broker, in the cleaner."""
+    """Compacts the logs of a broker. Owned by the cleaner."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Compactor:
         # Damaged logs, by topic id and index. They are not compacted before the next start, as in Kafka.
         self._uncleanable: dict[tuple[bytes, int], Uncleanable] = {}
         self._postponed_ns: dict[tuple[bytes, int], int] = {}
-        self._replaced: deque[tuple[int, Path]] = deque()  # (when to unlink it, what)
+        self._replaced: deque[tuple[int, Path]] = deque()  # (time of unlinking in ns, path)
         self._steps = self._run()
         self._is_waiting = False
         self._is_pausing = False
@@ -111,7 +111,7 @@ class Compactor:
     # -- driven by the cleaner ---------------------------------------------------------------------------------
 
     def work(self) -> int:
-        """Run one slice; return how many steps were done."""
+        """Run steps for at most 5 ms, as far as the rate limit allows, and return their number."""
         if self._is_closed:
             return 0
         now_ns = self._clock.now_ns()
@@ -127,7 +127,7 @@ class Compactor:
         return steps
 
     def _resume_ns(self) -> int:
-        """When the next step is due by the present settings, so that a raised rate shortens a wait that has begun."""
+        """Return the time of the next step in ns. Uses the present settings, so that a raised rate shortens a wait."""
         wait_ns = 0.0
         if self._is_pausing:
             wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * _MS
@@ -137,7 +137,7 @@ class Compactor:
         return self._stepped_ns + int(min(wait_ns, _WAIT_NS_MAX))
 
     def next_deadline_ms(self) -> int:
-        """How long the cleaner may sleep before the compactor has something to do."""
+        """Return how many ms the cleaner may sleep before the compactor has work."""
         if self._is_closed:
             return _IDLE_MS
         left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // _MS)
@@ -146,7 +146,7 @@ class Compactor:
         return _IDLE_MS if self._is_waiting else 0
 
     def close(self) -> None:
-        """End the pass in work: remove the file that it was writing, and the files that were replaced."""
+        """Abandon the running pass: remove its unfinished file, and unlink the replaced files."""
         self._is_closed = True
         self._steps.close()
         for _, path in self._replaced:
@@ -168,14 +168,14 @@ class Compactor:
             try:
                 yield from self._compact(topic, partition.index)
             except (StorageFailure, SegmentChanged) as problem:
-                # Otherwise the topic was deleted, and its directory renamed.
+                # Log only if the topic still exists. A deletion renames the directory, which is no problem.
                 if self._image().topic_by_id(topic.topic_id) is not None:
                     logger.warning(
                         "compaction of %s-%d was given up: %s", topic.name, partition.index, problem
                     )
                 self._postpone(topic, partition.index)
             except Exception as problem:
-                # As in Kafka: an error in one log must not end the compaction of all others.
+                # As in Kafka, a damaged log is skipped until the next start, so that the others are still compacted.
                 logger.error(
                     "%s-%d is not compacted until the next start: %s",
                     topic.name, partition.index, problem, exc_info=not isinstance(problem, Corrupt),
@@ -203,7 +203,7 @@ class Compactor:
         return found
 
     def _ask(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
-        """Ask the owner; returns its answer, None if the topic is gone."""
+        """Send a call to the owner and wait. Returns its reply, or None if the partition does not exist any more."""
         partition = self._image().partition(body.topic, body.partition)
         if partition is None:
             return None
@@ -216,7 +216,7 @@ class Compactor:
     # -- what to compact ---------------------------------------------------------------------------------------
 
     def _survey(self) -> Steps:
-        """The dirtiest log that is due, from rows and files, or None."""
+        """Find the dirtiest log that is due, from rows and files. Return a _Candidate or None."""
         self._remove_deleted_topics()
         best: _Candidate | None = None
         largest = 0.0
@@ -249,7 +249,7 @@ class Compactor:
     def _look_at(
         self, topic: TopicImage, partition: PartitionImage, config: LogConfig
     ) -> DirtySection | None:
-        """What can be compacted of a log, as far as its files and row show it; None if nothing can."""
+        """Return the section of a log that its files and row show as compactable, or None."""
         key = (topic.topic_id, partition.index)
         if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
             return None
@@ -278,12 +278,13 @@ class Compactor:
                 first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
             )
         except StorageFailure:
-            return None  # Never written to, or deleted just now.
+            # The log was never written to, or its topic was deleted just now.
+            return None
 
     # -- one log -----------------------------------------------------------------------------------------------
 
     def _compact(self, topic: TopicImage, index: int) -> Steps:
-        """Passes over one log until all that can be compacted is."""
+        """Run passes over one log until its whole compactable section is clean."""
         has_begun = False
         while True:
             answer = yield from self._ask(PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index))
@@ -296,7 +297,8 @@ class Compactor:
             remove_cleaned(self._fs, directory)
             section, facts = self._facts(topic, index, directory, config, known)
             if not (section.is_due(config) or (has_begun and section.cleanable_bytes)):
-                # Only the owner knows about open transactions.
+                # _look_at() took the log's end for the last stable offset, because only the owner knows open
+                # transactions. With them, less is compactable.
                 self._postpone(topic, index)
                 return
             has_begun = True
@@ -315,7 +317,7 @@ class Compactor:
     def _facts(
         self, topic: TopicImage, index: int, directory: Path, config: LogConfig, known: LogFacts
     ) -> tuple[DirtySection, PassFacts]:
-        """The log's state: the owner's answer, together with the sizes of the files."""
+        """Combine the owner's reply with the sizes of the files. Return (section, facts for the pass)."""
         bases = [each.base_offset for each in known.segments]
         section = assess(
             facts_from_files(self._fs, directory, bases, known.end_offset),
@@ -340,7 +342,7 @@ class Compactor:
     def _pass(
         self, topic: TopicImage, index: int, directory: Path, config: LogConfig, facts: PassFacts
     ) -> Steps:
-        """One pass; returns where it ended, or None if the owner refused something."""
+        """Run one pass. Return the offset where it ended, or None if the owner rejected a swap."""
         run = CompactionPass(
             self._fs,
             directory,
@@ -390,13 +392,14 @@ class Compactor:
         new: SegmentIdentity,
         delay_ms: int,
     ) -> Steps:
-        """Have the owner take a new segment; whether it did."""
+        """Let the owner replace a group of segments with the new one. Return True if it did."""
         doomed = [path for each in group for path in deleted_files(directory, each.base_offset)]
         for path in doomed:
             # Unlink a replaced file that still waits: otherwise the owner's rename would replace it, and the owner's
             # loop would have to free its blocks.
             self._fs.unlink(path)
-        # The new segment is whole on the disk, with its names, before its owner makes it part of the log.
+        # The new segment and its names must be on the disk before its owner makes it part of the log. Otherwise a power
+        # loss after the swap would lose records.
         sync_directory(self._fs, directory)
         yield 0
         old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]
@@ -424,8 +427,9 @@ class Compactor:
         values[slowest] = max(values[slowest], took_us)
 
     def _unlink_due(self, now_ns: int) -> int:
-        """Unlink one replaced file that has waited file.delete.delay.ms; one at a time, because a large one
-        takes long.
+        """Unlink one replaced file that has waited file.delete.delay.ms, and return the number of unlinked files.
+
+        Unlinks one file per slice, because the file system needs long for a large one.
         """
         if not self._replaced or self._replaced[0][0] > now_ns:
             return 0
@@ -439,7 +443,7 @@ class Compactor:
     # -- settings ----------------------------------------------------------------------------------------------
 
     def _postpone(self, topic: TopicImage, index: int) -> None:
-        """Do not compact this log again before a pause: the reason for the failure may last."""
+        """Do not compact this log again within log.cleaner.backoff.ms (at least 1 s): the cause may last."""
         backoff_ms = max(1000, int(self._setting("log.cleaner.backoff.ms")))
         self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * _MS
 
@@ -448,7 +452,7 @@ class Compactor:
         return int(int(self._setting("log.cleaner.dedupe.buffer.size")) * share)
 
     def _setting(self, name: str) -> str:
-        """The present value of a setting of the broker."""
+        """Return the present value of a dynamic setting of the broker."""
         value = current_value(self._image(), self._config, name)
         assert value is not None, name
         return value

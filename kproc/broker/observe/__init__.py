@@ -1,1 +1,1 @@
-"""What a broker shows about itself: status, network figures, Prometheus."""
+"""Status, health and metrics of a broker, for `kproc status`, service managers and Prometheus."""

@@ -47,13 +47,13 @@ class ShownKeys(Generic[Key]):
         self.left_out = 0
 
     def admit(self, key: Key) -> bool:
-        """Whether `key` has a series of its own; it gets one if there is room."""
+        """Return True if `key` has a series of its own. Give it one if the limit allows."""
         if key not in self._taken and len(self._taken) < self._limit:
             self._taken.add(key)
         return key in self._taken
 
     def choose(self, keys: Collection[Key]) -> list[Key]:
-        """The keys among `keys`, in their order, that have a series of their own."""
+        """Return those of `keys` that have a series of their own, in their order. `keys` are all existing keys."""
         self._taken.intersection_update(keys)
         answer = [key for key in keys if self.admit(key)]
         self.left_out = len(keys) - len(answer)
@@ -70,7 +70,7 @@ class Group(NamedTuple):
 
 
 class HandlerFigures(Reply):
-    """Those of one Handler."""
+    """The metrics of one Handler."""
 
     since: int  # When it began to count, in ns.
     traffic: dict[str, list[int]]  # By topic: bytes in, records in, bytes out, fetches.
@@ -84,7 +84,7 @@ FIGURES: Final[Call[FromImage, HandlerFigures]] = Call("figures", FromImage, Han
 
 
 class BrokerFigures:
-    """One per role that answers scrapes."""
+    """Collects the Handlers' metrics. One per role that answers scrapes."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class BrokerFigures:
     # -- gathering ---------------------------------------------------------------------------------------------
 
     def gather(self, then: Callable[[], None]) -> None:
-        """Ask every Handler; call back when all have answered or two seconds are over. `work` drives it."""
+        """Request the metrics of every Handler. `work` calls `then` when all have replied or 2 s have passed."""
         self._waiting.append(then)
         if len(self._waiting) > 1:
             return
@@ -130,7 +130,8 @@ class BrokerFigures:
         self._known_ends.refresh()
         image = self._image()
         for index in range(image.handler_count):
-            if index not in self._asked:  # A Handler that hangs is asked again only after it has answered.
+            # Send no second request to a Handler that hangs, or its queue would grow with every scrape.
+            if index not in self._asked:
                 self._asked.add(index)
                 self._ask(index, FIGURES, FromImage(image.version), self._taker(index))
         for index in [each for each in self._replies if each >= image.handler_count]:
@@ -150,7 +151,7 @@ class BrokerFigures:
         known: dict[str, list[int]] = before.traffic if before is not None and is_same else {}
         for topic, now in reply.traffic.items():
             last = known.get(topic, NO_TRAFFIC)
-            # A topic that was deleted and made anew begins at zero.
+            # The counters of a topic that was deleted and created again begin at zero.
             grown = [new - old if new >= old else new for new, old in zip(now, last, strict=True)]
             row = self._totals.setdefault(topic, [0, 0, 0, 0]) if self.topics.admit(topic) else self.others
             for at, count in enumerate(grown):
@@ -178,8 +179,9 @@ class BrokerFigures:
         return int(self._is_looking)
 
     def _look_untouched_up(self) -> Iterator[None]:
-        """Read the sizes of logs that no Handler has opened, some at each step; again after a change of the
-        metadata.
+        """Read the sizes of logs that no Handler has opened. Yields after every 64 of them.
+
+        Does nothing unless the metadata have changed since the last time.
         """
         image = self._image()
         if image.version == self._looked_up_version:
@@ -203,22 +205,22 @@ class BrokerFigures:
 
     @property
     def silent_handlers(self) -> int:
-        """How many Handlers did not answer in time."""
+        """Number of Handlers that did not answer in time."""
         return len(self._asked)
 
     @property
     def offline(self) -> int:
-        """The number of partitions that are not served."""
+        """Number of offline partitions."""
         return sum(reply.offline for reply in self._replies.values())
 
     def traffic(self) -> dict[str, list[int]]:
-        """[bytes in, records in, bytes out, fetches] since the broker's start, of each topic with its own series."""
+        """Return [bytes in, records in, bytes out, fetches] by topic since the broker's start. Others are left out."""
         names = self.topics.choose(self._image().topics_by_name)
         self._totals = {name: self._totals.get(name, [0, 0, 0, 0]) for name in names}
         return self._totals
 
     def sizes(self) -> Sizes:
-        """Bytes and segments of every log that has been opened."""
+        """Return (bytes, segments) by topic and partition, of every log that a Handler has opened."""
         return {
             (topic, flat[at]): (flat[at + 1], flat[at + 2])
             for reply in self._replies.values()
@@ -227,7 +229,7 @@ class BrokerFigures:
         }
 
     def topic_sizes(self, sizes: Sizes, others: str) -> dict[str, list[int]]:
-        """[bytes, partitions] of each topic with its own series, and of all others together."""
+        """Return [bytes, partitions] by topic. Topics without a series of their own are summed under `others`."""
         answer = {name: [0, 0] for name in (*self._totals, others)}
         names = {}
         for topic in self._image().topics_by_name.values():
@@ -243,11 +245,11 @@ class BrokerFigures:
         return answer
 
     def shown_partitions(self) -> list[tuple[str, int]]:
-        """Topic and index of those with a series of their own."""
+        """Return topic and index of the partitions with a series of their own."""
         return self.partitions.choose([(topic.name, each.index) for topic, each in _all(self._image())])
 
     def ends(self, topic_name: str, index: int) -> tuple[int, int] | None:
-        """Where a partition's log starts and ends; None if there is no such partition."""
+        """Return the start and end offset of a partition's log, or None if the partition does not exist."""
         partition = self._image().partition(topic_name, index)
         if partition is None:
             return None
@@ -258,7 +260,7 @@ class BrokerFigures:
         return start, max(start, end)
 
     def untouched_bytes(self, topic_name: str, index: int) -> int:
-        """The size of a log that no Handler has opened."""
+        """Return the size in bytes of a log that no Handler has opened."""
         return self._untouched.get((self._image().topics_by_name[topic_name].topic_id, index), 0)
 
     def groups(self) -> list[Group]:

@@ -17,15 +17,16 @@ from kproc.common.clock import NS_PER_S
 _LOOK_NS: Final = NS_PER_S // 2
 _CALM_NS: Final = NS_PER_S
 _REPEAT_NS: Final = 60 * NS_PER_S
-# Room that is needed besides the write itself: index entries, a new segment's files.
+# Bytes needed besides the write itself, for index entries and the files of a new segment.
 _SPARE_BYTES: Final = 65_536
 
 Shortages = Mapping[Hashable, tuple[int, int]]
 
 
 class DiskWatch:
-    """One per process that shows the status. `shortages` yields, for each role, failed writes and the
-    last one's bytes.
+    """Watches the disk of the data directory. One per process that shows the status.
+
+    shortages: returns (number of failed writes, bytes of the last one) by role.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class DiskWatch:
 
     @property
     def is_full(self) -> bool:
-        """Whether a write found no room, and there has not been room for it since."""
+        """True if a write failed because the disk was full, and there has not been enough space for it since."""
         return self._last_ns is not None
 
     @property
     def problem(self) -> str | None:
-        """One line for `kproc status` and `top`."""
+        """One line for `kproc status` and `top`, or None if the disk is not full."""
         if not self.is_full:
             return None
         return (
@@ -61,13 +62,14 @@ class DiskWatch:
         )
 
     def look(self, now_ns: int) -> None:
-        """Compare the counters, at most twice a second; may be called more often."""
+        """Compare the counters with the last look. May be called at any rate; works at most twice a second."""
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS
         self.measure()
         found = self._shortages()
-        # A write that failed before this process began counts if there is no room for it now, either.
+        # At the first look, a write may have failed long before this process started. Count it only if the disk has no
+        # space for it now, either.
         known, is_first = self._known or {}, self._known is None
         self._known = found
         wanted = [size for role, (count, size) in found.items() if count > known.get(role, (0, 0))[0]]
@@ -84,16 +86,17 @@ class DiskWatch:
         return self.free_bytes > wanted_bytes + _SPARE_BYTES
 
     def measure(self) -> None:
-        """Free and total bytes for users other than root."""
+        """Measure free and total bytes. Free bytes are those that users other than root can use."""
         try:
             facts = self._statvfs(self._directory)
-        except OSError:  # The directory is gone: other accesses fail, too, and report it.
+        except OSError:
+            # The directory does not exist any more. Accesses to the logs fail, too, and report it.
             return
         self.free_bytes = facts.f_bavail * facts.f_frsize
         self.total_bytes = facts.f_blocks * facts.f_frsize
 
     def tell(self, logger: Logger, now_ns: int) -> None:
-        """Log the beginning, once a minute that it lasts, and the end."""
+        """Log the beginning and the end of a full disk, and once a minute that it is still full."""
         if self.is_full:
             if self._told_ns is None or now_ns - self._told_ns >= _REPEAT_NS:
                 self._told_ns = now_ns
@@ -107,7 +110,7 @@ class DiskWatch:
             )
 
     def describe(self) -> dict[str, Any]:
-        """For `kproc status --json`."""
+        """Return the disk's section of `kproc status --json`. Measures again."""
         self.measure()
         return {
             "free_bytes": self.free_bytes,

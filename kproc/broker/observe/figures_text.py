@@ -20,7 +20,7 @@ Sample = tuple[str, int]
 
 
 def figures_text(figures: BrokerFigures) -> bytes:
-    """The text of all these families."""
+    """Return the metric families of topics, logs and groups as text."""
     sizes = figures.sizes()
     families = (*_topics(figures, sizes), *_logs(figures, sizes), *_groups(figures), *_about(figures))
     return "".join(families).encode()
@@ -130,7 +130,7 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
 
 
 def _about(figures: BrokerFigures) -> Iterator[str]:
-    """Figures about the scrape itself; written last, because only then it is known what was left out."""
+    """Yield metrics about the scrape itself. They come last, because the others count what they leave out."""
     left_out = {
         "topics": figures.topics.left_out,
         "partitions": figures.partitions.left_out,

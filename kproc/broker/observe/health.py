@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def unserved_kinds(rows: Sequence[Row]) -> list[str]:
-    """The kinds of roles of which none is running."""
+    """Return the kinds of client-serving roles of which no process is running."""
     kinds = []
     for kind in (ACCEPTOR, PROCESSOR, HANDLER):
         of_kind = [row for row in rows if row["role"] == kind and row["pool"] != "control"]
@@ -39,7 +39,7 @@ def not_ready(rows: Sequence[Row]) -> list[Row]:
 
 
 def answer(path: str, status: Status) -> tuple[int, bytes] | None:
-    """HTTP status and JSON for a health path; None for any other path."""
+    """Return HTTP status and JSON body for a health path, or None for any other path."""
     rows = status.processes
     if path == "/health/live":
         kinds = unserved_kinds(rows)

@@ -1,5 +1,6 @@
-"""log_dir_usage: the size of each partition's log on the disk, for DescribeLogDirs. The cleaner
-runs it: it takes long.
+"""log_dir_usage: the size of each partition's log on the disk, for DescribeLogDirs.
+
+The cleaner runs it, because it takes long: one stat call for each segment.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from kproc.broker.storage.format import LOG_SUFFIX
 
 
 def log_dir_usage(directory: Path, asked: LogDirAsked) -> LogDirUsage:
-    """Sizes of partitions' logs, and the file system's total and free bytes.
+    """Return the sizes of partitions' logs, and the file system's total and free bytes.
 
-    Like Kafka's Log.size this counts the records' files, not their indexes. A partition that nobody has touched has
-    no directory yet, and no bytes.
+    Like Kafka's UnifiedLog.size this counts the .log files without their indexes. A partition that was never used has
+    no directory and 0 bytes.
     """
     sizes = [
         [log_bytes(directory / f"{topic}-{index}") for index in indexes] for topic, indexes in asked.topics

@@ -82,8 +82,13 @@ class _Scraper:
 
 
 class MetricsResponder:
-    """One per metrics listener. `render` gives content type and body of /metrics, `health` HTTP status and JSON of the
-    paths that it knows; `look` is called at every cycle. `gather` calls back when there is something to render."""
+    """The HTTP server of one metrics listener.
+
+    render: returns content type and body of /metrics.
+    health: returns HTTP status and JSON for a path, or None for an unknown path.
+    look: called at every duty cycle with the time in ns.
+    gather: collects the metrics and calls back when `render` can be called.
+    """
 
     def __init__(
         self,
@@ -112,11 +117,11 @@ class MetricsResponder:
         self._epoll.register(listening.fileno(), select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Readable when `work` has something to do, except for deadlines, which the agent's next cycle checks."""
+        """Return a descriptor that is readable when `work` has work. It is not readable for a passed deadline."""
         return self._epoll.fileno()
 
     def work(self) -> int:
-        """Serve all ready connections as far as possible; return how many there were."""
+        """Handle all ready connections without blocking, and return the number of events."""
         self._look(self._clock.now_ns())
         events = self._epoll.poll(0)
         is_called = False
@@ -125,7 +130,9 @@ class MetricsResponder:
             if scraper is not None:
                 self._advance(scraper)
             is_called = is_called or fd == self._listening.fileno()
-        if is_called:  # Last: a new connection may get the descriptor of one that was closed.
+        # Accept last. A new connection may get the descriptor of one that was closed above, and an event of the old
+        # connection must not go to the new one.
+        if is_called:
             self._accept()
         now_ns = self._clock.now_ns()
         self._lines.report_suppressed(now_ns)
@@ -183,7 +190,8 @@ class MetricsResponder:
     def _advance(self, scraper: _Scraper) -> None:
         """Receive and send without blocking."""
         try:
-            if scraper.is_waiting:  # It has sent its request, so this event is its close.
+            # The scraper has sent its request and waits. epoll reports only errors and hang-ups then.
+            if scraper.is_waiting:
                 self._close(scraper)
                 return
             if scraper.unsent is None:
@@ -239,7 +247,7 @@ class MetricsResponder:
         try:
             self._body = self._render()
             self._body_expires_ns = self._clock.now_ns() + _FRESH_NS
-        except Exception:  # A bug in a figure must not end the role that writes the checkpoints.
+        except Exception:  # A bug in a metric must not end the controller.
             logger.exception("the metrics cannot be rendered")
             self._body = ("", b"")
         for scraper in [each for each in self._scrapers.values() if each.is_waiting]:
@@ -254,7 +262,7 @@ class MetricsResponder:
         return _response(200, content_type, body, has_body=scraper.has_body)
 
     def _answer(self, scraper: _Scraper) -> Response | None:
-        """The answer to a request; None if it must wait for the figures."""
+        """Return the response to a request, or None if it must wait for the metrics."""
         first, *headers = scraper.received.partition(_END_OF_HEAD)[0].split(b"\r\n")
         line = first.split(b" ")
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):

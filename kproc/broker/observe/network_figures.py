@@ -51,7 +51,7 @@ CONTROL: Final = "CONTROL"
 
 
 class ApiFigures:
-    """One API, over all roles."""
+    """The metrics of one API, summed over all roles."""
 
     __slots__ = ("errors", "key", "requests", "times")
 
@@ -88,7 +88,10 @@ class ApiFigures:
 
 
 class NetworkFigures:
-    """One per process that shows them. `processes` are the rows of the roles that run."""
+    """Reads the network metrics from the slab. One per process that shows them.
+
+    `processes` are always the rows of the running roles, from the supervisor.
+    """
 
     def __init__(self, slab: Slab) -> None:
         self._slab = slab
@@ -115,13 +118,13 @@ class NetworkFigures:
             del self._looks[agent]
 
     def idle(self, agent: AgentId) -> float | None:
-        """The share of its time that a role waited for work; None while it is not known."""
+        """Return the share (0 to 1) of the last 10 s that a role waited for work, or None if it is not known yet."""
         return self._share(agent, 1)
 
     def describe(
         self, processes: Iterable[Mapping[str, Any]], listeners: Mapping[int, str]
     ) -> dict[str, Any]:
-        """The broker's figures; connections by the listener's name."""
+        """Return the broker's network metrics for the status. `listeners` has names by index."""
         agents = _agents(processes)
         processors = [each for each in agents if each.role == PROCESSOR and not is_control(each)]
         handlers = [each for each in agents if each.role == HANDLER]
@@ -146,7 +149,7 @@ class NetworkFigures:
         }
 
     def connections(self, listeners: Mapping[int, str]) -> dict[str, dict[str, int]]:
-        """By listener: open connections, and how many were taken and closed."""
+        """Return by listener the number of open connections, and of those created and closed since the start."""
         answer: dict[str, dict[str, int]] = {}
         names = {OPEN: "connections", OPENED: "created_total", CLOSED: "closed_total"}
         for agent in self._seen:
@@ -159,7 +162,7 @@ class NetworkFigures:
         return dict(sorted(answer.items()))
 
     def apis(self) -> list[ApiFigures]:
-        """Every API that was asked for, by key."""
+        """Return the metrics of every API that received a request, in the order of the keys."""
         found: dict[int, ApiFigures] = {}
         times: dict[int, list[Histogram]] = {}
         for agent in self._seen:
@@ -181,8 +184,11 @@ class NetworkFigures:
         return [found[key] for key in sorted(found)]
 
     def verifications(self) -> tuple[Histogram, int]:
-        """How long coordinators of transactions took to answer owners of partitions, in microseconds; and how many
-        partitions they refused."""
+        """Return (times, rejected) of the verifications of transactions' partitions (KIP-890).
+
+        `times` are those that transaction coordinators took to respond to owners of partitions, in microseconds.
+        `rejected` is the number of partitions that they rejected.
+        """
         buckets: dict[int, int] = {}
         time_us = refused = 0
         for agent in self._seen:
@@ -200,7 +206,7 @@ class NetworkFigures:
     # -- parts -------------------------------------------------------------------------------------------------
 
     def _found_at_start(self) -> Iterable[AgentId]:
-        """Roles whose rows were in use before this process began: it may have been restarted while the broker ran."""
+        """Yield the roles with used rows in the slab: the controller may have been restarted while the broker runs."""
         for make in (processor_id, handler_id):
             for index in range(PROCESSORS_MAX):
                 if not self._slab.pid(slab_row(make(index))):
@@ -232,7 +238,7 @@ class NetworkFigures:
         return min(1.0, max(0.0, (now[what] - before[what]) / passed_ns))
 
     def _mean_idle(self, agents: list[AgentId]) -> float | None:
-        """Kafka's mean over all Processors or Handlers: a role without a figure counts as 0."""
+        """Return Kafka's mean over all Processors or Handlers. A role without samples counts as 0."""
         shares = [self.idle(each) for each in agents]
         known = [each for each in shares if each is not None]
         return round(sum(known) / len(shares), 4) if known else None
@@ -242,7 +248,7 @@ class NetworkFigures:
 
 
 def api_name(key: int) -> str:
-    """Kafka's spelling of an API's name; kproc's own operations have a name that Kafka does not use."""
+    """Return an API's name in Kafka's spelling. All of kproc's own operations share one name."""
     try:
         return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
     except ValueError:

@@ -21,7 +21,7 @@ Offline = Mapping[tuple[str, int], str]
 
 
 class Report(msgspec.Struct, array_like=True):
-    """How many partitions of a Handler are offline; the first of them as (topic, index, reason)."""
+    """The number of a Handler's offline partitions, and the first of them as (topic, index, reason)."""
 
     handler: int
     count: int
@@ -36,7 +36,7 @@ TOLD: Final = Call("offline_partitions", Report, Noted)
 
 
 class OfflineNews:
-    """The Handler's side. `tell` is called about once a second."""
+    """The Handler's side: reports its offline partitions. The Handler calls `tell` about once a second."""
 
     __slots__ = ("_ask_controller", "_handler", "_told")
 
@@ -46,7 +46,7 @@ class OfflineNews:
         self._told: Offline = {}
 
     def controller_is_new(self) -> None:
-        """Report again: a new controller has heard of no offline partition."""
+        """Report again at the next `tell`, because a new controller has no report yet."""
         self._told = {}
 
     def tell(self, offline: Offline) -> None:
@@ -70,11 +70,11 @@ class OfflinePartitions:
         self._by_handler[report.handler] = report
 
     def forget(self, handler: int) -> None:
-        """Forget the report of a Handler that has ended: its successor will send its own."""
+        """Remove the report of a Handler that has ended. Its successor will send its own."""
         self._by_handler.pop(handler, None)
 
     def describe(self) -> dict[str, Any]:
-        """How many there are, and the first of them by name."""
+        """Return the number of offline partitions, and the first SHOWN_MAX by name."""
         rows = sorted(
             (topic, index, handler, reason)
             for handler, report in self._by_handler.items()
@@ -90,7 +90,7 @@ class OfflinePartitions:
 
     @property
     def problem(self) -> str | None:
-        """One line for the status; None if no partition is offline."""
+        """One line for the status, or None if no partition is offline."""
         count = sum(report.count for report in self._by_handler.values())
         if not count:
             return None

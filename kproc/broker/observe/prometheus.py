@@ -3,10 +3,10 @@
 Only a broker with a metrics listener imports that package.
 
 Metrics that Kafka has, too, get the names that the JMX exporter's example configuration for Kafka makes of the MBeans:
-kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 is
-kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Times are histograms in milliseconds, as
-their names say; their _count is that of the timed requests. Percents are from 0 to 1, as Kafka's. What only kproc has
-is kproc_<metric of metrics/spec.py>{role,index}, or kproc_role_... for what the processes cost.
+kafka.network:type=RequestMetrics,name=RequestsPerSec,request=Produce,version=9 becomes
+kafka_network_requestmetrics_requests_total{request="Produce",version="9"}. Times are histograms in milliseconds. Their
+_count is the number of timed requests. Percents are from 0 to 1, as in Kafka. Metrics that only kproc has are named
+kproc_<metric of metrics/spec.py>{role,index}, and kproc_role_... for the cost of the processes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Exposition:
         self._more = more
 
     def render(self) -> tuple[str, bytes]:
-        """Content type and text."""
+        """Return content type and text of all metrics."""
         from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
         text = "".join(text_of(family) for family in self._families())
@@ -74,9 +74,9 @@ def load_prometheus() -> None:
 
 
 def text_of(family: Metric) -> str:
-    """A counter, gauge or histogram in the text format: what generate_latest makes of it, in a third of the time.
+    """Format a counter, gauge or histogram as prometheus-client's generate_latest does, in a third of the time.
 
-    It looks at every name again, whether it needs escaping; ours are those of this file.
+    generate_latest checks whether each name needs escaping. The names in this file never do.
     """
     from prometheus_client.utils import floatToGoString
 
@@ -91,7 +91,7 @@ def text_of(family: Metric) -> str:
 
 
 def quoted(text: str) -> str:
-    """A label's value, as it stands between quotes."""
+    """Escape a label's value for the text format."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
@@ -177,7 +177,7 @@ def _network(network: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Kafka's names, by Processor; their sums over Processors are the broker's."""
+    """Yield Kafka's metrics by Processor. Their sums over all Processors are the broker's."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     idle = GaugeMetricFamily(
@@ -209,7 +209,7 @@ def _processors(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _roles(processes: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Metrics that Kafka does not have: every metric of every role, and the cost of its process."""
+    """Yield metrics that Kafka does not have: every metric of every role, and the cost of its process."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
     rows = [(row, [row["role"], str(row["index"])]) for row in processes]
@@ -260,7 +260,7 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
 
 
 def _transactions(processes: Iterable[Mapping[str, Any]], figures: NetworkFigures) -> Iterator[Metric]:
-    """Kafka's names; kproc_transactions_... of _roles have the states of transactional ids, which it does not tell."""
+    """Yield Kafka's metrics of transactions. Kafka has none for states; _roles() yields kproc_transactions_..."""
     from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 
     rows = [row["counters"] for row in processes if row["role"] == HANDLER]

@@ -1,7 +1,7 @@
 """Status: the running processes, their load and cost, for `kproc status` and the metrics. Runs in the controller.
 
-Numbers come from the shared slab, memory and CPU from /proc. Memory is PSS plus the shared blocks that no
-process has mapped: PSS alone hides pre-allocated, untouched regions.
+Counters come from the shared slab, memory and CPU time from /proc. Memory is PSS plus the shared blocks that no process
+has mapped, because PSS alone hides pre-allocated regions that nobody has touched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KIB: Final = 1024
 
 
 class Status:
-    """Answers the private operation `status`. `processes` is the supervisor's last message."""
+    """Answers the private operation `status`. `processes` comes from the supervisor's last message."""
 
     def __init__(self, plan: Plan, slab: Slab, *, started_ns: int | None = None) -> None:
         self._plan = plan
@@ -39,7 +39,7 @@ class Status:
         self._before: dict[tuple[str, int], tuple[int, float, int]] = {}
         self.processes: list[dict[str, Any]] = []
         self.phase = "starting"  # Then running, then stopping.
-        self.problem: str | None = None  # Which of the settings in force could not be reached.
+        self.problem: str | None = None  # The settings that could not take effect, or None.
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
@@ -55,7 +55,7 @@ class Status:
         self.disk = DiskWatch(str(plan.config.log_dirs), self._shortages)
 
     def listener_name(self, index: int) -> str:
-        """The name of a listener by its index; it may have been removed since."""
+        """Return the name of a listener by its index, or `removed-N` if it was removed."""
         name = self.listener_names[index] if index < len(self.listener_names) else ""
         return name or f"removed-{index}"
 
@@ -68,12 +68,12 @@ class Status:
         self.listener_names = message["listener_names"]
 
     def look(self, now_ns: int) -> None:
-        """Take samples for the idle shares; to be called more often than once a second."""
+        """Take samples for the idle shares. Call this more often than once a second."""
         self.figures.look(self.processes, now_ns)
         self.disk.look(now_ns)
 
     def describe(self) -> dict[str, Any]:
-        """The whole answer, as `kproc status --json` shows it."""
+        """Return the whole status, as `kproc status --json` shows it."""
         plan = self._plan
         image = self.image() if self.image is not None else None
         names = {index: name for index, name in enumerate(self.listener_names) if name}
@@ -106,13 +106,13 @@ class Status:
         }
 
     def _problem(self, image: ClusterImage | None) -> str | None:
-        """One line about what differs from the wanted state, or None."""
+        """Return one line with all known problems, or None."""
         stored = left_out(image, self._plan.config).values() if image is not None else ()
         known = (self.disk.problem, self.offline.problem, self.uncleanable.problem)
         return "; ".join(filter(None, (self.problem, *stored, *known))) or None
 
     def _shortages(self) -> Shortages:
-        """For each role: writes that failed for lack of room, and the bytes of the last of them."""
+        """Return by role (number of writes that failed on a full disk, bytes of the last of them)."""
         agents = [
             AgentId(each["role"], each["index"]) for each in self.processes if each["role"] != "supervisor"
         ]
@@ -124,7 +124,7 @@ class Status:
         }
 
     def _row(self, process: dict[str, Any]) -> dict[str, Any]:
-        """One role's line; rates are since the last call."""
+        """Return one role's row. Its rates cover the time since the last call."""
         role, index, pid = process["role"], process["index"], process["pid"]
         now_ns = self._plan.clock.now_ns()
         cpu = cpu_seconds(pid)
@@ -164,10 +164,10 @@ class Status:
         }
 
     def _shared_bytes(self) -> int:
-        """Allocated memory of every memfd that any of the broker's processes holds, each counted once.
+        """Return the allocated bytes of all memfds that the broker's processes hold. Each memfd counts once.
 
-        Handlers are not looked at beside a supervisor: what they hold it holds, too, and they have three files open
-        for each partition.
+        If a supervisor runs, Handlers are skipped: the supervisor holds their memfds, too, and a Handler has many
+        other files open, up to three for each partition.
         """
         seen: dict[int, int] = {}
         rows = self.processes
@@ -176,7 +176,8 @@ class Status:
         for pid in {each["pid"] for each in rows}:
             try:
                 names = os.listdir(f"/proc/{pid}/fd")
-            except OSError:  # It has ended since the supervisor last said what runs.
+            except OSError:
+                # The process has ended since the supervisor's last message.
                 continue
             for name in names:
                 try:
@@ -189,7 +190,7 @@ class Status:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process; 0 if it has ended."""
+    """Return user and system time of a process in seconds, or 0 if it has ended."""
     fields = _stat_fields(pid)
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND if fields else 0.0
 
@@ -225,7 +226,7 @@ def _stat_fields(pid: int) -> list[bytes]:
 
 
 def _pss(pid: int) -> tuple[int, int]:
-    """PSS of a process and the shared-memory part of it; zeros if it has ended."""
+    """Return the PSS of a process and its shared-memory part, in bytes. Both are 0 if it has ended."""
     pss = shmem = 0
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
