@@ -1,1 +1,1 @@
-"""How roles run, and how messages travel between them: as processes, as threads, or all in one thread."""
+"""The transports: they run roles as processes, as threads or in one thread, and carry messages between them."""

@@ -32,10 +32,10 @@ class Sender(Protocol):
     def commit(self, length: int, kind: int) -> None: ...
 
     def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
-        """Room for several records: a buffer, where the first begins in it, and where the last may begin."""
+        """Reserve room for several records. Return (buffer, position of the first, last possible position of one)."""
 
     def commit_run(self, position: int) -> None:
-        """Finish the records that were written up to there, headers included."""
+        """Commit the records that the caller has written up to `position`, headers included."""
 
     def try_push(self, kind: int, *parts: bytes | bytearray | memoryview) -> bool: ...
     def publish(self) -> None: ...
@@ -43,14 +43,14 @@ class Sender(Protocol):
     def progress(self) -> tuple[int, int]: ...
 
     def waiting(self, limit: int) -> int:
-        """How many published records the other side has not taken; counted up to `limit`."""
+        """Return how many published records the receiver has not polled, at most `limit`."""
 
     def untaken(self) -> list[tuple[int, bytes]] | None:
-        """The records that the other side never took, published or not; None unless it has ended in order."""
+        """Return the records that the receiver never polled, published or not. None unless it called `end`."""
 
 
 class Receiver(Protocol):
-    """The consuming end: `poll` takes a batch, `release` gives its bytes back, `end` says that none follows."""
+    """The consuming end. `poll` returns a batch, `release` frees its bytes, `end` says that no `poll` follows."""
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]: ...
     def release(self) -> None: ...
@@ -115,13 +115,14 @@ class Link:
     arena: BlockReader | None = None
 
 
-# Longest sleep of a role whose metrics are to be published, and of an idle role, which then only shows that it lives.
+# Longest sleep of a role whose metrics row has changed and must be stored, and of an idle role, which only has to store
+# its heartbeat.
 STORE_MS: Final = 100
 REST_MS: Final = 500
 
 
 def beat_ms(hung_ms: int) -> int:
-    """How long a role may sleep at most: three heartbeats fit into the time after which it counts as hung."""
+    """Return the longest sleep of an idle role in ms, so that it stores 3 heartbeats before it counts as hung."""
     return max(STORE_MS, min(REST_MS, hung_ms // 3)) if hung_ms else REST_MS
 
 
@@ -133,32 +134,34 @@ class Agent(Protocol):
     is_called: bool
 
     def attach(self, link: Link) -> None:
-        """Use this link to its peer from now on. It replaces an earlier link to the same peer, which was restarted."""
+        """Use this link from now on. It replaces the link to the peer's predecessor if the peer was restarted."""
 
     def detach(self, peer: AgentId) -> None:
-        """Drop the link to a peer that was reaped: nothing more comes from it, and it uses no block any more."""
+        """Release the link to a peer that was reaped. It sends nothing more and uses none of our blocks any more."""
 
     def do_work(self, timeout_ms: int) -> int:
-        """Do one duty cycle and return how much was done. If nothing is left to do, sleep first, up to `timeout_ms` or
-        until the next timer is due."""
+        """Run one duty cycle and return the amount of work done, 0 if none.
+
+        If there is nothing to do, sleep first, up to `timeout_ms` or until the next timer is due.
+        """
 
     def watch(self, fd: int) -> None:
         """Also wake up when `fd`, the supervisor's control socket, is readable."""
 
     def poll_fd(self) -> int:
-        """An epoll descriptor that is readable when something other than a link has input for this agent."""
+        """Return an epoll descriptor that is readable when anything but a link has input for this agent."""
 
     def next_deadline_ms(self) -> int:
-        """How long the agent may sleep before its next timer is due."""
+        """Return how many ms the agent may sleep before its next timer is due."""
 
     def begin_stop(self) -> None:
-        """Take nothing new; finish what is in work."""
+        """Accept no new work, and finish the work in progress."""
 
     def is_drained(self) -> bool:
-        """True when nothing is left to finish."""
+        """Return True when no work is in progress."""
 
     def close(self) -> str | None:
-        """Release descriptors and files; called once, after the last `do_work`.
+        """Release descriptors and files. Called once, after the last `do_work`.
 
-        Returns why the next start must not take this stop for a clean one, or None if it may.
+        Returns the reason why this stop does not count as clean at the next start, or None.
         """

@@ -6,8 +6,8 @@ REQUEST_BLOCK  head, block offset, frame length        SEND_PARTS   head, parts 
 DISCONNECTED   head                                    NO_OP        head (acks=0: nothing is sent)
                                                        CLOSE        head, perhaps a last response frame (close the
                                                                     connection behind it)
-                                                       SENDS        several times what SEND has, equally long
-IDENTITY       head, the client's address, session     HINT         what the Processor's router may learn
+                                                       SENDS        several SENDs with frames of equal length
+IDENTITY       head, the client's address, session     HINT         a partition's owner for the Processor's router
 MOVE_OUT       head (sequence: attempt)                MOVED        head (sequence: attempt), sequences
 MOVE_IN        head, sequences                         THROTTLE     head, milliseconds
                                                        NOTE         head, client software
@@ -21,35 +21,36 @@ DELTA          msgpack of a metadata delta             SNAPSHOT     msgpack of a
 DELTA_ACK      token = image version
 
 head:  | connection id u64 | sequence u32 | listener u16 | flags u16 |   16 bytes
-A frame in REQUEST keeps its int32 length, so one record carries all that one read brought. `sequence`
-is that of the first frame. Answers carry the sequence of the request they answer, so that the
-Processor can send them in request order; their listener and flags mean nothing. CHUNK holds the beginning
-of a message that is too large for one record; the record that ends it carries the real kind.
+A frame in REQUEST keeps its int32 length, so that one record can carry all frames of one read. `sequence` is that of
+the first frame. A response carries the sequence of its request, so that the Processor can send responses in request
+order. Its listener and flags have no meaning. CHUNK holds the beginning of a message that is too large for one record.
+The record that ends the message has the real kind.
 
-A connection that migrates (processor/migration.py): its Processor stops reading and sends MOVE_OUT behind the
-connection's requests. The Handler keeps the answers of those that are parked, or that park later, and names them in
-MOVED; all others are answered as ever. MOVE_IN, from whichever Processor holds the socket in the end, names the
-requests that it expects; their answers go there, and what the Handler does not know any more is answered by CLOSE.
-DISCONNECTED with FLAG_MOVED comes from the Processor that gave the connection away, whose client has not left.
+Migration of a connection (processor/migration.py): its Processor stops reading and sends MOVE_OUT behind the
+connection's requests. The Handler keeps the responses of requests that are parked or that park later, and names these
+requests in MOVED. It answers all others as usual. The Processor that holds the socket in the end sends MOVE_IN, with
+the requests whose responses it expects. The Handler sends their responses there, and CLOSE for a request that it does
+not know. DISCONNECTED with FLAG_MOVED comes from the Processor that the connection left. The client is still connected.
 
-IDENTITY, an address of 16 bytes as role/handoff.py packs them and a Session (security/session.py), comes once to each
-Handler, before a connection's first request. It is dropped with DISCONNECTED, and comes again from the next Processor,
-when there is another Handler, and when the session changes.
-FLAG_GATED on a request says that its client has not logged in, or that its session is over: it comes to the home
-alone, one at a time. AUTHENTICATED opens the gate; it comes before the answer of the request that brought it.
-THROTTLE is Kafka's StartThrottling: pushed before the answer of the same sequence, which leaves at once; the
-Processor reads nothing more of that connection until the time is over (its own timer is EndThrottling). There may be
-several, of which the longest counts.
-METERED says that the client has a request_percentage (sequence 1), or none any more (0), with its client id. Then the
-time that the Processor spends on its socket comes as SOCKET_TIME, with that client id: see processor/metered.py.
+IDENTITY holds a client's address, 16 bytes as role/handoff.py packs them, and its Session (security/session.py). It
+comes once to each Handler, before a connection's first request. DISCONNECTED removes it. It comes again from the next
+Processor of the connection, to another Handler, and when the session changes.
+FLAG_GATED on a request means that its client has not logged in, or that its session has expired. Such requests go only
+to the home Handler, one at a time. AUTHENTICATED opens the gate. It comes before the response of the same request.
+THROTTLE is Kafka's StartThrottling. It comes before the response of the same sequence, which is sent at once. The
+Processor then reads nothing of that connection until the time is over (its own timer is EndThrottling). If there are
+several, the longest counts.
+METERED says that the client has a request_percentage (sequence 1) or has none any more (sequence 0), with its client
+id. While it has one, the Processor sends the time that it spends on the client's socket as SOCKET_TIME, with that
+client id (processor/metered.py).
 RECALL_BLOCK requests the block of a request that is not answered yet. The Handler has dispatched the request before it
 reads this, and no view of a block outlives the dispatch, so it answers BLOCK_FREE. A request that waits for minutes
 then holds no part of the arena.
-NOTE says what ApiVersions told of the client: msgpack [client id, software name, software version].
+NOTE has the client's own description from ApiVersions (KIP-511): msgpack [client id, software name, software version].
 
-FLAG_TIMED on REQUEST or REQUEST_BLOCK asks the Handler to time the (first) frame: TIMES, pushed before its answer,
-says when it was taken, when the Handler had done what it could, and when it was answered, by the monotonic clock that
-all processes of a host share. The Processor knows the rest, and owns the histograms (processor/timed_requests.py).
+FLAG_TIMED on REQUEST or REQUEST_BLOCK lets the Handler time the (first) frame. It sends TIMES before the response, with
+three times by the monotonic clock that all processes of a host share: when it dequeued the request, when its local work
+was done, and when it responded. The Processor knows the rest and owns the histograms (processor/timed_requests.py).
 """
 
 from __future__ import annotations
@@ -96,12 +97,12 @@ HEAD_BYTES: Final = HEAD.size
 # A record's header (ipc/ring.py: RECORD_HEADER) with a head behind it.
 RECORD: Final = struct.Struct("=IIQIHH")
 assert RECORD.size == RECORD_HEADER.size + HEAD_BYTES
-# A record with a head and so many bytes behind it takes (their count + BEHIND_HEAD_ROUND) & -8.
+# A record with a head and n bytes behind it takes (n + BEHIND_HEAD_ROUND) & -8 bytes.
 BEHIND_HEAD_ROUND: Final = HEAD_BYTES + RECORD_ROUND
 SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 requests.
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
-FLAG_LOOPBACK: Final = 1  # The client's address is a loopback one: private operations are allowed.
+FLAG_LOOPBACK: Final = 1  # The client's address is a loopback address, so private operations are allowed.
 FLAG_TIMED: Final = 2  # Of REQUEST and REQUEST_BLOCK: TIMES is wanted.
 FLAG_PROBE: Final = (
     4  # The broker's own connection, by which it asks whether it serves: no quota or count knows it.
@@ -122,12 +123,12 @@ _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
 
 
 def pack_sequences(sequences: Iterable[int]) -> bytes:
-    """What follows the head of MOVED and MOVE_IN."""
+    """Encode the sequences that follow the head of MOVED and MOVE_IN."""
     return array("I", sequences).tobytes()
 
 
 def unpack_sequences(view: memoryview) -> list[int]:
-    """What `pack_sequences` packed."""
+    """Decode the output of `pack_sequences`."""
     return array("I", bytes(view)).tolist()
 
 
@@ -137,12 +138,12 @@ def _answer_struct(frame_bytes: int) -> struct.Struct:
 
 
 def answers_of(view: memoryview) -> Iterator[tuple[int, int, bytes]]:
-    """What a SENDS record holds: (connection id, sequence, frame). The first frame says how long all are."""
+    """Iterate over the (connection id, sequence, frame) of a SENDS record. All frames are as long as the first."""
     return _answer_struct(4 + int.from_bytes(view[HEAD_BYTES : HEAD_BYTES + 4], "big")).iter_unpack(view)
 
 
 def encode_parts(parts: list[bytes | FileRange]) -> bytes:
-    """Pack a response made of bytes and file ranges behind a SEND_PARTS head."""
+    """Encode the bytes and file ranges of a response that follow the head of SEND_PARTS."""
     out: list[bytes] = []
     for part in parts:
         if isinstance(part, FileRange):
@@ -163,7 +164,10 @@ def _range_struct(path_bytes: int, end_bytes: int) -> struct.Struct:
 def encode_range_answer(
     connection_id: bytes, sequence: bytes, head: bytes, found: FileRange, end: bytes
 ) -> tuple[bytes, bytes, bytes]:
-    """A whole SEND_PARTS record, in pieces: bytes, one file range, and perhaps bytes behind it."""
+    """Encode a whole SEND_PARTS record with bytes, one file range and optional bytes behind it.
+
+    Returns the record in pieces. It equals a head and the output of `encode_parts`, but takes fewer calls.
+    """
     path, inode, position, length = found
     path_bytes, end_bytes = len(path), len(end)
     pack = _range_struct(path_bytes, end_bytes).pack
@@ -176,7 +180,10 @@ def encode_range_answer(
 
 
 def range_answer_of(view: memoryview) -> tuple[memoryview, FileRange, memoryview] | None:
-    """What a SEND_PARTS record of one file range holds: bytes, the range, bytes behind it; None for any other."""
+    """Decode a SEND_PARTS record with one file range into (bytes, the range, bytes behind it).
+
+    Returns None for any other record. The views are valid as long as `view`.
+    """
     if len(view) < _ANSWER_HEAD.size:
         return None
     _, _, is_range, head_bytes = _ANSWER_HEAD.unpack_from(view)
@@ -199,7 +206,7 @@ def range_answer_of(view: memoryview) -> tuple[memoryview, FileRange, memoryview
 
 
 def decode_parts(view: memoryview) -> list[bytes | FileRange]:
-    """Unpack what `encode_parts` packed; copies the bytes, so the view may be released."""
+    """Decode the output of `encode_parts`. The bytes are copied, so the view may be released afterwards."""
     parts: list[bytes | FileRange] = []
     position, end = 0, len(view)
     while position < end:

@@ -1,8 +1,8 @@
 """Outbox and Inbox: send whole messages over a link whose ring may be full, or smaller than a message.
 
-No agent ever blocks on a ring, because two that wait for each other would never go on. Messages that do not fit are
-queued in the sender's memory, in order. While `has_overflow` is true the sender accepts no more work from that peer.
-The queue is bounded by the requests in work, which the Processors bound.
+No agent ever blocks on a ring, because two agents that wait for each other would wait for ever. Messages that do not
+fit are queued in the sender's memory, in order. While `has_overflow` is true the sender accepts no more work from that
+peer. The requests in work bound the queue, and the Processors bound those.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class _Publishes(Protocol):
-    """What an outbox needs of the sending end of a link."""
+    """The part of a Sender that an Outbox uses and that `_Gone` replaces."""
 
     capacity: int
 
@@ -29,7 +29,7 @@ class _Publishes(Protocol):
 
 
 class _Gone:
-    """The sending end of a link that is released."""
+    """The sending end of a released link. It discards every message."""
 
     capacity = 0
 
@@ -37,10 +37,10 @@ class _Gone:
         return True
 
     def publish(self) -> None:
-        """Nothing was written."""
+        """Do nothing, because nothing was written."""
 
     def wake(self) -> None:
-        """Nobody sleeps there."""
+        """Do nothing, because the peer has ended."""
 
     def free_bytes(self) -> int:
         return 0
@@ -75,14 +75,14 @@ class Outbox:
         self._try_push = sender.try_push
         self._record_bytes_max = sender.record_bytes_max
         self._overflow: deque[tuple[int, bytes | memoryview]] = deque()
-        self.is_dirty = False  # Whether `flush` has something to do.
+        self.is_dirty = False  # True if `flush` has something to do.
         self.has_overflow = False
 
     def close(self) -> None:
-        """Release the link of a peer that has ended. What is pushed from now on is dropped.
+        """Release the link of a peer that has ended. Later messages are discarded.
 
-        Requests and calls that wait for minutes hold the outbox that their answers go to. Without this, each of them
-        would keep the ring's mapping and the eventfd of a dead peer.
+        Requests and calls that wait for minutes hold the outbox for their responses. Without this, each of them would
+        keep the ring's mapping and the eventfd of a dead peer.
         """
         self._sender = self._waker = gone = _Gone()
         self._try_push = gone.try_push
@@ -90,23 +90,25 @@ class Outbox:
         self.is_dirty = self.has_overflow = False
 
     def is_closed(self) -> bool:
-        """Whether the peer has ended, and nobody gets what is pushed."""
+        """Return True if the link was released, so that messages are discarded."""
         return isinstance(self._sender, _Gone)
 
     def push(self, kind: int, *parts: Buffer) -> None:
-        """Queue one message; the caller's buffers may be reused when this returns."""
+        """Enqueue one message. The caller may reuse its buffers when this returns. `flush` sends it."""
         self.is_dirty = True
         if not self._overflow:
             try:
                 if self._try_push(kind, *parts):
                     return
             except ValueError:
-                # Longer than a record may be: sent in pieces, below. A check in advance would cost every push.
+                # The message is longer than a record may be, so send it in pieces, below. Checking the length before
+                # would cost time at every push.
                 pass
         whole: bytes | memoryview = b"".join(parts)
         limit = self._record_bytes_max
         if len(whole) > limit:
-            whole = memoryview(whole)  # A copy of each piece would take 1 ms a megabyte.
+            # Slice a view, because copying the pieces would take 1 ms per megabyte.
+            whole = memoryview(whole)
         start = 0
         while len(whole) - start > limit:
             self._overflow.append((CHUNK, whole[start : start + limit]))
@@ -115,14 +117,14 @@ class Outbox:
         self.has_overflow = True
 
     def flush(self) -> None:
-        """Move queued messages into the ring as far as they fit, publish once, wake the peer if it sleeps."""
+        """Move queued messages into the ring as far as they fit, publish once, and wake the peer if it sleeps."""
         if not self.is_dirty:
             return
         overflow = self._overflow
         while overflow and self._try_push(overflow[0][0], overflow[0][1]):
             overflow.popleft()
-        # In this order: who is woken must find what it was woken for. Also with an overflow: the peer makes room for
-        # the rest when it has seen the beginning.
+        # Publish before waking, because the peer must find the records when it wakes. Do both with an overflow, too,
+        # because the peer makes room for the rest when it has polled the beginning.
         self._sender.publish()
         self._waker.wake()
         self.is_dirty = self.has_overflow = bool(overflow)
@@ -131,15 +133,15 @@ class Outbox:
         return len(self._overflow)
 
     def waiting(self, limit: int) -> int:
-        """Records that the peer has not taken, queued ones included; counted up to about `limit`."""
+        """Return how many records the peer has not polled, queued ones included. Stop counting at about `limit`."""
         return self._sender.waiting(limit) + len(self._overflow)
 
     def is_over(self) -> bool:
-        """Whether the peer has ended in order, and takes no more."""
+        """Return True if the peer has ended in order and will not poll any more."""
         return self._sender.untaken() is not None
 
     def untaken(self) -> list[tuple[int, memoryview]]:
-        """The messages that the peer never took, queued ones included; none unless it has ended in order."""
+        """Return the messages that the peer never polled, queued ones included. Empty unless it has ended in order."""
         records = self._sender.untaken()
         if records is None:
             return []
@@ -167,22 +169,23 @@ class Inbox:
         self.is_empty = receiver.is_empty
 
     def poll(self, limit: int) -> Sequence[tuple[int, memoryview]]:
-        """Take up to `limit` records; the views are valid until `release()`."""
+        """Return the whole messages of up to `limit` records. The views are valid until `release()`."""
         while True:
             batch = self._receiver.poll(limit)
-            # The pairs as a dict have the kinds as keys: made and searched in C, which a loop over the pairs is not.
+            # A dict of the pairs has the kinds as keys. C code builds and searches it, which is faster than a loop.
             if not self._partial and CHUNK not in dict(batch):
                 return batch
             messages, self._partial = _join(batch, self._partial)
             if messages or not batch:
                 return messages
-            # There were only pieces, and they are copied. The caller releases only records that it got, so release
-            # here: a message longer than the ring needs this room for its further pieces.
+            # The batch held only pieces, which are copied now. The caller releases only messages that it got, so
+            # release them here. A message longer than the ring needs this room for its further pieces.
             self.release()
 
     def end(self) -> None:
-        """Poll no more, and tell the sender so."""
-        # Who would read on from the middle of a message could not tell what it reads.
+        """Stop polling for good, and tell the sender so."""
+        # Do not tell it within a message. The sender takes the unpolled records back (`untaken`), and it could not
+        # decode a message from its middle.
         if not self._partial:
             self._receiver.end()
 
@@ -190,7 +193,10 @@ class Inbox:
 def _join(
     batch: Sequence[tuple[int, memoryview]], partial: bytearray
 ) -> tuple[list[tuple[int, memoryview]], bytearray]:
-    """The whole messages of a batch that begins within one, and the beginning of the next."""
+    """Join a batch to whole messages. Return them, and the beginning of an incomplete last message.
+
+    `partial` is the beginning of the first message, from earlier batches.
+    """
     messages: list[tuple[int, memoryview]] = []
     for kind, view in batch:
         if kind == CHUNK:

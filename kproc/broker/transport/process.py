@@ -1,9 +1,9 @@
-"""Children: forks child processes, each with a control socket and without the parent's other descriptors.
+"""Forks child processes, each with a control socket and without the parent's other descriptors.
 
-The parent must be single-threaded. A child closes every descriptor that its role was not given. CLOEXEC does nothing
-without exec, and if a sibling kept a copy of a handoff socket, passing a connection to a dead Processor would succeed
-and the client would hang, which has happened. Regions, sockets and eventfds arrive later over the control socket, one
-per message.
+The parent must be single-threaded. A child closes every inherited descriptor but its own. CLOEXEC has no effect without
+exec. If a sibling kept a copy of a handoff socket, passing a connection to a dead Processor would succeed and the
+client would hang. That has happened. Regions, sockets and eventfds arrive later over the control socket, one per
+message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
-# One packet: the kernel's default for a socket's unsent bytes is 208 KiB. Longer messages go in several.
+# Longest packet. Longer messages are sent in several. Linux limits a socket's unsent bytes to 208 KiB by default.
 _PACKET_BYTES_MAX: Final = 64 * 1024
 _LAST, _MORE = b"\0", b"\1"
 _STDIO: Final = (0, 1, 2)
@@ -45,8 +45,8 @@ class ControlSocket:
     """One end of the socket between the supervisor and a child: messages in order, none lost.
 
     A message is a dict with the key `do` and may carry one descriptor. A message longer than a packet (the connections
-    of a Processor) is sent in several. The supervisor never blocks on a child: what the kernel does not take waits in
-    `_unsent`, with a duplicate of its descriptor.
+    of a Processor) is sent in several packets. The supervisor never blocks on a child: packets that the kernel has no
+    room for wait in `_unsent`, with a duplicate of their descriptor.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -57,11 +57,11 @@ class ControlSocket:
 
     @property
     def has_unsent(self) -> bool:
-        """True while something waits for `flush`."""
+        """True while packets wait for `flush`."""
         return bool(self._unsent)
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> None:
-        """Send now, or queue until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer is gone."""
+        """Send now, or queue until `flush`. Raises BrokenPipeError or ConnectionResetError if the peer has ended."""
         payload = _encode(message)
         start = 0
         while len(payload) - start > _PACKET_BYTES_MAX:
@@ -70,13 +70,13 @@ class ControlSocket:
         self._send_packet(_LAST + payload[start:], fd)
 
     def _send_packet(self, packet: bytes, fd: int | None) -> None:
-        # In order: the first packets of a long message, and the descriptors before a "start", must come first. The
-        # caller closes its descriptor when it likes, so what waits needs one of its own.
+        # Keep the order, because a long message is joined from its packets and descriptors must come before "start".
+        # The caller may close its descriptor when this returns, so a queued packet needs a duplicate.
         if self._unsent or not send_fd(self.sock, packet, fd):
             self._unsent.append((packet, None if fd is None else os.dup(fd)))
 
     def flush(self) -> bool:
-        """Send what waits; True when nothing waits any more."""
+        """Send queued packets. Return True when none is left."""
         while self._unsent:
             payload, fd = self._unsent[0]
             if not send_fd(self.sock, payload, fd):
@@ -87,7 +87,10 @@ class ControlSocket:
         return True
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
-        """The next message and its descriptor, or None; raises EOFError when the peer is gone."""
+        """Return the next message and its descriptor, or None if there is none now. Never blocks.
+
+        Raises EOFError when the peer has ended.
+        """
         while (received := recv_fd(self.sock, 1 + _PACKET_BYTES_MAX)) is not None:
             packet, fd = received
             if packet[:1] == _MORE:
@@ -107,7 +110,7 @@ class ControlSocket:
 
 
 class Child:
-    """One running child as the supervisor holds it: pid, pidfd, control socket."""
+    """The supervisor's handle of one running child: pid, pidfd and control socket."""
 
     def __init__(self, agent: AgentId, pid: int, pidfd: int, control: ControlSocket) -> None:
         self.agent = agent
@@ -117,15 +120,15 @@ class Child:
 
     @property
     def watched_fds(self) -> tuple[int, int]:
-        """What the supervisor watches: the pidfd, and the control socket."""
+        """The descriptors in the supervisor's epoll: the pidfd and the control socket."""
         return self.pidfd, self.control.fd
 
     def send(self, message: dict[str, Any], fd: int | None = None) -> None:
-        """`ControlSocket.send`."""
+        """Send a message, as ControlSocket.send does."""
         self.control.send(message, fd)
 
     def receive(self) -> dict[str, Any] | None:
-        """What it says next, or None; raises EOFError when it has ended. Children send no descriptors."""
+        """Return the child's next message, or None. Raises EOFError when it has ended. Children send no descriptors."""
         received = self.control.receive()
         if received is None:
             return None
@@ -134,14 +137,14 @@ class Child:
         return message
 
     def kill(self, signal_number: int = signal.SIGKILL) -> None:
-        """Signal the child by its pidfd: its pid may belong to another process by now."""
+        """Send a signal to the child by its pidfd, because its pid may belong to another process by now."""
         try:
             signal.pidfd_send_signal(self.pidfd, signal_number)
         except ProcessLookupError:
             return  # It has ended and waits to be reaped.
 
     def reap(self) -> int:
-        """Wait for the ended child; its exit status, negative for a signal."""
+        """Wait for the ended child and close its descriptors. Return its exit status, or minus the signal's number."""
         _, status = os.waitpid(self.pid, 0)
         os.close(self.pidfd)
         self.control.close()
@@ -149,9 +152,9 @@ class Child:
 
 
 def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: Iterable[int]) -> Child:
-    """Fork; `main` runs in the child with its control socket, and its result is the exit status.
+    """Fork a child that runs `main` with its control socket and exits with its result.
 
-    `keep` are the descriptors that the child may keep beside its standard ones.
+    `keep` are the descriptors that the child keeps beside its standard ones.
     """
     ours, theirs = make_socket_pair()
     parent_pid = os.getpid()
@@ -176,11 +179,15 @@ def _run_child(
     keep: set[int],
     parent_pid: int,
 ) -> NoReturn:
-    """Everything that the child does. Never returns: finalising the parent's objects on the stack would close
-    descriptor numbers that mean something else in the child."""
+    """Run the child until it exits.
+
+    It never returns, because finalising the parent's objects on the stack would close descriptor numbers that mean
+    something else in the child.
+    """
     status = 70  # EX_SOFTWARE, unless `main` returns.
     try:
-        # Stopping is the supervisor's business: Ctrl-C and a service manager's SIGTERM reach the whole group.
+        # Ignore signals to stop, because Ctrl-C and a service manager's SIGTERM reach the whole group and only the
+        # supervisor decides the order of a stop.
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
@@ -189,14 +196,15 @@ def _run_child(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
         # A role without its supervisor would keep the data directory's lock and the port from the next broker.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # The parent died before prctl took effect.
+        # If the parent died before prctl took effect, no signal will come.
+        if os.getppid() != parent_pid:
             os._exit(0)
         _libc.prctl(_PR_SET_NAME, f"kproc:{agent}".encode()[:15], 0, 0, 0)
         close_all_but(keep)
         status = main(ControlSocket(control))
     except BaseException as error:  # noqa: BLE001 - nothing may travel up into the parent's stack.
         if isinstance(error, (FatalError, KafkaError)) and isinstance(error.__cause__, OSError):
-            # The host failed, so a stack would explain nothing.
+            # The host lacks a resource or failed, so a stack would explain nothing.
             logger.error("%s cannot go on: %s", agent, error)
         else:
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))
@@ -205,7 +213,7 @@ def _run_child(
 
 
 def _leave(status: int) -> NoReturn:
-    """End the process, also when flushing stderr raises because nobody reads it any more."""
+    """End the process, even if flushing stderr raises because nobody reads it any more."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,8 +1,7 @@
-"""Links between roles of one process: the same records as over rings, through deques.
+"""Links between roles of one process, which carry the same records as rings through deques.
 
-Used by the thread and the inline transport. A deque's append and popleft are atomic under the GIL and on
-free-threaded builds, so a link needs no lock of its own. The bound in bytes is what makes back-pressure
-work as it does with a ring.
+Every transport but `process` uses them. A deque's append and popleft are atomic under the GIL and on free-threaded
+builds, so a link needs no lock of its own. The bound in bytes gives the same back-pressure as a ring.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kproc.broker.ipc.ring import RECORD_HEADER
 from kproc.broker.transport.agent import Agent
 
 _SLEEP_MS: Final = 100  # Longest sleep of an agent's thread, which stop() and post() may have to wait for.
-# A record's header in a ring; counted here too, so that both kinds of links are full after the same records.
+# Size of a record's header in a ring. It counts here too, so that both kinds of links are full after the same records.
 _RECORD_HEAD: Final = RECORD_HEADER.size
 
 
@@ -28,14 +27,14 @@ class Pipe:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.queue: deque[tuple[int, memoryview]] = deque()
-        # Each count has one writer: the sender's and the receiver's.
+        # Only the sender writes pushed_bytes, and only the receiver writes popped_bytes.
         self.pushed_bytes = 0
         self.popped_bytes = 0
-        self.is_over = False  # Whether the receiver has ended in order.
+        self.is_over = False  # True when the receiver has ended in order.
 
 
 class PipeSender:
-    """Sender over a Pipe: records are kept back until `publish()`."""
+    """Sender over a Pipe. Records stay invisible to the receiver until `publish()`."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -56,7 +55,7 @@ class PipeSender:
         return [(kind, bytes(view)) for kind, view in (*self._pipe.queue, *self._unpublished)]
 
     def progress(self) -> tuple[int, int]:
-        """(bytes pushed, bytes given back) since the link was made."""
+        """Return (bytes pushed, bytes released by the receiver) since the link was created."""
         return self._pipe.pushed_bytes, self._pipe.popped_bytes
 
     def reserve(self, length: int) -> memoryview | None:
@@ -64,7 +63,7 @@ class PipeSender:
             self._refuse_length(length)
         if length + _RECORD_HEAD > self.free_bytes():
             return None
-        # Use a buffer again that was reserved and never committed, as a ring does.
+        # Reuse a buffer that was reserved and never committed, as a ring does.
         buffer = self._reserved
         if buffer is None or len(buffer) < _RECORD_HEAD + length:
             buffer = self._reserved = bytearray(_RECORD_HEAD + length)
@@ -75,7 +74,8 @@ class PipeSender:
         assert buffer is not None, "commit without reserve"
         assert length <= len(buffer) - _RECORD_HEAD, (length, len(buffer))
         record = memoryview(buffer)[_RECORD_HEAD : _RECORD_HEAD + length]
-        if length * 4 < len(buffer):  # A small record must not keep a whole read buffer alive.
+        # Copy a small record, because it must not keep a whole read buffer alive.
+        if length * 4 < len(buffer):
             record = memoryview(bytearray(record))
         else:
             self._reserved = None
@@ -83,7 +83,7 @@ class PipeSender:
         self._pipe.pushed_bytes += length + _RECORD_HEAD
 
     def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
-        """Room for a run of one record."""
+        """Reserve room for a run of one record."""
         if self.reserve(length) is None:
             return None
         assert self._reserved is not None
@@ -105,7 +105,8 @@ class PipeSender:
         return True
 
     def publish(self) -> None:
-        # Not at each push: a receiver must not see half of what one pass writes, which a ring does not show either.
+        # Records become visible here and not at each push, because a receiver must not see half of the records of one
+        # pass. A ring behaves the same way.
         if self._unpublished:
             self._pipe.queue.extend(self._unpublished)
             self._unpublished.clear()
@@ -140,7 +141,7 @@ class PipeReceiver:
 
 
 class AgentThread:
-    """Runs one agent in a thread of its own until `stop()`; `on_error` gets an exception that the agent raised."""
+    """Runs one agent in a thread of its own until `stop()`. `on_error` gets any exception that the agent raises."""
 
     def __init__(self, agent: Agent, on_error: Callable[[Agent, BaseException], None]) -> None:
         self.agent = agent
@@ -157,7 +158,7 @@ class AgentThread:
         self._actions.append(action)
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask the loop to end and join it; False when it did not end in time."""
+        """Let the loop end and join the thread. Return False if it did not end within `timeout_s`."""
         self._must_stop = True
         if self._thread.is_alive():
             self._thread.join(timeout_s)

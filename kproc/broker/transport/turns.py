@@ -1,7 +1,7 @@
 """Turns: runs the agents of one process that have work, for transports where no agent has a thread of its own.
 
-A link's waker or a timer makes an agent due; `run` calls each due agent until none is left. Nothing here waits or
-locks: only one thread may call it at a time (the asyncio loop's, or the one that holds the lock).
+A link's waker or a timer makes an agent due. `run` calls each due agent until none is left. Nothing here waits or
+locks, so only one thread may call it at a time: the asyncio loop's, or the one that holds the lock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kproc.broker.transport.agent import AgentId
 
 
 class Stepped(Protocol):
-    """What `run` calls of an agent."""
+    """The part of an agent that `Turns.run` calls."""
 
     id: AgentId
 
@@ -35,7 +35,7 @@ class TurnWaker:
 
 
 class Turns:
-    """One per process."""
+    """The due agents and the timers of one process."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
@@ -45,7 +45,10 @@ class Turns:
         self._deadlines_ns: dict[AgentId, int] = {}
 
     def add(self, agent: Stepped, has_input: Callable[[], bool] | None) -> None:
-        """Add an agent. `has_input` says whether it needs another turn at once; None: if its last turn did anything."""
+        """Add an agent. `has_input` returns True if it needs another turn at once.
+
+        Without `has_input`, it gets another turn if its last one did any work.
+        """
         self._agents[agent.id] = agent
         self._inputs[agent.id] = has_input
         self.call(agent.id)
@@ -83,5 +86,5 @@ class Turns:
                 deadlines_ns[agent_id] = self._now_ns() + agent.next_deadline_ms() * 1_000_000
 
     def deadline_ns(self) -> int:
-        """When the next timer of the agents that had a turn is due."""
+        """Return the time of the earliest timer of all agents that had a turn (monotonic ns)."""
         return min(self._deadlines_ns.values())
