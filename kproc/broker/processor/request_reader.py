@@ -4,8 +4,8 @@
     socket --recv_into--> arena block, ring record names it      frames above LARGE_FRAME_BYTES
     socket --recv_into--> private memory --> request ring        large frames of a client that has not logged in
 
-It does not look into a frame: the router decides which Handler gets it. What nearly every read brings, one whole frame
-for the only Handler, run_reader.py puts into the ring; this is the way of everything else.
+It does not interpret a frame: the router decides which Handler gets it. Nearly every read brings one whole frame for
+the only Handler, and run_reader.py handles that case. RequestReader handles all others.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from kproc.broker.transport.envelope import HEAD, HEAD_BYTES, REQUEST, REQUEST_B
 
 logger = logging.getLogger(__name__)
 
-# Room reserved per read: several small frames at once, while what is larger bypasses the ring. Neither bound was tuned.
+# Room reserved per read. It takes several small frames at once; large frames bypass the ring. Neither this bound nor
+# LARGE_FRAME_BYTES was tuned.
 READ_BYTES: Final = 32 * 1024
-_ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, with what is held and padding.
-_LOOK_NS: Final = 500_000  # So often at most a request is considered for timing.
+_ROOM_BYTES: Final = 2 * (READ_BYTES + LARGE_FRAME_BYTES)  # For one read, held bytes and padding.
+_LOOK_NS: Final = 500_000  # Shortest interval at which a request is considered for timing.
 _LENGTH: Final = struct.Struct(">i")
 _unpack_length: Final = _LENGTH.unpack_from
 RESERVED_BYTES: Final = HEAD_BYTES + READ_BYTES
@@ -85,12 +86,12 @@ class RequestReader:
         self._next_retry_ns = 0
         self._request_bytes_max = request_bytes_max
         self.next_look_ns = 0  # When the next request may be timed.
-        # Whether a read or a frame that fits into one may have to be refused.
+        # True if a read may have to wait for the budget, or if a frame that fits into one read may be too long.
         self.judges_each = budget.is_limited or request_bytes_max < READ_BYTES
         self.read = self._read_within_budget if budget.is_limited else self._read
 
     def _read_within_budget(self, connection: Connection) -> None:
-        """Read if the memory budget has room, or if a frame has begun: only its end gives memory back."""
+        """Read if the memory budget has room. Always read an unfinished frame: only its end frees its memory."""
         if connection.block is not None or connection.held or self._budget.has_room():
             before = self._counts[_REQUESTS]
             self._read(connection)
@@ -99,7 +100,7 @@ class RequestReader:
         self._table.wait_for_memory(connection)
 
     def _read(self, connection: Connection) -> None:
-        """Read once, straight into the home's ring, and pass every whole frame on."""
+        """Read once, straight into the home's ring, and forward every whole frame."""
         link = connection.home.link
         if connection.held or connection.block is not None or link is None:
             self._read_on(connection)
@@ -112,7 +113,7 @@ class RequestReader:
             self.split(connection, view, count)
 
     def split(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Pass on the frames in the `count` bytes that were received behind the room for a head."""
+        """Forward the frames in the `count` bytes that were received behind the room for a head."""
         end = HEAD_BYTES + count
         if count > 4 and connection.inflight < INFLIGHT_MAX:
             (length,) = _unpack_length(view, HEAD_BYTES)
@@ -125,7 +126,7 @@ class RequestReader:
         self._pass_on(connection, view, end)
 
     def _read_on(self, connection: Connection) -> None:
-        """Read once from a connection that has part of a frame, or whose home is away."""
+        """Read once from a connection that has part of a frame, or whose home has no link."""
         if connection.block is not None:
             self._read_block(connection, connection.block)
             return
@@ -139,7 +140,7 @@ class RequestReader:
             self._pass_on_behind_held(connection, view, count)
 
     def _receive(self, connection: Connection, into: memoryview, if_ended: str = _CLOSED) -> int:
-        """Receive once; return how many bytes came. 0 also if the connection had to be closed."""
+        """Receive once; return how many bytes came. 0 if there are none, or if the connection was closed."""
         try:
             count = connection.recv_into(into)
         except BlockingIOError:
@@ -150,7 +151,7 @@ class RequestReader:
         return self.received(connection, count, if_ended)
 
     def received(self, connection: Connection, count: int, if_ended: str = _CLOSED) -> int:
-        """Note what came by one call, and return it; 0, the client's end, closes the connection."""
+        """Record that one call received `count` bytes; return `count`. If it is 0 the client has ended: close."""
         if count:
             connection.last_active_ns = self._state.now_ns
             self._counts[_BYTES_IN] += count
@@ -159,7 +160,7 @@ class RequestReader:
         return count
 
     def _passed(self, connection: Connection, target: HandlerPeer, frames: int) -> None:
-        """Note that so many requests went into a Handler's ring."""
+        """Record that `frames` requests of a connection went into a Handler's ring."""
         self._unpublished[target] = None
         connection.target = target
         connection.next_sequence = (connection.next_sequence + frames) & SEQUENCE_MASK
@@ -169,7 +170,7 @@ class RequestReader:
             self._table.update_interest(connection)
 
     def pass_received(self, connection: Connection, buffer: memoryview, count: int) -> None:
-        """Pass on `count` bytes that another thread received: into the connection's block, or else into `buffer`."""
+        """Forward `count` bytes that another thread received: into the connection's block, or else into `buffer`."""
         if not self.received(connection, count):
             return
         block = connection.block
@@ -200,7 +201,7 @@ class RequestReader:
             (length,) = _LENGTH.unpack_from(view, position)
             if not 0 <= length <= self._request_bytes_max:
                 start = bytes(view[position : position + 4])
-                self._pass_on(connection, view, position)  # What came before it is served.
+                self._pass_on(connection, view, position)  # Forward the valid frames before it.
                 self._refuse(connection, start, length)
                 return
             if position + 4 + length > end:
@@ -227,7 +228,7 @@ class RequestReader:
             self._keep_rest(connection, rest)
 
     def _pass_on_introduced(self, connection: Connection, data: bytes) -> None:
-        """Pass on the first frames of a connection, after the Handlers were told of it."""
+        """Introduce a connection to the Handlers, then forward its first frames."""
         if connection.client is None:
             connection.client = client_of(memoryview(data)[4:])
         if connection.gate is not None:
@@ -241,7 +242,7 @@ class RequestReader:
         self._pass_on_held(connection)
 
     def _pass_on_gated(self, connection: Connection, data: bytes) -> None:
-        """Pass on the first frame of a client that logs in, to its home; the rest waits for the answer."""
+        """Forward the first frame of a client that logs in to its home. The other bytes wait for the answer."""
         end = 4 + _LENGTH.unpack_from(data)[0]
         if self._is_too_long(connection, data[:4]):
             return
@@ -260,7 +261,7 @@ class RequestReader:
             self._put_off(connection, data[end:])
 
     def _is_too_long(self, connection: Connection, start: bytes) -> bool:
-        """Refuse a frame of a client that logs in if it is longer than such a client needs."""
+        """Reject a frame of a client that logs in if it is too long for a login; return True if it is."""
         (length,) = _LENGTH.unpack_from(start)
         longest = self._table.logins.bytes_max
         link = connection.home.link
@@ -291,7 +292,7 @@ class RequestReader:
             self._keep_rest(connection, rest)
 
     def _route(self, connection: Connection, frame: memoryview) -> bool:
-        """Push one frame with its length; False if it has to wait. The frame may lie in a ring's reserved room."""
+        """Push one frame with its length. Return False if it has to wait. It may lie in a ring's reserved room."""
         assert self._handlers.router is not None
         target = self._handlers.by_index.get(self._handlers.router.route(frame[4:]), connection.home)
         if target.link is None:
@@ -310,14 +311,14 @@ class RequestReader:
         return True
 
     def _keep_rest(self, connection: Connection, rest: bytes) -> None:
-        """Keep the bytes behind the frames that were passed on: part of a frame, or frames beyond INFLIGHT_MAX."""
+        """Store the bytes behind the forwarded frames: part of a frame, or frames beyond INFLIGHT_MAX."""
         if connection.inflight < INFLIGHT_MAX:
             self._hold(connection, rest)
         else:
             self._put_off(connection, rest)
 
     def _put_off(self, connection: Connection, frames: bytes) -> None:
-        """Keep whole frames until there is room for them."""
+        """Store whole frames, and stall the connection until there is room for them."""
         connection.held = frames
         self._budget.held_bytes += len(frames)
         self._table.stall(connection)
@@ -356,7 +357,7 @@ class RequestReader:
         self._pass_on_block(connection, block)
 
     def _pass_on_block(self, connection: Connection, block: Block) -> None:
-        """Pass on a large frame that is whole; without room for that the connection stalls."""
+        """Forward a large frame that is complete. Stall the connection if there is no room."""
         if connection.client is None:
             connection.client = client_of(block.view)
         if block.memory is self._login_memory:
@@ -403,7 +404,7 @@ class RequestReader:
         self._passed(connection, home, 1)
 
     def _introduce(self, connection: Connection) -> bool:
-        """Tell every Handler of the connection, or only its home if its client has to log in; False without room."""
+        """Introduce a connection to all Handlers, or only to its home before the login. Return False without room."""
         gate = connection.gate
         if gate is None:
             return self._handlers.introduce(connection)
@@ -420,11 +421,11 @@ class RequestReader:
             ):
                 continue
             if connection.out or connection.is_full:
-                # Its own client or answers must come first; ConnectionTable.update_interest brings it back.
+                # It must first send answers, or get some. Then ConnectionTable.update_interest enters it again.
                 del self._table.stalled[connection]
                 continue
             link = connection.home.link
-            # Without room for a read it would only stall again, and the Processor spin instead of sleep.
+            # Without room for a read it would stall again at once, and the Processor would spin instead of sleeping.
             if link is None or link.sender.free_bytes() < _ROOM_BYTES:
                 continue
             del self._table.stalled[connection]
@@ -504,7 +505,7 @@ class RequestReader:
         return True
 
     def _pass_on_held(self, connection: Connection) -> None:
-        """Pass on held bytes: whole frames that waited for another Handler."""
+        """Forward the held bytes: whole frames that waited for room or for another Handler."""
         link = connection.home.link
         view = link.sender.reserve(HEAD_BYTES + len(connection.held)) if link is not None else None
         if view is None:
@@ -513,7 +514,7 @@ class RequestReader:
             self._pass_on_behind_held(connection, view, 0)
 
     def _pass_on_behind_held(self, connection: Connection, view: memoryview, count: int) -> None:
-        """Pass on the held bytes, and `count` more that lie in `view` behind the room for them."""
+        """Forward the held bytes, and `count` more that lie in `view` behind the room for them."""
         held = connection.held
         start = HEAD_BYTES + len(held)
         view[HEAD_BYTES:start] = held
@@ -522,7 +523,7 @@ class RequestReader:
         self._pass_on(connection, view, start + count)
 
     def _refuse(self, connection: Connection, start: bytes, length: int, longest: int = 0) -> None:
-        """Handle an invalid frame length: read nothing more, and close when the requests before it are answered."""
+        """Reject an invalid frame length: read nothing more, and close when the requests before it are answered."""
         self._counts[SLOT["malformed"]] += 1
         reason = why_refused(start, length, self._request_bytes_max, longest)
         if self._state.refusals.has_room(self._state.now_ns):
@@ -531,7 +532,7 @@ class RequestReader:
         self._table.update_interest(connection)
 
     def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
-        """Consider a request for timing, at most every _LOOK_NS; return FLAG_TIMED if its times are wanted, or 0."""
+        """Consider a request for timing, at most every _LOOK_NS. Return FLAG_TIMED if it is timed, otherwise 0."""
         if not connection.books.is_timed:
             return 0
         now_ns = self._state.now_ns

@@ -84,7 +84,7 @@ class ResponseWriter:
         self.files = FileCache()
 
     def take_responses(self) -> int:
-        """Send what the Handlers answered, and give the rings' records back before returning."""
+        """Send the Handlers' answers, and release the rings' records. Return the number of records."""
         work = 0
         lent = self._lent
         for inbox in self._handlers.inboxes:
@@ -150,7 +150,7 @@ class ResponseWriter:
     def _pass_back(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
-        """Send whole answers. One leaves at once if its connection expects no other, else with all of this pass."""
+        """Send whole answers: at once if the connection expects no other one, otherwise at the end of this pass."""
         by_id, counts = self._by_id, self._counts
         now_ns = self._state.now_ns
         count = size = 0
@@ -166,7 +166,7 @@ class ResponseWriter:
             ):
                 self._queue(connection, sequence, frame, touched)
                 continue
-            # An active connection has nothing else to send, but for what this pass has for it.
+            # The connection is ACTIVE, so its `out` is empty and nothing has to be sent before this answer.
             connection.next_send = (sequence + 1) & SEQUENCE_MASK
             connection.inflight = 0
             count += 1
@@ -181,7 +181,7 @@ class ResponseWriter:
             connection.last_active_ns = now_ns
             if sent != len(frame):
                 connection.out = deque((bytes(frame[sent:]),))
-                touched[connection] = None  # To wait for room.
+                touched[connection] = None  # `_send` lets it wait for room in the socket.
         counts[_RESPONSES] += count
         counts[_BYTES_OUT] += size
 
@@ -192,7 +192,7 @@ class ResponseWriter:
         frame: bytes | memoryview,
         touched: dict[Connection, None],
     ) -> None:
-        """Add a whole answer to those that leave at the end of this pass, if it is its turn."""
+        """Queue a whole answer for the end of this pass if it is the next one. Otherwise store it until its turn."""
         if sequence != connection.next_send or connection.stash or connection.is_closing:
             head = HEAD.pack(connection.id, sequence, 0, 0)
             self._take_response(SEND, memoryview(head + bytes(frame)), touched)
@@ -206,7 +206,7 @@ class ResponseWriter:
     def _pass_back_range(
         self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
     ) -> bool:
-        """Send an answer with records of one file at once, if its connection has no other; False if it was not sent."""
+        """Send an answer with one file range at once if it is the only one. Return False if it was not sent."""
         connection = self._by_id.get(connection_id)
         if connection is None or not connection.expects_only(sequence):
             return False
@@ -223,7 +223,7 @@ class ResponseWriter:
         self._counts[_RESPONSES] += 1
         self._counts[_BYTES_OUT] += sent
         if connection.out:
-            touched[connection] = None  # To wait for room.
+            touched[connection] = None  # `_send` lets it wait for room in the socket.
         return True
 
     def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
@@ -242,7 +242,7 @@ class ResponseWriter:
             self._deliver(connection, kind, memoryview(kept))
 
     def _deliver(self, connection: Connection, kind: int, view: memoryview) -> None:
-        """Append the next answer in order to those that leave in this pass."""
+        """Append the next answer in order to those that are sent in this pass."""
         connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
         connection.inflight -= 1
         if connection.is_closing:
@@ -253,7 +253,7 @@ class ResponseWriter:
             try:
                 connection.add_parts(decode_parts(view[HEAD_BYTES:]), self.files)
             except (StaleFile, OSError, EOFError) as error:
-                # The segment is gone or shorter than the answer says. Half an answer must not leave.
+                # The segment is gone or shorter than the answer says. Close, because half an answer must not be sent.
                 logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
                 connection.is_closing = True
         elif kind == CLOSE:
@@ -297,7 +297,8 @@ class ResponseWriter:
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
         connection = self._table.by_id.get(connection_id)
         if kind == MOVED:
-            # The Handler keeps nothing of what it has parked, so blocks need not wait for the answers.
+            # The Handler no longer uses the frames of parked requests, so their blocks are freed before the answers
+            # come.
             sequences = unpack_sequences(view[HEAD_BYTES:])
             for each in sequences:
                 self._blocks.give_back(connection_id, each)

@@ -1,4 +1,4 @@
-"""RunReader: reads from all connections that are readable, the most frequent case without a call for each frame.
+"""RunReader: reads from all readable connections, without a call for each frame in the most frequent case.
 
 Nearly every read brings one whole frame, and most Processors have one Handler. Such frames become a run of records:
 they are received side by side into one reservation of the Handler's ring, which is committed once. Everything else goes
@@ -25,7 +25,7 @@ Event = tuple[int, int]  # As epoll reports it: descriptor, mask.
 
 _unpack_length: Final = struct.Struct(">i").unpack_from
 _pack_record: Final = RECORD.pack_into
-# From where a record begins: where its frame does, and where a read ends.
+# Offsets from the start of a record: its frame, and the end of a read.
 _FRAME_AT: Final = RECORD.size
 _READ_END: Final = RECORD.size + READ_BYTES
 _NO_RUN: Final = (memoryview(b""), 0, -1)
@@ -56,13 +56,18 @@ class RunReader:
         self.read_ready = self._read_each if reader.judges_each else self._read_runs
 
     def _read_runs(self, events: Sequence[Event]) -> list[Event]:
-        """Read once from each connection that is readable; return all other events."""
+        """Read once from each connection that is readable; return all other events.
+
+        A run has the state (`data`, `at`, `last`), see RingProducer.reserve_run: the ring's bytes, the position of the
+        next record, and the last position at which a record with a whole read fits. `last` < 0: there is no run.
+        """
         handler = self._handlers.only
         if handler is None:
             return self._read_each(events)
         others: list[Event] = []
         find, reader = self._find, self._reader
         now_ns = self._state.now_ns
+        # A request that may be timed goes through RequestReader, because a run's records carry no FLAG_TIMED.
         may_run = now_ns < reader.next_look_ns
         data, at, last = _NO_RUN
         requests = bytes_in = 0
@@ -100,6 +105,7 @@ class RunReader:
                         requests += 1
                         bytes_in += came
                         continue
+            # RequestReader writes into the same ring, so the run must be committed first.
             if last >= 0:
                 handler.commit_run(at)
                 data, at, last = _NO_RUN
@@ -117,7 +123,7 @@ class RunReader:
         return others
 
     def _read_each(self, events: Sequence[Event]) -> list[Event]:
-        """The same without runs."""
+        """Read once from each readable connection by RequestReader, without runs; return all other events."""
         others: list[Event] = []
         for fd, mask in events:
             connection = self._find(fd)
@@ -131,7 +137,7 @@ class RunReader:
         return others
 
     def _go_on(self, connection: Connection, came: int) -> None:
-        """Read a connection that was not, or handle bytes that came into the room for a run and are no whole frame."""
+        """Read a connection by RequestReader, or handle received bytes that are not one whole frame."""
         try:
             if came == _UNREAD:
                 self._reader.read(connection)
@@ -139,7 +145,8 @@ class RunReader:
             link = connection.home.link
             assert connection.home is self._handlers.only, "it is the home of all"
             assert link is not None, "no run without one"
-            view = link.sender.reserve(RESERVED_BYTES)  # The same room again, with what is in it.
+            # This reserves the same room again, which still holds the received bytes (RingProducer.reserve).
+            view = link.sender.reserve(RESERVED_BYTES)
             assert view is not None, "there was room for a run"
             if self._reader.received(connection, came):
                 self._reader.split(connection, view, came)
@@ -147,7 +154,7 @@ class RunReader:
             self._table.close_failed(connection, error)
 
     def _close_failed(self) -> None:
-        """Close the connections that could not be read. They are told of in the ring, after the run."""
+        """Close the connections that could not be read. This pushes into the ring, so no run may be open."""
         for connection, error in self._failed:
             if isinstance(error, OSError):
                 self._table.close(connection, str(error))

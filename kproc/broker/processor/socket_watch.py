@@ -13,7 +13,8 @@ from kproc.broker.processor.connection import Connection
 ACTIVE: Final = select.EPOLLIN
 PAUSED: Final = 0
 WRITING: Final = select.EPOLLOUT
-# Of a client that hung up while it was not read: epoll would report that without end, so it is not in the epoll.
+# The client hung up while its connection was paused. epoll reports EPOLLHUP even for an empty event mask, and without
+# end, so the connection is not in the epoll.
 DETACHED: Final = -1
 
 
@@ -26,7 +27,7 @@ class EpollWatch:
         self.epoll = select.epoll()
 
     def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
-        """Begin to watch a connection. Raises OSError for a socket that cannot be used."""
+        """Start watching a connection. Raises OSError for a socket that cannot be used."""
         connection.transport.set_blocking(False)
         self.epoll.register(connection.fd, interest)
         connection.interest = interest
@@ -37,12 +38,12 @@ class EpollWatch:
             self.epoll.unregister(connection.fd)
 
     def detach(self, connection: Connection) -> None:
-        """Take a client that hung up out of the epoll until its connection is read again."""
+        """Remove a client that hung up from the epoll until its connection is read again."""
         self.epoll.unregister(connection.fd)
         connection.interest = DETACHED
 
     def set(self, connection: Connection, interest: int) -> None:
-        """Watch a connection for this from now on."""
+        """Watch a connection for `interest` from now on: ACTIVE, PAUSED or WRITING."""
         before = connection.interest
         if before == interest or (before == DETACHED and interest == PAUSED):
             return

@@ -64,7 +64,7 @@ class ThreadProcessor(TurnProcessor):
     def _took(self, connection: Connection, buffer: memoryview, count: int) -> None:
         """Handle `count` received bytes, which are in the connection's block or else in `buffer`."""
         if count and self._state.is_stopping:
-            return  # A closing connection's further requests are not answered.
+            return  # The broker stops: requests that arrive now are not answered.
         self.note_time()
         owner = self._threads.threads[connection.id]
         self._counts[_BYTES_OUT] += owner.sent_bytes
@@ -73,7 +73,7 @@ class ThreadProcessor(TurnProcessor):
 
     def _take_ready(self, connection: Connection, owner: ConnectionThread) -> list[Part]:
         if not connection.ready:
-            return []  # An empty list of our own: other threads append to `ready`.
+            return []  # A separate empty list, because other threads append to `ready`.
         ready: list[Part] = connection.ready
         connection.ready = []
         owner.is_writing = True
@@ -99,7 +99,7 @@ class ThreadProcessor(TurnProcessor):
             self._on_error(error)
 
     def _serve_once(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:
-        """One read and its answers; False when the connection has ended."""
+        """Read once and send the answers. Return False if the connection has ended."""
         block = connection.block
         into = buffer if block is None else block.view[block.filled :]
         failure: OSError | EOFError | None = None
@@ -150,8 +150,9 @@ class ThreadProcessor(TurnProcessor):
                 owner.signal.acquire()
 
     def _take_received(self) -> None:
-        """Serve what this thread received, together with what threads that wait for the lock received: one pass is
-        cheaper than several.
+        """Serve the bytes that this thread received, and those of threads that wait for the lock.
+
+        One pass for all of them is cheaper than several.
         """
         received = self._received
         has_any = False
@@ -165,7 +166,10 @@ class ThreadProcessor(TurnProcessor):
             self._run()
 
     def _settle(self, connection: Connection, owner: ConnectionThread) -> bool:
-        """After a write: whether the thread goes on reading. If not, and nothing is ready, it will be woken."""
+        """Update a connection after a write. Return True if its thread may read on.
+
+        If it may not, and no answer is ready, the thread sleeps until it is woken.
+        """
         if connection.ready:
             return False
         self.note_time()
@@ -187,7 +191,7 @@ class ThreadProcessor(TurnProcessor):
     # -- stopping ------------------------------------------------------------------------------------------------
 
     def is_drained(self) -> bool:
-        # Without the lock an answer could be missed while it goes from one state to the next.
+        # With the lock, because otherwise an answer could be missed while it moves from one state to the next.
         with self._lock:
             has_ready = any(each.ready for each in self.table.by_fd.values())
             is_writing = any(each.is_writing for each in self._threads.threads.values())

@@ -1,4 +1,4 @@
-"""TimedRequests: measures how long requests take, on a sample, at no cost to the others.
+"""TimedRequests: measures how long requests take, on a sample, so that other requests cost nothing more.
 
 The first request that a Processor reads in a duty cycle is timed, unless one of the same API was timed within the last
 10 ms. At a low rate that is every request, under load up to 100 a second of each API. Rates do not follow from this:
@@ -35,7 +35,7 @@ _NS_PER_US: Final = 1000
 
 
 class _Timed:
-    """One timed request: what is known of it so far."""
+    """The times of one request, as far as they are known."""
 
     __slots__ = ("api_key", "frame_bytes", "handler", "start_ns", "taken_ns", "times")
 
@@ -57,14 +57,13 @@ class TimedRequests:
         self._timings = timings
         self._clock = clock
         self._open: dict[tuple[int, int], _Timed] = {}
-        self._timed_at_ns = [
-            -_GAP_NS
-        ] * 256  # By the low byte of the API key; APIs with equal low bytes share the 10 ms.
+        # By the low byte of the API key. APIs with equal low bytes share the 10 ms.
+        self._timed_at_ns = [-_GAP_NS] * 256
         # Answered, but perhaps not sent yet.
         self.leaving: dict[tuple[int, int], _Timed] = {}
 
     def begin(self, connection: Connection, frame: memoryview, handler: AgentId, now_ns: int) -> int:
-        """Decide whether to time the connection's next request, given its frame: FLAG_TIMED, or 0."""
+        """Decide whether to time the connection's next request, given its frame. Return FLAG_TIMED, or 0."""
         if len(frame) < _KEY.size or now_ns - self._timed_at_ns[frame[1]] < _GAP_NS:
             return 0
         self._timed_at_ns[frame[1]] = now_ns
@@ -74,7 +73,7 @@ class TimedRequests:
         return FLAG_TIMED
 
     def cancel(self, connection: Connection) -> None:
-        """Forget a request that was not passed on after all."""
+        """Discard a request that was not forwarded after all."""
         self._open.pop((connection.id, connection.next_sequence), None)
 
     def answered(self, connection_id: int, sequence: int, body: memoryview) -> None:
@@ -95,6 +94,7 @@ class TimedRequests:
             connection = connections.get(connection_id)
             if connection is not None:
                 ahead = (connection.next_send - sequence - 1) & SEQUENCE_MASK
+                # Its answer still waits for earlier ones (then the difference wraps), or for room in the socket.
                 if connection.out or ahead > SEQUENCE_MASK >> 1:
                     continue
             del self.leaving[connection_id, sequence]
@@ -114,11 +114,11 @@ class TimedRequests:
         self._timings.add(timed.api_key, times, timed.frame_bytes)
 
     def forget_connection(self, connection_id: int) -> None:
-        """Forget a connection that migrated: another Processor gets its answers."""
+        """Discard the requests of a connection that migrated, because another Processor gets their answers."""
         for key in [key for key in self._open if key[0] == connection_id]:
             del self._open[key]
 
     def forget_handler(self, handler: AgentId) -> None:
-        """Forget the requests of a Handler that has died."""
+        """Discard the requests of a Handler that has died."""
         for key in [key for key, timed in self._open.items() if timed.handler == handler]:
             del self._open[key]

@@ -1,7 +1,8 @@
-"""TlsConnections: the TLS side of one Processor: contexts of its listeners, connections that are to be read without
-being readable, handshakes, and what becomes of connections that cannot move when the Processor leaves.
+"""TlsConnections: the TLS side of one Processor.
 
-Made when the first TLS connection comes: whoever has no TLS listener loads nothing of it.
+It has the contexts of the listeners, the handshakes, and the connections that must be read although their sockets are
+not readable. When the Processor leaves, it closes the TLS connections, which cannot migrate. It is made at the first
+TLS connection, so that a broker without a TLS listener loads no TLS code.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from kproc.common.clock import Clock
 
 logger = logging.getLogger(__name__)
 
-# Clients of a Processor that leaves are closed one by one: all at once they would come back at once, and a handshake
-# costs more than anything else that a client does.
+# A leaving Processor closes its TLS clients one by one. Otherwise all of them would reconnect at the same time, and a
+# handshake costs more than anything else that a client does.
 _PAUSE_NS: Final = 50_000_000
 _LEAVE_NS_MAX: Final = 15_000_000_000
-_LEAVE_MS: Final = 10  # How often a Processor that leaves looks whether the next one is due.
+_LEAVE_MS: Final = 10  # Interval at which a leaving Processor checks whether the next client is due.
 _REST_MS: Final = 500
 _COMPLAINT_NS: Final = 1_000_000_000
 
@@ -65,9 +66,8 @@ class TlsConnections:
             begun_max=config.kproc_tls_handshakes_max,
         )
         self._share = TlsShare(state, self.handshakes)
-        self._contexts: dict[
-            str, tuple[TlsContext, Sources]
-        ] = {}  # By listener, with what they were made from.
+        # By listener, with the sources that each context was made from.
+        self._contexts: dict[str, tuple[TlsContext, Sources]] = {}
         self._next_complaint_ns = 0
         self._leave_pause_ns = self._next_leave_ns = 0
         listeners.on_change = self._renew_changed
@@ -75,7 +75,7 @@ class TlsConnections:
     # -- connections -------------------------------------------------------------------------------------------
 
     def transport(self, sock: socket.socket, listener: int) -> TlsTransport | None:
-        """The transport of a new connection; None if it was closed: the listener has no usable key."""
+        """Return the transport of a new connection, or None if it was closed because its listener has no usable key."""
         try:
             context = self._context(self._listeners.names[listener])
         except (ConfigError, IndexError) as error:
@@ -89,13 +89,13 @@ class TlsConnections:
         return transport
 
     def work(self, read: Callable[[Connection], None]) -> int:
-        """Read what has more inside, go on with handshakes. Called in each pass while `is_busy`."""
+        """Read connections with buffered bytes, and answer handshakes. Called in each pass while `is_busy`."""
         done = 0
         self._share.renew()
         for fd in list(self._share.unread):
             connection = self._table.by_fd.get(fd)
             if connection is None or connection.interest != ACTIVE:
-                continue  # It is read again when its answers have left, or there is room.
+                continue  # It is read again when its answers are sent, or when there is room for its requests.
             done += 1
             try:
                 read(connection)
@@ -109,12 +109,12 @@ class TlsConnections:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `work` is to be called again, though no descriptor may report anything."""
+        """Return True if `work` must be called again although no descriptor may report anything."""
         share = self._share
         return bool(share.unread) or share.is_spent or self.handshakes.has_turns or self._state.is_leaving
 
     def wait_ms(self) -> int:
-        """How long the Processor may sleep."""
+        """Return how long the Processor may sleep, in ms."""
         find = self._table.by_fd
         has_unread = any(fd in find and find[fd].interest == ACTIVE for fd in self._share.unread)
         if has_unread:
@@ -122,11 +122,11 @@ class TlsConnections:
         return self.handshakes.wait_ms(_LEAVE_MS if self._state.is_leaving else _REST_MS)
 
     def every_second(self) -> None:
-        """Close whoever is too late with its handshake."""
+        """Close connections with an expired certificate or a late handshake."""
         self.handshakes.expire()
 
     def _leave(self) -> int:
-        """Close the next connection that cannot move and is due; after its last answer, if it is in work."""
+        """Close the next connection that cannot migrate, if one is due. Its requests in work are answered first."""
         staying = [
             each
             for each in self._table.by_fd.values()
@@ -159,13 +159,14 @@ class TlsConnections:
         return settings_of(self._listeners.config, self._listeners.settings, name)
 
     def renew(self, *, only_changed: bool = False) -> list[str]:
-        """Read all keys and certificates again, for connections that come from now on; what was wrong with which.
+        """Read all keys and certificates again, for new connections. Return the problems.
 
-        A listener whose files cannot be used goes on with what it has.
+        A listener whose files cannot be used keeps its present certificates.
         """
         problems = []
         for name, (old, made_from) in list(self._contexts.items()):
-            if name not in self._listeners.names:  # One that comes again begins anew.
+            # The listener was removed. If it is added again, it gets a new context.
+            if name not in self._listeners.names:
                 del self._contexts[name]
                 continue
             value = self._value_of(name)
@@ -184,6 +185,6 @@ class TlsConnections:
         return problems
 
     def _renew_changed(self) -> None:
-        """Settings or listeners may be others: some may be ours."""
+        """Renew the contexts whose sources have changed with the settings or the listeners."""
         for problem in self.renew(only_changed=True):
             logger.error("%s; the certificates in use stay", problem)

@@ -1,5 +1,8 @@
-"""TlsListeners: what a Processor knows of its broker's TLS listeners. Nothing of TLS is loaded for it: what serves TLS
-(tls_connections.py) is made by whoever wires the broker, when the first TLS connection comes."""
+"""TlsListeners: the broker's TLS listeners as a Processor knows them, without loading any TLS code.
+
+The TLS side (tls_connections.py) is made by `make` at the first TLS connection. The code that wires the broker supplies
+`make`.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,27 @@ class TlsSide(Protocol):
     """The TLS side of one Processor."""
 
     def transport(self, sock: socket.socket, listener: int) -> Transport | None:
-        """The transport of a new connection; None if it was closed: the listener has no usable key."""
+        """Return the transport of a new connection, or None if it was closed because its listener has no usable key."""
 
     def work(self, read: Callable[[Connection], None]) -> int:
-        """Read what has more inside, go on with handshakes. Called in each pass while `is_busy`."""
+        """Read connections with buffered bytes, and answer handshakes. Called in each pass while `is_busy`."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether `work` is to be called again, though no descriptor may report anything."""
+        """Return True if `work` must be called again although no descriptor may report anything."""
 
     def wait_ms(self) -> int:
-        """How long the Processor may sleep."""
+        """Return how long the Processor may sleep, in ms."""
 
     def every_second(self) -> None:
-        """Close whoever is too late with its handshake."""
+        """Close connections with an expired certificate or a late handshake."""
 
     def renew(self) -> list[str]:
-        """Read all keys and certificates again; what was wrong with which."""
+        """Read all keys and certificates again, for new connections. Return the problems."""
 
 
 class TlsListeners:
-    """One per Processor. `names` are the listeners' by index, and those that come at run time."""
+    """One per Processor. `names` has the names of the listeners by index, also of those added at run time."""
 
     __slots__ = ("config", "make", "names", "on_change", "settings", "ticket_secret")
 
@@ -50,17 +53,17 @@ class TlsListeners:
         self.names = names
         self.ticket_secret = ticket_secret
         self.settings = DynamicSettings()
-        # Called when settings or listeners may be others; set by who has contexts.
+        # Called when settings or listeners may have changed. TlsConnections sets it.
         self.on_change: Callable[[], None] | None = None
 
     def use_names(self, names: Sequence[str]) -> None:
-        """The listeners are these from now on."""
+        """Set the names of the listeners, by index."""
         self.names = names
         if self.on_change is not None:
             self.on_change()
 
     def apply_settings(self, settings: DynamicSettings) -> None:
-        """Use these settings from now on."""
+        """Use the broker's changed settings."""
         self.settings = settings
         if self.on_change is not None:
             self.on_change()

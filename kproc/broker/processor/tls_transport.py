@@ -45,29 +45,29 @@ _RECORD_OVERFLOW: Final = b"\x15\3\3\0\2\2\x16"
 
 
 class HandshakeRules(Protocol):
-    """Who decides about handshakes: handshakes.py."""
+    """Decides about handshakes: handshakes.py."""
 
     def wait_for_turn(self, transport: TlsTransport) -> None:
-        """A client's first record is whole; `begin` is called when it is to be answered."""
+        """Queue a client whose first record is complete. `begin` is called when its turn comes."""
 
     def received_hello(self, transport: TlsTransport, size: int) -> None:
-        """A client has sent `size` bytes of its first record."""
+        """Account for a client's first record, of which `size` bytes have arrived so far."""
 
     def advanced(self, transport: TlsTransport) -> None:
         """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
 
     def finished(self, transport: TlsTransport) -> None:
-        """A handshake is over. Raises OSError if the client is nobody."""
+        """Finish a handshake. Raises OSError if the client's certificate gives no principal or has expired."""
 
     def refused(self, transport: TlsTransport, reason: str) -> None:
-        """A handshake has failed."""
+        """Count and log a failed handshake."""
 
     def forget(self, transport: TlsTransport) -> None:
-        """The connection is closed."""
+        """Remove a connection that is closed."""
 
 
 class TlsShare:
-    """What the TLS connections of one Processor share. Nothing here is of a connection."""
+    """The buffers and the budget that the TLS connections of one Processor share."""
 
     __slots__ = ("_left", "file_bytes", "handshakes", "is_spent", "scratch", "state", "unread")
 
@@ -76,17 +76,18 @@ class TlsShare:
         self.handshakes = handshakes
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.file_bytes = memoryview(bytearray(_FILE_BYTES))
-        self.unread: set[int] = set()  # Descriptors of connections that have plaintext or ciphertext inside.
+        self.unread: set[int] = set()  # Descriptors of connections with buffered plaintext or ciphertext.
         self._left = _PASS_BYTES
-        self.is_spent = False  # Somebody was refused: `renew` is to be called in the next pass.
+        # True if an answer had to wait in this pass, so that the next pass must call `renew`.
+        self.is_spent = False
 
     def has_more(self, fd: int) -> None:
-        """The connection is to be read again although its socket may not be readable."""
+        """Have a connection read in the next pass, although its socket may not be readable."""
         self.unread.add(fd)
         self.state.press()
 
     def may_encrypt(self, count: int) -> bool:
-        """Whether so many bytes may be encrypted in this pass. Small answers have a share of their own."""
+        """Return True if `count` bytes may be encrypted in this pass. Small answers have a share of their own."""
         if self._left > (-_SMALL_ANSWERS_BYTES if count <= _RECORD_BYTES else 0):
             return True
         self.is_spent = True
@@ -94,21 +95,21 @@ class TlsShare:
         return False
 
     def renew(self) -> None:
-        """Another pass has begun."""
+        """Reset the budget, because another pass has begun."""
         self._left = _PASS_BYTES
         self.is_spent = False
 
     def spent(self, count: int) -> None:
-        """So many bytes were encrypted."""
+        """Subtract `count` bytes, which were encrypted, from the budget of this pass."""
         self._left -= count
 
 
 class HandshakeFailed(OSError):
-    """The client is refused; `handshakes.py` has logged and counted it."""
+    """The handshake failed; handshakes.py has logged and counted it."""
 
 
 class TlsTransport:
-    """One connection. It does not move to another Processor: an SSLObject cannot be exported."""
+    """One connection. It cannot migrate to another Processor, because an SSLObject cannot be exported."""
 
     __slots__ = (
         "_ahead", "_awaits_flight", "_context", "_has_ended", "_hello", "_incoming", "_is_open", "_outgoing",
@@ -123,19 +124,22 @@ class TlsTransport:
         self._context = context
         self._share = share
         self._is_open = False
-        self._awaits_flight = False  # The handshake has answered the client, and nothing has come since.
-        self._has_ended = False  # close_notify has come.
-        self._hello = b""  # What came before there was an SSLObject.
+        self._awaits_flight = False  # True after we answered in the handshake, until the client sends again.
+        self._has_ended = False  # True after the client's close_notify.
+        self._hello = b""  # Bytes that came before there was an SSLObject.
         self._tls: ssl.SSLObject | None = None
         self._incoming: ssl.MemoryBIO
         self._outgoing: ssl.MemoryBIO
         self._unsent: bytes | memoryview = b""
-        self._ahead = 0
+        self._ahead = 0  # 1 if the caller's next byte is already encrypted (`_all_but_one`).
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     def recv_into(self, into: memoryview) -> int:
-        """Decrypt into a buffer; 0 at the end. Raises BlockingIOError if there is nothing yet, OSError."""
+        """Decrypt into a buffer; return how many bytes came, 0 at the end.
+
+        Raises BlockingIOError if there is nothing yet, OSError if the connection fails.
+        """
         tls = self._tls
         if tls is None:
             self._take_hello()
@@ -151,8 +155,9 @@ class TlsTransport:
             while True:
                 if not (incoming.pending or tls.pending()):
                     came = self.sock.recv_into(scratch)
+                    # The client ended without close_notify. If bytes came before the end, the next call returns 0.
                     if not came:
-                        return count  # The end without close_notify; if something came before it, again the next time.
+                        return count
                     incoming.write(scratch[:came])
                 while count < room and (incoming.pending or tls.pending()):
                     got: int = tls.read(room - count, into[count:])  # type: ignore[assignment]
@@ -176,25 +181,25 @@ class TlsTransport:
         return count
 
     def _end_of(self, count: int) -> int:
-        """close_notify has come; first the caller gets what came before it."""
+        """Handle close_notify. The caller first gets the `count` bytes that came before it."""
         self._has_ended = True
         if count:
             self._share.has_more(self.fd)
         return count
 
     def _reply(self) -> None:
-        """Send what OpenSSL answers by itself: to a KeyUpdate, or with an alert to a renegotiation."""
+        """Send the replies that OpenSSL makes by itself: to a KeyUpdate, or an alert to a renegotiation."""
         outgoing = self._outgoing
-        # `_unsent` may be part of an answer, which the client may read as slowly as it likes.
+        # Bound only the replies. `_unsent` may be part of an answer, which the client may read slowly.
         if outgoing.pending and not self._flush(0) and outgoing.pending > _UNSENT_REPLIES_MAX:
             raise OSError("the client does not read what its own messages of TLS bring about")
 
     # -- the handshake -----------------------------------------------------------------------------------------
 
     def _take_hello(self) -> None:
-        """Receive the client's first record; when it is whole, wait for our turn to answer it.
+        """Receive the client's first record. When it is complete, queue the connection for its turn.
 
-        Until then there is no SSLObject: a client that sends half of it costs a few bytes.
+        Until its turn there is no SSLObject, so that a client that sends half a record costs only these bytes.
         """
         scratch = self._share.scratch
         came = self.sock.recv_into(scratch)
@@ -215,13 +220,13 @@ class TlsTransport:
             self._share.handshakes.wait_for_turn(self)
 
     def has_left(self) -> bool:
-        """Return True if the client has closed the connection, or its half of it: it cannot finish a handshake."""
+        """Return True if the client has closed the connection, or its half of it. It cannot finish a handshake."""
         poller = select.poll()
         poller.register(self.fd, select.POLLRDHUP)
         return bool(poller.poll(0))
 
     def begin(self) -> None:
-        """Answer the client's first record: the expensive step. Raises OSError."""
+        """Answer the client's first record, which is the expensive step. Raises OSError."""
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = tls = self._context.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._incoming.write(self._hello)
@@ -229,7 +234,7 @@ class TlsTransport:
         self._step(tls)
 
     def _shake(self, tls: ssl.SSLObject) -> bool:
-        """Go on with the handshake; whether it is over."""
+        """Continue the handshake. Return True if it is over."""
         came = self.sock.recv_into(self._share.scratch)
         if not came:
             raise ConnectionError("the client closed it in its handshake")
@@ -256,7 +261,7 @@ class TlsTransport:
         return True
 
     def flush_handshake(self) -> None:
-        """Send what the handshake has for the client and the socket did not take."""
+        """Send the handshake's bytes that the socket did not accept yet."""
         if self._tls is not None:
             self._flush(0)
 
@@ -265,9 +270,10 @@ class TlsTransport:
         raise HandshakeFailed(reason)
 
     def _send_alert(self, alert: bytes = b"") -> None:
-        """Tell the client what is wrong, if not by an alert of OpenSSL's then by `alert`.
+        """Send an alert to the client: `alert`, or without it the one that OpenSSL made.
 
-        What it sent meanwhile is taken, or closing would destroy the alert.
+        Then receive what the client sent meanwhile. Linux answers a close with unread bytes by a reset, which would
+        destroy the alert.
         """
         try:
             if alert:
@@ -280,19 +286,22 @@ class TlsTransport:
             logger.debug("a client did not wait for its alert: %s", error)
 
     def peer_certificate(self) -> bytes | None:
-        """The client's certificate, verified, as DER; None if it showed none."""
+        """Return the client's verified certificate as DER, or None if it showed none."""
         assert self._tls is not None
         return self._tls.getpeercert(binary_form=True)
 
     @property
     def context(self) -> TlsContext:
-        """What the connection began with."""
+        """Return the context that the connection was made with. A renewal does not change it."""
         return self._context
 
     # -- writing -----------------------------------------------------------------------------------------------
 
     def send(self, data: bytes | memoryview, flags: int = 0) -> int:
-        """Encrypt and send; how many bytes count as sent. Raises BlockingIOError if nothing does, OSError."""
+        """Encrypt and send; return how many bytes count as sent.
+
+        Raises BlockingIOError if none do, OSError if the client is gone.
+        """
         tls = self._tls
         assert tls is not None
         if (self._unsent or self._outgoing.pending) and not self._flush(0):
@@ -300,7 +309,7 @@ class TlsTransport:
         size, done = len(data), self._ahead
         self._ahead = 0
         share = self._share
-        if size - done <= _RECORD_BYTES:  # Nearly every answer.
+        if size - done <= _RECORD_BYTES:  # Nearly every answer fits into one record.
             if done == size:
                 return done
             if not share.may_encrypt(size - done):
@@ -317,7 +326,10 @@ class TlsTransport:
         return self._sent(done)
 
     def send_file(self, file_fd: int, position: int, count: int) -> int:
-        """Encrypt and send a file's bytes; how many count as sent. Raises EOFError if the file is too short."""
+        """Encrypt and send a file's bytes; return how many count as sent.
+
+        Raises BlockingIOError if none do, OSError if the client is gone, EOFError if the file is too short.
+        """
         tls = self._tls
         assert tls is not None
         if (self._unsent or self._outgoing.pending) and not self._flush(0):
@@ -336,11 +348,12 @@ class TlsTransport:
         return self._sent(done)
 
     def _encrypt_and_send(self, tls: ssl.SSLObject, part: memoryview, flags: int) -> bool:
-        """Send up to _FILE_BYTES by one system call; whether the socket took all of it."""
+        """Encrypt up to _FILE_BYTES and send them by one system call. Return True if the socket accepted all."""
         records = []
         for at in range(0, len(part), _RECORD_BYTES):
             tls.write(part[at : at + _RECORD_BYTES])
-            records.append(self._outgoing.read())  # One by one: the BIO keeps as much memory as it ever held.
+            # Read each record at once, because a BIO never frees the memory of the most that it held.
+            records.append(self._outgoing.read())
         self._share.spent(len(part))
         try:
             sent = self.sock.sendmsg(records, (), flags)
@@ -352,7 +365,10 @@ class TlsTransport:
         return True
 
     def _all_but_one(self, done: int) -> int:
-        """The last byte is encrypted, and reported as sent when the socket has taken all ciphertext."""
+        """Report one byte too few as sent. The caller retries that byte when the socket is writable.
+
+        That call flushes the rest of the ciphertext.
+        """
         self._ahead = 1
         return self._sent(done - 1)
 
@@ -362,7 +378,7 @@ class TlsTransport:
         return count
 
     def _flush(self, flags: int) -> bool:
-        """Send the ciphertext that there is; whether the socket took all of it. Raises OSError."""
+        """Send the pending ciphertext. Return True if the socket accepted all of it. Raises OSError."""
         data = self._unsent
         try:
             while True:
@@ -382,11 +398,11 @@ class TlsTransport:
     # -- the socket --------------------------------------------------------------------------------------------
 
     def send_all(self, data: bytes | memoryview, flags: int) -> None:
-        """Nobody calls it: a thread for each connection would block."""
+        """Raise NotImplementedError. Only a thread for each connection would call this, and it serves no TLS."""
         raise NotImplementedError
 
     def set_blocking(self, is_blocking: bool) -> None:
-        """Only what does not block is possible here."""
+        """Make the socket non-blocking. Raises OSError if a blocking one is wanted."""
         if is_blocking:
             raise OSError("TLS is not served by a thread for each connection")
         self.sock.setblocking(False)
@@ -403,7 +419,7 @@ class TlsTransport:
     def _close_notify(self, tls: ssl.SSLObject) -> None:
         try:
             tls.unwrap()
-        except ssl.SSLError as error:  # Not waited for: the client's own close_notify.
+        except ssl.SSLError as error:  # We do not wait for the client's close_notify.
             logger.debug("closing: %s", error)
         self._flush(0)
 
@@ -415,7 +431,7 @@ class TlsTransport:
 
 
 def _reason_of(error: ssl.SSLError | ValueError) -> str:
-    """What went wrong, in the words of OpenSSL; the client's own alert says why it has gone."""
+    """Return the reason in the words of OpenSSL, or the reason in the client's alert if it sent one."""
     reason = getattr(error, "reason", None)
     if not reason:
         return str(error)

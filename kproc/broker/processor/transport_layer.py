@@ -1,6 +1,7 @@
-"""How a connection reads and writes, after Kafka's TransportLayer: plaintext, and what TLS (tls_transport.py) has, too.
+"""Transports read and write a connection, after Kafka's TransportLayer.
 
-A Processor calls methods of a client's socket only here, except to read its address and TCP counters and to pass it on.
+PlaintextTransport is here, TLS is in tls_transport.py. A Processor calls methods of a client's socket only in a
+transport, except to read its address and TCP counters and to send it to another Processor.
 """
 
 from __future__ import annotations
@@ -18,31 +19,34 @@ _SEND_BYTES_MAX: Final = 1 << 20  # One sendfile call; keeps one fast reader fro
 
 
 class Transport(Protocol):
-    """What a Processor needs of a client's connection."""
+    """The operations on a client's socket that a Processor uses."""
 
     fd: int
     sock: socket.socket
 
     @property
     def can_move(self) -> bool:
-        """Whether another Processor could go on with it."""
+        """Return True if the connection can migrate to another Processor."""
 
     @property
     def recv_into(self) -> Callable[[memoryview], int]:
-        """Receive into a buffer; how many bytes came, 0 at the end. BlockingIOError if none have."""
+        """Receive into a buffer; return how many bytes came, 0 at the end. Raises BlockingIOError if none have."""
 
     @property
     def send(self) -> Callable[..., int]:
-        """Send what there is room for, with `flags` of the socket; how much that was. BlockingIOError if none."""
+        """Send as many bytes as there is room for, with `flags` of send(2); return how many.
+
+        Raises BlockingIOError if there is no room.
+        """
 
     def send_file(self, file_fd: int, position: int, count: int) -> int:
-        """Send a file's bytes; how many. Raises EOFError if the file is too short."""
+        """Send a file's bytes; return how many were sent. Raises EOFError if the file is too short."""
 
     def send_all(self, data: bytes | memoryview, flags: int) -> None:
         """Send everything on a blocking socket."""
 
     def set_blocking(self, is_blocking: bool) -> None:
-        """Whether `recv_into` and `send` wait. Raises OSError for a socket that cannot be used."""
+        """Set whether `recv_into` and `send` block. Raises OSError for a socket that cannot be used."""
 
     def end(self) -> None:
         """Shut the connection down, even if another process has a copy of its descriptor."""
@@ -81,7 +85,7 @@ class PlaintextTransport:
             self.sock.sendall(memoryview(data)[sent:], flags)
 
     def set_blocking(self, is_blocking: bool) -> None:
-        """Whether `recv_into` and `send` wait. Raises OSError for a socket that cannot be used."""
+        """Set whether `recv_into` and `send` block. Raises OSError for a socket that cannot be used."""
         self.sock.setblocking(is_blocking)
 
     def end(self) -> None:

@@ -42,7 +42,7 @@ class TurnProcessor(Processor):
         return work
 
     def note_time(self) -> int:
-        """Read the clock for what is done from here on."""
+        """Update the time that the following work uses; return it."""
         self._state.now_ns = now_ns = self._clock.now_ns()
         return now_ns
 
@@ -51,13 +51,14 @@ class TurnProcessor(Processor):
         return min(super().next_deadline_ms(), tick_ms if self.table.by_fd else 500)
 
     def has_input(self) -> bool:
-        """Whether a Handler has published answers."""
+        """Return True if a Handler has published answers."""
         return self.handlers.has_answers()
 
     @property
     def wants_turn(self) -> bool:
-        """Whether it has work though no Handler has answered: a connection waits for room or for a time, or a closed
-        connection is to be reported to an Acceptor.
+        """Return True if there is work although no Handler has answered.
+
+        A connection waits for room or for a time, or a closed connection must be reported to an Acceptor.
         """
         return self._state.is_pressed or self._reporter.has_unsent
 
