@@ -1,8 +1,8 @@
-"""Topics as tables and streams of Apache Spark: `spark.read.format("kproc")` and its kind, in pure Python.
+"""Spark data sources in pure Python: `format("kproc")` for topics, `format("kproc-log")` for their segment files.
 
-`import pyspark_kproc` is what Spark does by itself in every session (it looks for packages by that prefix), so
-`format("kproc")` works once kproc is installed. One broken neighbour of that prefix switches this off for all
-of them without a word: programs that must not depend on others call `register(spark)`.
+Spark imports every installed package whose name begins with `pyspark_` in each session. It therefore finds
+`pyspark_kproc`, and `format("kproc")` works once kproc is installed. If another package with that prefix is broken,
+Spark silently registers none of them. Programs that must not depend on other packages call `register(spark)`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BASE_COLUMNS", "COLUMNS", "HINT", "register", "require_spark", "topi
 
 
 def register(spark: SparkSession) -> None:
-    """Make every format of kproc known to the session, whatever other packages are installed."""
+    """Register every format of kproc with the session, independently of other installed packages."""
     require_spark()
     from kproc.spark.segments import KprocLogDataSource
     from kproc.spark.source import KprocDataSource

@@ -1,8 +1,9 @@
-"""How the formats encrypt and log in: the security options of Spark's own connector, or a file of them.
+"""Security options of the Spark formats: TLS and SASL settings, as options or in a properties file.
 
-`kafka.security.protocol`, `kafka.sasl.*` and `kafka.ssl.*` are options as any other. `kproc.client.config` names a
-properties file, as `--command-config` does, so that no secret is among the options, which Spark may show; options go
-over what it says. It is read by the driver; stores that it names must be where the tasks run, under the same paths.
+`kafka.security.protocol`, `kafka.sasl.*` and `kafka.ssl.*` have the names and meanings of Spark's own connector.
+Spark can show options to users, so `kproc.client.config` names a properties file for secrets, like `--command-config`
+of the commands. An option overrides the file. The driver reads the file. Key and trust stores that it names must exist
+under the same paths on every host that runs tasks.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ _variable_of: Final = os.environ.get  # noqa: TID251 - a file may name a variabl
 
 
 def is_about_security(name: str) -> bool:
-    """Whether `read_security` reads the option of that name, in lower case."""
+    """Return True if `read_security` reads this option. `name` is in lower case."""
     return name == CLIENT_CONFIG or bool(
         name.startswith(_KAFKA) and security_names({name.removeprefix(_KAFKA): ""})
     )
 
 
 def read_security(options: Mapping[str, str]) -> ClientSecurity:
-    """What the options ask for; OptionError for what cannot be, before a task runs."""
+    """Return the security settings in the options. The driver calls this before any task runs.
+
+    Raises OptionError if a setting is invalid, or if the TLS context cannot be built from it.
+    """
     properties: dict[str, str] = {}
     try:
         if path := options.get(CLIENT_CONFIG, "").strip():
@@ -55,7 +59,7 @@ def read_security(options: Mapping[str, str]) -> ClientSecurity:
 
 
 def connector_options(path: str) -> dict[str, str]:
-    """What a file says, as options of Spark's own connector, whose clients are Java's."""
+    """Return a properties file's settings as options for Spark's own connector, which uses Kafka's Java clients."""
     try:
         security = parse_client_security(read_client_config(Path(path), _variable_of))
         return {f"{_KAFKA}{name}": value for name, value in java_properties(security).items()}

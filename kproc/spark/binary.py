@@ -1,10 +1,11 @@
-"""Arrow columns from what numpy has. Above all pieces of one buffer as a column of bytes, copied by Arrow in C++.
+"""Arrow columns from numpy arrays, without a loop in Python.
 
-A binary_view column is 16 bytes for each value: length and place in a buffer, or up to twelve bytes themselves. Those
-are cheap to make as columns of int32, and the cast to the plain binary that Spark wants is one loop of memcpy.
+The main case is a binary column whose values are pieces of one buffer. A binary_view column has 16 bytes for each
+value: its length and position in a buffer, or the value itself if it has at most 12 bytes. numpy fills these 16 bytes
+as four columns of int32. Arrow then casts the column to the plain binary that Spark expects, in one loop of memcpy.
 
-Everything is made from buffers: `pa.array` and `pa.scalar` import pandas, to ask whether they were given something
-of it, which costs each of Spark's Python processes 0.4 s of CPU and 40 MB.
+All arrays are built from buffers, because `pa.array` and `pa.scalar` import pandas to recognise its types. That import
+costs each of Spark's Python processes 0.4 s of CPU and 40 MB.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _INLINE_BYTES_MAX: Final = 12
 
 
 def binary_array(raw: bytes, at: Array | None, sizes: Array | None) -> pa.Array:
-    """Values `raw[at : at + size]`; null where the size is -1. `raw` has 12 bytes more than all of them."""
+    """Return the values `raw[at : at + size]` as a binary column. A size of -1 means null.
+
+    `raw` must have 12 more bytes behind the last value, because short values are copied as three words of 4 bytes.
+    """
     assert at is not None
     assert sizes is not None
     rows = len(at)
@@ -48,7 +52,7 @@ def binary_array(raw: bytes, at: Array | None, sizes: Array | None) -> pa.Array:
 
 
 def number_array(values: Array | None, kind: pa.DataType) -> pa.Array:
-    """A column without nulls of whole numbers, or of times, that are as wide as the type has them."""
+    """Return a column without nulls of integers or times. `values` must have the width of `kind`."""
     assert values is not None
     values = np.ascontiguousarray(values)
     assert values.itemsize * 8 == kind.bit_width
@@ -56,7 +60,7 @@ def number_array(values: Array | None, kind: pa.DataType) -> pa.Array:
 
 
 def bytes_scalar(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
-    """One value of type binary, or of string."""
+    """Return a scalar of type binary, or of `kind`."""
     offsets = np.array([0, len(value)], np.int32)
     return pa.Array.from_buffers(kind or pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])[
         0

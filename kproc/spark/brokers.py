@@ -1,10 +1,12 @@
-"""A blocking client of a Kafka cluster for Spark's processes: any broker, not only kproc's.
+"""Cluster: a blocking client of a Kafka cluster for Spark's processes. It works with any broker, not only kproc's.
 
-`kproc.client.Client` is one connection that never retries. A `Cluster` has one for each broker, knows which
-broker leads which partition, and rides over restarts: connections that fail, leaders that moved and answers
-that mean "not now" are tried again, with growing pauses, until `retry_ms` is over. What cannot be retried, an
-unknown topic or an offset out of range, is raised at once. Owned by one thread; `cluster_of` keeps one for a
-process, because Spark uses its Python processes again for later tasks and batches.
+`kproc.client.Client` is one connection that never retries. A `Cluster` has one connection for each broker and knows
+which broker leads each partition. It retries failed connections, moved leaders and other retriable errors, with
+growing pauses, until `retry_ms` is over. Thus it survives the restart of a broker. Other errors, such as an offset out
+of range, are raised at once.
+
+One thread owns a Cluster. `cluster_of` keeps one for each process, because Spark reuses its Python processes for later
+tasks and batches.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ NO_OFFSET: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
-# What Kafka's clients try again, and the node that Metadata does not name for now.
+# The codes that Kafka's clients retry. BROKER_NOT_AVAILABLE is our own code for a node that Metadata does not name now.
 RETRIABLE: Final = errors.RETRIABLE | {ErrorCode.BROKER_NOT_AVAILABLE}
-# A cluster that has just restarted, or just made a topic, may not know it on every broker yet.
+# A broker that has just restarted may not know a topic yet, and neither do all brokers when a topic was just created.
 UNKNOWN_TOPIC_MS: Final = 2_000
 # The first version of Fetch that names topics by id (KIP-516).
 _FETCH_BY_ID: Final = 13
@@ -51,15 +53,15 @@ _Answer = TypeVar("_Answer")
 
 
 class Unreachable(ClientError):
-    """Nothing that could be tried again helped before the deadline."""
+    """A request still failed with a retriable error at its deadline."""
 
 
 class UnknownTopic(ClientError):
-    """The cluster has no such topic, or no such partition of it."""
+    """The topic, or the partition of it, does not exist."""
 
 
 class OffsetOutOfRange(ClientError):
-    """The offset is not in the partition's log, neither any more nor yet."""
+    """The offset is below the log's start or above its end."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(f"offset {offset} of {partition} is not in its log")
@@ -68,7 +70,7 @@ class OffsetOutOfRange(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """How a Cluster connects and how long it tries; Kafka's names and defaults where Kafka has them."""
+    """Settings of a Cluster's connections and retries. The comments have the names of Kafka's settings."""
 
     client_id: str = "kproc-spark"
     connect_ms: int = 10_000  # socket.connection.setup.timeout.ms
@@ -81,7 +83,7 @@ class Connecting:
 
 
 class Topic(NamedTuple):
-    """What Metadata says about a topic. A partition without a leader has node -1."""
+    """A topic in a Metadata response. `leaders` maps partitions to nodes; -1 means that there is no leader."""
 
     name: str
     topic_id: bytes
@@ -90,7 +92,7 @@ class Topic(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """One answer to a Fetch of one partition. `records` are whole batches, perhaps with a torn one at the end."""
+    """The response to a Fetch of one partition. `records` are whole batches; the last one may be cut off."""
 
     records: bytes | memoryview
     aborted: list[tuple[int, int]]
@@ -102,7 +104,7 @@ class Fetched(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What the newest Metadata answers said."""
+    """Nodes and topics in the newest Metadata responses."""
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -128,7 +130,7 @@ class Cluster:
     # -- topics
 
     def metadata(self, topics: Iterable[str] | None = None) -> dict[str, Topic]:
-        """Those of the topics that exist, or all topics; nothing is created by asking."""
+        """Return the given topics that exist, or all topics if `topics` is None. This never creates a topic."""
         rows = None if topics is None else [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         if rows == []:
             return {}
@@ -152,7 +154,9 @@ class Cluster:
                 continue
             if code and code != ErrorCode.LEADER_NOT_AVAILABLE:
                 raise ApiError(code, f"topic {name}: {code_name(code)}")
-            if not row["partitions"]:  # It is being made: without this it would be a topic without records.
+            # While a topic is being created it can have no partitions. Retry, because otherwise a query would treat it
+            # as a topic without records.
+            if not row["partitions"]:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no partition yet")
             leaders = {each["partition_index"]: each["leader_id"] for each in row["partitions"]}
             topic_id = row.get("topic_id", ZERO_UUID)
@@ -165,12 +169,12 @@ class Cluster:
         return found
 
     def leader(self, partition: TopicPartition) -> int:
-        """The node that leads the partition by what is known; asks if nothing is."""
+        """Return the node that leads the partition. Request Metadata if no leader is known."""
         topic = self._known.topics.get(partition.topic)
         if topic is None or topic.leaders.get(partition.partition, -1) < 0:
             topic = self.metadata([partition.topic]).get(partition.topic)
         if topic is None or partition.partition not in topic.leaders:
-            # Looked for again for UNKNOWN_TOPIC_MS, then it is an UnknownTopic.
+            # `retrying` repeats this for UNKNOWN_TOPIC_MS and then raises UnknownTopic.
             raise ApiError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {partition} on {self.bootstrap}"
             )
@@ -180,7 +184,7 @@ class Cluster:
         return node
 
     def forget_leaders(self) -> None:
-        """What is known of leaders was wrong: the next request asks again."""
+        """Discard the known leaders, so that the next request looks them up again."""
         self._known.topics.clear()
 
     # -- offsets
@@ -188,9 +192,10 @@ class Cluster:
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: int = READ_UNCOMMITTED
     ) -> dict[TopicPartition, int]:
-        """The offset for EARLIEST, LATEST or a timestamp in ms; NO_OFFSET where nothing is that late.
+        """Return the offset of each partition for EARLIEST, LATEST or a timestamp in ms.
 
-        LATEST is the high watermark, or with READ_COMMITTED the last stable offset.
+        LATEST is the high watermark, or with READ_COMMITTED the last stable offset. The result is NO_OFFSET if no
+        record has that timestamp or a later one.
         """
         found: dict[TopicPartition, int] = {}
 
@@ -303,7 +308,12 @@ class Cluster:
         newest: int | None = None,
         limit_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Any request to a node, or to any broker; repeated if the connection fails. Error codes are the caller's."""
+        """Send a request to `node`, or to any broker, and return the response. Retry if the connection fails.
+
+        newest: the highest version to use. limit_ms: how long to retry; by default `retry_ms`.
+
+        The caller handles the error codes in the response.
+        """
 
         def ask() -> dict[str, Any]:
             if node is None:
@@ -313,7 +323,7 @@ class Cluster:
         return self.retrying(api_key.name, ask, limit_ms=limit_ms)
 
     def coordinator(self, key: str, *, of_transactions: bool = False, limit_ms: int | None = None) -> int:
-        """The node that coordinates a group, or a transactional id."""
+        """Return the node that coordinates the group `key`, or with `of_transactions` the transactional id."""
 
         def ask() -> int:
             kind = 1 if of_transactions else 0
@@ -328,7 +338,7 @@ class Cluster:
         return self.retrying("FindCoordinator", ask, limit_ms=limit_ms)
 
     def nodes(self) -> list[int]:
-        """Every broker of the cluster."""
+        """Return the node ids of all brokers, from a new Metadata response."""
 
         def ask() -> list[int]:
             fields = {"topics": [], "allow_auto_topic_creation": False}
@@ -338,20 +348,27 @@ class Cluster:
         return self.retrying("Metadata", ask)
 
     def connection(self, node: int) -> Client:
-        """The connection to a node, for a caller with several requests under way; `discard` it when it fails."""
+        """Return the connection to a node, for a caller that has several requests in flight.
+
+        The caller must call `discard` if the connection fails.
+        """
         return self._client(self.address(node))
 
     def discard(self, node: int) -> None:
-        """Close the connection to a node; whatever waits for an answer on it is lost."""
+        """Close the connection to a node and abandon the requests in flight on it."""
         self._drop(self.address(node))
 
     # -- how
 
     def retrying(self, what: str, attempt: Callable[[], _Answer], *, limit_ms: int | None = None) -> _Answer:
-        """The attempt's result; tried again while it fails by what may pass, for `limit_ms`, or `retry_ms`.
+        """Return the result of `attempt`. Repeat it on retriable errors for `limit_ms`, by default `retry_ms`.
 
-        ConnectionFailed, ConnectionLost, AnswerTimeout and ApiErrors of RETRIABLE may pass; leaders are looked
-        up anew. An unknown topic may, too, for a short while.
+        what: the operation's name in error messages.
+
+        Retriable are ConnectionFailed, ConnectionLost, AnswerTimeout and ApiErrors with a code of RETRIABLE. An unknown
+        topic is retried for UNKNOWN_TOPIC_MS only. Each retry looks up the leaders again.
+
+        Raises Unreachable, or UnknownTopic, when the time or the number of attempts is exhausted.
         """
         begin_ns = self._clock.now_ns()
         pause_ms = self.connecting.backoff_ms
@@ -380,7 +397,7 @@ class Cluster:
         raise AssertionError("an endless loop ended")
 
     def address(self, node: int) -> tuple[str, int]:
-        """Host and port of a node that Metadata has named."""
+        """Return host and port of a node. Raise ApiError (retriable) if the last Metadata did not name it."""
         address = self._known.nodes.get(node)
         if address is None:
             raise ApiError(ErrorCode.BROKER_NOT_AVAILABLE, f"node {node} is not there")
@@ -422,7 +439,7 @@ class Cluster:
     def _ask_any(
         self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
     ) -> dict[str, Any]:
-        """Ask brokers that are connected, then those that are known, then the bootstrap ones."""
+        """Send the request to connected brokers first, then to the other known ones, then to the bootstrap servers."""
         addresses = list(dict.fromkeys((*self._clients, *self._known.nodes.values(), *self._seeds)))
         for position, address in enumerate(addresses):
             try:
@@ -457,7 +474,7 @@ def _fetched(row: Mapping[str, Any], partition: TopicPartition, offset: int) -> 
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
-    """`host:port,host:port` as pairs; ValueError with the reason."""
+    """Parse `host:port,host:port` into pairs. Raise ValueError with the reason."""
     pairs = []
     for each in filter(None, (piece.strip() for piece in bootstrap.split(","))):
         host, colon, port = each.rpartition(":")
@@ -470,7 +487,7 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
 
 
 def pause(duration_ms: int) -> None:
-    """Wait; nothing can wake it earlier, and nothing needs to."""
+    """Sleep for this time. Nothing can wake the thread earlier."""
     select.select([], [], [], duration_ms / 1000)
 
 
@@ -478,9 +495,9 @@ _clusters: dict[tuple[int, str, Connecting], Cluster] = {}
 
 
 def cluster_of(bootstrap: str, connecting: Connecting | None = None) -> Cluster:
-    """This process's Cluster for these brokers: made at the first call, kept for later tasks.
+    """Return this process's Cluster for these brokers. The first call creates it; later tasks reuse it.
 
-    A process that was forked makes its own: sockets of its parent must not be shared.
+    The key contains the pid, so that a forked process creates its own Cluster and never uses its parent's sockets.
     """
     key = (os.getpid(), bootstrap, connecting or Connecting())
     cluster = _clusters.get(key)

@@ -1,15 +1,13 @@
-"""Record batches, as Fetch and segment files hold them, to Arrow record batches of the connector's schema.
+"""Decoder: record batches from Fetch responses and segment files to Arrow record batches of the connector's schema.
 
-    bytes of v2 batches --> checked, filtered, decompressed --> where each field lies --> Arrow
-       feed()                 _take_batch()                       walk.find_fields()      _emit()
+    bytes of v2 batches --> checked, filtered, decompressed --> positions of fields --> Arrow
+       feed()                 _take_batch()                       walk.find_fields()    _emit()
 
-Nothing is done per record here: many batches are joined until they hold `rows_max` records or `bytes_max` bytes, and
-what follows works on whole columns. A column that was not asked for is not built; what lies in front of a wanted one
-in its record must be stepped over all the same.
+No Python code runs per record. The Decoder joins batches until they hold `rows_max` records or `bytes_max` bytes, and
+then works on whole columns. Columns that the query does not read are not built.
 
-The bytes come from a network or a disk that nobody vouches for: a batch that is not whole ends what is taken from
-these bytes (a Fetch cuts its last batch, a file has a torn tail), everything else that is wrong raises KafkaError
-with the topic, the partition and the offset.
+The input is not trusted. An incomplete batch ends the feed without an error, because a Fetch cuts its last batch and a
+file can have a torn tail. All other damage raises KafkaError with topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ ARROW_TYPES: Final = {field.name: field.type for field in arrow_schema(tuple(COL
 
 ROWS_MAX: Final = 20_000
 BYTES_MAX: Final = 4 << 20
-# Of one feed: enough for an Arrow batch that costs little more in each row than a larger one.
+# Waiting bytes after one feed that are worth an Arrow batch. Its cost per row is little above that of a larger batch.
 _WORTH_BYTES: Final = 256 << 10
 
 _unpack = HEADER.unpack_from
@@ -56,11 +54,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class _Batch(NamedTuple):
-    """A batch that is waiting to be emitted: its records without compression, and what they are relative to."""
+    """A checked batch that waits to be emitted: its decompressed records and the bases of their deltas."""
 
     payload: Bytes
     position: int
-    """Of the payload in the bytes that were fed."""
+    """Position of the payload in the bytes that were fed. It does not apply to a decompressed payload."""
     records: int
     base_offset: int
     last_offset: int
@@ -69,11 +67,14 @@ class _Batch(NamedTuple):
 
 
 class Decoder:
-    """Turns batches of one partition into Arrow, from the offset `start` up to and without `end`.
+    """Decoder of one partition's batches, from the offset `start` to before `end`.
 
-    `feed()` may be called as often as one likes with consecutive batches; records that are left over for the next
-    Arrow batch come with `flush()`. `next_offset` is where the next bytes must begin, whether the offsets before it
-    hold records or gaps of compaction, of aborted transactions and of their markers.
+    Call `feed()` repeatedly with consecutive batches, then `flush()` for the remaining records. `next_offset` is the
+    offset at which the next bytes must begin. Offsets below it can be gaps that compaction, aborted transactions or
+    their markers left.
+
+    isolation: READ_COMMITTED leaves out the records of aborted transactions.
+    rows_max, bytes_max: limits above which an Arrow batch is emitted.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Decoder:
             )
         self.next_offset = start
         self.consumed = 0
-        """Bytes of whole batches in what was fed last: the rest was cut off, or lies behind `end`."""
+        """Bytes of the last feed that were decoded. The rest is an incomplete batch, or lies behind `end`."""
         self.schema = arrow_schema(columns)
         self._columns = tuple(columns)
         self._name = f"{topic}-{partition}"
@@ -120,14 +121,13 @@ class Decoder:
 
     @property
     def is_done(self) -> bool:
-        """True when nothing before `end` can follow."""
+        """True if every offset before `end` was seen."""
         return self.next_offset >= self.end
 
     def feed(self, data: Bytes, aborted: Iterable[tuple[int, int]] = ()) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of the whole batches in `data`.
+        """Yield Arrow batches for the complete batches in `data`.
 
-        `aborted` are (producer id, first offset) of the transactions that a Fetch with read_committed, or the
-        transaction index, names for these bytes.
+        aborted: (producer id, first offset) of aborted transactions, from the Fetch response or the transaction index.
         """
         transactions = _Aborted(aborted) if self._committed else None
         view = memoryview(data)
@@ -141,28 +141,31 @@ class Decoder:
             self.consumed = position
             if self._waiting_rows >= self._rows_max or self._waiting_bytes >= self._bytes_max:
                 yield from self._flush(data)
-        # Not to be kept for the next ones: records of one piece of memory need not be joined.
+        # Emit now instead of waiting for the next feed, because records in one buffer need not be copied together.
         if self._waiting_bytes >= _WORTH_BYTES:
             yield from self._flush(data)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """What has been taken and not been given out yet."""
+        """Yield the records that were fed and not emitted yet."""
         return self._flush(b"")
 
     def _flush(self, data: Bytes) -> Iterator[pa.RecordBatch]:
-        """The same while `data` is being fed."""
+        """Yield the waiting records. `data` is the buffer that is being fed; batches inside it are not copied."""
         if self._waiting_rows:
             waiting, self._waiting = self._waiting, []
             self._waiting_rows = self._waiting_bytes = 0
             table = self._emit(waiting, data)
-            # A single batch may hold many more records than were asked for; slices share its memory.
+            # One batch can hold many more records than `rows_max`. Slices share its memory.
             for first in range(0, table.num_rows, 2 * self._rows_max):
                 yield table.slice(first, 2 * self._rows_max)
 
     # -- one batch
 
     def _take_batch(self, view: memoryview, position: int, transactions: _Aborted | None) -> int:
-        """Bytes of the batch at the position, which now waits unless it is not wanted; 0 if it is not whole."""
+        """Check the batch at the position, enqueue its records and return its bytes. Return 0 if it is incomplete.
+
+        Control batches, aborted batches, and batches outside start..end are skipped.
+        """
         if len(view) - position <= _MAGIC_AT:
             return 0
         magic = view[position + _MAGIC_AT]
@@ -180,9 +183,8 @@ class Decoder:
         if total > len(view) - position:
             return 0
         last_offset = base_offset + last_delta
-        if (
-            last_offset < self.next_offset
-        ):  # A Fetch begins with the batch that holds the offset, or before it.
+        # A Fetch response, or an index entry, can begin some batches before the offset.
+        if last_offset < self.next_offset:
             return total
         if self._check_crcs and crc32c(view[position + CRC_FROM : position + total]) != crc:
             raise self._bad(base_offset, f"its CRC-32C is not the stored {crc:#010x}")
@@ -258,11 +260,15 @@ class Decoder:
             timestamp = self._microseconds(timestamp, waiting)
         try:
             return self._arrow(raw, fields, offset, timestamp, kind)
-        except ValueError:  # In a header; arrow's own error for what is not UTF-8 is one, too.
+        # A damaged header raises ValueError. pyarrow's ArrowInvalid is also a ValueError.
+        except ValueError:
             self._explain(waiting)
 
     def _microseconds(self, timestamps_ms: Array, waiting: list[_Batch]) -> Array:
-        """What Arrow and Spark count time in; a producer may have sent any number, nanoseconds for example."""
+        """Return the timestamps in microseconds, the unit of Arrow and Spark.
+
+        Raise KafkaError if they overflow. Kafka accepts any number from a producer, for example nanoseconds.
+        """
         low, high = timestamps_ms.min(initial=0), timestamps_ms.max(initial=0)
         if low < -TIMESTAMP_MS_MAX or high > TIMESTAMP_MS_MAX:
             raise self._bad(
@@ -299,10 +305,10 @@ class Decoder:
     # -- what went wrong
 
     def _explain(self, waiting: list[_Batch]) -> NoReturn:
-        """Raise what the reference parser says of the records that could not be walked."""
+        """Parse the records once more with the reference parser, and raise its precise error."""
         for batch in waiting:
             try:
-                # One by one: a list of all records of a hostile batch takes gigabytes.
+                # Walk one record at a time, because a list of all records of a hostile batch could take gigabytes.
                 for _ in record_format.walk_records(
                     bytes(batch.payload), batch.records, 0, batch.base_offset
                 ):
@@ -328,7 +334,7 @@ class Decoder:
 
 
 class _Aborted:
-    """Whose transactions are aborted at the batch that is looked at: the rule of Kafka's own consumer."""
+    """Producers whose transaction is aborted at the current batch, by the rule of Kafka's consumer (CompletedFetch)."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         self._coming = sorted(((first, producer) for producer, first in aborted), reverse=True)
@@ -339,19 +345,19 @@ class _Aborted:
             self._producers.add(self._coming.pop()[1])
 
     def has_aborted(self, producer: int, last_offset: int) -> bool:
-        """True for a transactional batch that is to be left out."""
+        """Return True if the transactional batch belongs to an aborted transaction."""
         self._begin(last_offset)
         return producer in self._producers
 
     def end(self, producer: int, last_offset: int, kind: int) -> None:
-        """A marker: the producer's next batches belong to another transaction."""
+        """Handle a transaction's marker. After an abort the producer's next batches are of another transaction."""
         self._begin(last_offset)
         if kind == _ABORT:
             self._producers.discard(producer)
 
 
 class _Constants:
-    """The columns that say the same in every row: made once, sliced after."""
+    """Columns with the same value in every row. They are built once and then sliced."""
 
     def __init__(self, topic: str, partition: int) -> None:
         number = number_array(np.array([partition], np.int32), pa.int32())[0]
@@ -366,10 +372,10 @@ class _Constants:
 
 
 def _in_one_piece(waiting: list[_Batch], data: Bytes) -> tuple[bytes, Array, Array]:
-    """Bytes with the records of all batches, and where each batch's begin and end.
+    """Return one buffer with the records of all batches, and the begin and end of each batch in it.
 
-    Uncompressed batches of the bytes that are fed right now stay where they are, if a gather that looks ahead stays
-    inside: copying them would cost more than all that numpy does with them.
+    Uncompressed batches inside `data` are not copied, because the copy would cost more than all of numpy's work. This
+    needs PADDING bytes of `data` behind them, because find_fields reads ahead.
     """
     sizes = np.array([len(batch.payload) for batch in waiting], np.int64)
     places = [batch.position for batch in waiting]
@@ -386,7 +392,7 @@ def _in_one_piece(waiting: list[_Batch], data: Bytes) -> tuple[bytes, Array, Arr
 
 
 def _timestamps(waiting: list[_Batch], counts: Array, fields: Fields) -> Array:
-    """Milliseconds since 1970; of batches with log append time the batch's own."""
+    """Return each record's timestamp in ms since 1970. With log append time it is the batch's timestamp."""
     timestamps: Array = np.repeat(_column(waiting, "base_timestamp"), counts) + fields.timestamp_delta
     if any(batch.append_time is not None for batch in waiting):
         stamped = np.array([batch.append_time is not None for batch in waiting])

@@ -1,8 +1,8 @@
-"""A number for the rows of a task that does not depend on their order: do they come out the same when it runs again?
+"""Digest of a task's rows that does not depend on their order. It shows whether a repeated task has the same rows.
 
-The sum of a hash of each row's key and value. Shuffles bring the same rows in another order; times and places of rows
-are not part of it, because a row without its own gets the present time and the next place. Of values longer than
-64 bytes eight words are looked at, the first and last among them.
+The digest is the sum of a hash of each row's key and value, because a shuffle can deliver the same rows in another
+order. Timestamps and partitions are left out, because a row without them gets the current time and the next partition.
+Of a value longer than 64 bytes the hash covers eight words, among them the first and the last.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UInt64s = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def digest(rows: Rows) -> int:
-    """Of these rows; digests of several batches are added, modulo DIGEST_COUNT."""
+    """Return the digest of these rows. For several batches add their digests modulo DIGEST_COUNT."""
     hashes = _hashes(rows.values)
     if rows.keys is not None:
         _mix(hashes, _hashes(rows.keys))
@@ -36,7 +36,7 @@ def digest(rows: Rows) -> int:
 
 
 def _hashes(column: pa.Array) -> UInt64s:
-    """A hash of each row of a binary column."""
+    """Return a hash of each row of a binary column."""
     starts, lengths, data = ragged(column)
     padded = np.concatenate((data, np.zeros(_WORD, np.uint8)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, _WORD)
@@ -48,7 +48,7 @@ def _hashes(column: pa.Array) -> UInt64s:
     longest = int(lengths.max(initial=0))
     count = min(_WORDS_MAX, -(-longest // _WORD))
     last = np.maximum(lengths - _WORD, 0)
-    # Words side by side where they cover the row; over a longer one they are spread.
+    # Adjacent words cover a row of up to 64 bytes. Spread them evenly over a longer row.
     apart = np.where(lengths <= count * _WORD, _WORD, last // max(count - 1, 1))
     masks = None if int(lengths.min(initial=_WORD)) >= _WORD else _masks(lengths)
     for number in range(count):
@@ -59,15 +59,15 @@ def _hashes(column: pa.Array) -> UInt64s:
 
 
 def _masks(lengths: Int64s) -> UInt64s:
-    """What of a word is the row's own."""
+    """Return a mask for each row's word that clears the bytes behind the row's end. Rows can be shorter than a word."""
     bits = (np.minimum(lengths, _WORD) * 8).astype(np.uint64)
-    # A shift by all 64 bits is none.
+    # numpy does not define a shift by 64 bits, so empty rows get their mask separately.
     full = np.uint64(0xFFFFFFFFFFFFFFFF)
     return np.where(bits == 0, np.uint64(0), full >> ((np.uint64(64) - bits) & np.uint64(63)))
 
 
 def _mix(hashes: UInt64s, words: UInt64s) -> None:
-    """Take a word into each row's hash."""
+    """Mix a word into each row's hash, in place."""
     hashes ^= words
     hashes *= _FACTOR
     hashes ^= hashes >> _SHIFT

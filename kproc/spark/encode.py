@@ -1,15 +1,15 @@
-"""Arrow columns to record batches of version 2, as Kafka's clients send them.
+"""RecordEncoder: Arrow columns to record batches of version 2, as Kafka's clients send them.
 
     RecordEncoder.encode(rows, partitions) -> one Draft for each batch, in the order of the rows of each partition
     Draft.stamp(producer id, epoch, sequence) -> the batch's bytes with header and CRC
 
-Rows are brought into the order of their partitions, cut into batches, and then every record is joined by Arrow
-from five columns. Only the varints between key and value are made here, with numpy, a byte position at a time:
+The encoder sorts rows by partition and cuts them into batches. Arrow then joins every record from up to five columns.
+Only the varints are computed here, with numpy, one byte position at a time:
 
     [length | 0 | timestamp delta | offset delta | key length] key [value length] value [header count | headers]
 
-The joined column's buffer is the records themselves: a batch is a slice of it. No Python runs per row.
-A batch is made without knowing its sequence: compression happens before, the CRC when it is first sent.
+The joined column's buffer contains the records one after another, and a batch is a slice of it. No Python code runs per
+row. A Draft has no sequence yet: its records are compressed at once, and the CRC is computed when it is first sent.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kproc.wire.checksum import crc32c
 from kproc.wire.compression import compress, decompress
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC, TRANSACTIONAL
 
-# What Kafka's clients reckon for a record besides its key, value and headers: the length, the attributes, two
-# deltas, two lengths and the header count, each as long as it can get.
+# Kafka's DefaultRecord.MAX_RECORD_OVERHEAD: the length, the attributes and two deltas, each of the largest size. Real
+# deltas are several bytes smaller, which leaves space for the lengths of key and value and for the header count.
 RECORD_OVERHEAD_BYTES_MAX: Final = 21
-# Rows are encoded in pieces of about this size: large enough for numpy's fixed costs to vanish and for a whole batch
-# in each of a few partitions, small enough for the caches and for Arrow's 32-bit offsets.
+# Rows are encoded in pieces of about this size. It is large enough to hide numpy's fixed costs and to fill a batch for
+# each of a few partitions, and small enough for the CPU's caches and for Arrow's 32-bit offsets.
 PIECE_BYTES: Final = 2 * 1024 * 1024
-# Partitions up to here sort as 16-bit numbers, which numpy does by their digits, several times as fast.
+# Below this numpy sorts the partitions as 16-bit numbers, by radix sort, which is several times as fast.
 _RADIX_PARTITIONS_MAX: Final = 1 << 15
 
 _NO_HEADERS: Final = bytes_scalar(b"\x00")
@@ -46,15 +46,15 @@ HEADER_TYPE: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", 
 
 
 class RecordTooLarge(Exception):
-    """A record that no request may carry: says where it is and how large."""
+    """A record is larger than kafka.max.request.size. The message has its partition and size."""
 
 
 class NullHeader(Exception):
-    """A header that is null, or has no key."""
+    """A header is null or has a null key."""
 
 
 class Rows(NamedTuple):
-    """Records as columns of equal length: binary, or None where every record has none."""
+    """Records as columns of equal length. A column is None if no record has a value in it."""
 
     values: pa.Array
     keys: pa.Array | None
@@ -63,7 +63,7 @@ class Rows(NamedTuple):
     timestamps_ms: Int64s
 
     def slice(self, start: int, count: int) -> Rows:
-        """Some of the rows, without a copy."""
+        """Return `count` rows from `start` on, without a copy."""
         return Rows(
             self.values.slice(start, count),
             None if self.keys is None else self.keys.slice(start, count),
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
         )
 
     def take(self, order: Int64s) -> Rows:
-        """The rows in another order."""
+        """Return a copy of the rows at these indexes, in this order."""
         indexes = number_array(order, pa.int64())
         return Rows(
             self.values.take(indexes),
@@ -84,7 +84,7 @@ class Rows(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """A batch that is whole but for its producer, sequence and CRC."""
+    """A batch without its producer id, sequence and CRC. `stamp` adds them."""
 
     partition: int
     count: int
@@ -95,13 +95,13 @@ class Draft:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the batch."""
+        """Bytes of the batch with its header."""
         return HEADER_BYTES + len(self.payload)
 
     def stamp(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, is_transactional: bool = False
     ) -> list[bytes | memoryview]:
-        """The batch as parts to be sent one after the other: its header, its records as they are."""
+        """Return the batch as parts to send one after the other: a new header, and the records without a copy."""
         header = bytearray(
             HEADER.pack(
                 0,
@@ -124,7 +124,12 @@ class Draft:
 
 
 class RecordEncoder:
-    """Rows of one topic to batches. Holds settings only, so one may serve every topic of a task."""
+    """Encoder of rows to batches. It holds settings only.
+
+    batch_bytes: largest size of a batch of several records, by the upper bound of each record's size.
+    bytes_max: largest size of a batch of one record; above it `encode` raises RecordTooLarge.
+    codec, level: compression of the batches.
+    """
 
     def __init__(self, *, batch_bytes: int, bytes_max: int, codec: int = 0, level: int | None = None) -> None:
         self._batch_bytes = batch_bytes
@@ -133,7 +138,10 @@ class RecordEncoder:
         self._level = level
 
     def encode(self, rows: Rows, partitions: Int32s) -> Iterator[Draft]:
-        """Batches of the rows; those of one partition come in the order of its rows."""
+        """Yield batches of the rows. `partitions` has each row's partition. Rows of one partition keep their order.
+
+        Raises RecordTooLarge and NullHeader.
+        """
         count = len(partitions)
         if not count:
             return
@@ -164,9 +172,10 @@ class RecordEncoder:
             )
 
     def _cuts(self, rows: Rows, headers: pa.Array | None, partitions: Int32s) -> Int64s:
-        """Where batches begin, and behind them the number of rows. No batch is larger than `batch_bytes`.
+        """Return the first row of each batch, and the number of rows as the last element.
 
-        By Kafka's upper bound for the size of a record: its real size depends on where in its batch it lies.
+        This uses Kafka's upper bound for the size of a record, because the real size depends on its place in the batch.
+        A batch exceeds `batch_bytes` only if it has one record.
         """
         sizes = np.full(len(partitions), RECORD_OVERHEAD_BYTES_MAX, np.int64)
         for column in (rows.keys, rows.values, headers):
@@ -190,7 +199,7 @@ class RecordEncoder:
 
 
 def split(draft: Draft) -> tuple[Draft, Draft]:
-    """The same records in two batches; for a topic that takes only smaller ones."""
+    """Return the records in two batches, after the broker has rejected the batch with MESSAGE_TOO_LARGE."""
     raw = decompress(draft.codec, draft.payload)
     records = record_format.decode_records(raw, draft.count, draft.base_timestamp, 0)
     half = draft.count // 2
@@ -206,13 +215,17 @@ def _again(draft: Draft, records: list[record_format.Record]) -> Draft:
 
 
 def rows_bytes(rows: Rows) -> int:
-    """About how many bytes the rows take on the wire, uncompressed."""
+    """Return approximately how many bytes the rows take on the wire without compression."""
     size = sum(column.nbytes for column in (rows.values, rows.keys, rows.headers) if column is not None)
     return int(size) + RECORD_OVERHEAD_BYTES_MAX * len(rows.values)
 
 
 def join_records(rows: Rows, headers: pa.Array | None, cuts: Int64s) -> pa.Array:
-    """The records of batches that begin at `cuts`, as one binary column whose bytes follow one another."""
+    """Return the records as one binary column.
+
+    Its buffer has all records one after another. `cuts` are the batches' first rows, as from `_cuts`: timestamp and
+    offset deltas are relative to them.
+    """
     count = len(rows.values)
     firsts = np.repeat(cuts[:-1], np.diff(cuts))
     offset_deltas = _zigzag(np.arange(count, dtype=np.int64) - firsts)
@@ -241,10 +254,11 @@ def join_records(rows: Rows, headers: pa.Array | None, cuts: Int64s) -> pa.Array
 
 
 def encode_headers(headers: pa.Array) -> pa.Array:
-    """Each row's header count and headers as bytes: a binary column without nulls."""
+    """Return each row's header count and headers, encoded, as a binary column without nulls."""
     count = len(headers)
     lengths = np.asarray(headers.value_lengths().fill_null(0)).astype(np.int64)
-    flat = headers.flatten()  # Without the items of null rows, and of this slice only.
+    # flatten() leaves out the items of null rows and those outside this slice.
+    flat = headers.flatten()
     keys = flat.field("key").cast(pa.binary())
     values = flat.field("value").cast(pa.binary())
     if keys.null_count or flat.null_count:
@@ -257,7 +271,7 @@ def encode_headers(headers: pa.Array) -> pa.Array:
         _without_nulls(values),
         _NOTHING,
     )
-    # All of a row's headers lie beside each other: rows are other offsets into the same bytes.
+    # A row's headers are adjacent, so a column of rows is the same bytes with other offsets.
     item_offsets = np.frombuffer(each.buffers()[1], np.int32)[: len(each) + 1]
     row_ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     row_offsets = np.ascontiguousarray(item_offsets[row_ends].astype(np.int32))
@@ -270,7 +284,7 @@ def _without_nulls(column: pa.Array) -> pa.Array:
 
 
 def _payload_lengths(column: pa.Array) -> Int64s:
-    """The length of each row as records state it: -1 for null."""
+    """Return the length of each row, and -1 for null, as records encode it."""
     lengths = ragged(column)[1]
     if column.null_count:
         lengths[np.asarray(column.is_null())] = -1
@@ -282,7 +296,7 @@ def _zigzag(numbers: Int64s) -> Int64s:
 
 
 def _widths(numbers: Int64s) -> Int64s:
-    """Bytes that each unsigned number takes as a varint."""
+    """Return how many bytes each unsigned number takes as a varint."""
     widths = np.ones(len(numbers), np.int64)
     if not len(numbers):
         return widths
@@ -296,7 +310,7 @@ def _widths(numbers: Int64s) -> Int64s:
 
 
 def _varints(fields: list[Int64s]) -> pa.Array:
-    """A binary column: in each row the varints of the fields, one behind the other."""
+    """Return a binary column with the varints of the fields concatenated in each row."""
     count = len(fields[0])
     widths = [_widths(field) for field in fields]
     total = sum(widths[1:], widths[0])

@@ -1,27 +1,27 @@
-"""How a batch of a Spark query comes into topics exactly once: the commit protocol, without Spark and sockets.
+"""Commit protocol that writes each batch of a Spark query to topics exactly once. No Spark, no sockets.
 
-A batch is a number of tasks, each of which writes its rows in a transaction of its own and leaves it open; Spark's
-driver then decides for all of them. Three things are on the broker, all of them named by the write (a query's id):
+A batch consists of tasks. Each task writes its rows in its own transaction and leaves it open. Spark's driver then
+decides for all of them. The broker stores three things, all named after the write (a query's id):
 
     transaction  NAME-<task>          of a task; its next attempt fences this one by InitProducerId
     mark         group NAME-<task>    batch + 1, as an offset that is committed in the task's transaction, with the rows
-    decision     group NAME-driver    batch + 1 with the list of its transactions (id, epoch, what they hold), as an
+    decision     group NAME-driver    batch + 1 and the list of its transactions (id, epoch, records, digest), as an
                                       offset committed in a transaction of NAME-driver, which fences other drivers
 
     task    1 read the decision      later than this batch: done. This batch: 2. Earlier: 3
-            2 commit what it lists   for this task: done if it is committed now; if it was aborted meanwhile, 3
-            3 InitProducerId         what another attempt left open is aborted, and it can commit no more
-            4 read the mark          of this batch: committed by somebody before 3, done
+            2 commit the listed      transaction of this task: done if it is committed now; if it was aborted, 3
+            3 InitProducerId         aborts the transaction of another attempt, which cannot commit it any more
+            4 read the mark          of this batch: if it is there, another attempt committed the rows before 3: done
             5 write rows and mark    and leave the transaction open: it is prepared
-    driver  6 InitProducerId         of NAME-driver; then read the decision. Of this batch: 9
-            7 look at each           transaction: is it open? If one is not, abort all: nothing of the batch is seen
-            8 write the decision     from here on the batch is committed, whoever finishes it
+    driver  6 InitProducerId         of NAME-driver; then read the decision. If it is of this batch: 9
+            7 check each             transaction: is it open? If one is not, abort all, and no reader sees the batch
+            8 write the decision     from here on the batch counts as committed; any later run can finish it
             9 commit each
 
-A transaction is committed only when a decision lists it. So whoever dies before 8 leaves nothing that anybody sees,
-and the batch may be cut and run anew in any way. Who dies after 8 leaves a list by which the next run commits the rest.
-Only where that run comes so late that brokers have aborted listed transactions (transaction.timeout.ms) must a task
-write its rows again; these are compared with what the decision says of them: others of the batch may be committed.
+A transaction is committed only if a decision lists it. After a crash before 8 no reader sees any row, and Spark may cut
+and run the batch again in any way. After a crash behind 8 the next run commits the remaining transactions on the list.
+If that run comes so late that brokers have aborted listed transactions (transaction.timeout.ms), their tasks write
+their rows again. The digest in the decision must then match, because other tasks' rows may be committed already.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from kproc.spark.lane import ProducerIdentity
 from kproc.spark.offsets import TopicPartition
 
 DRIVER: Final = "driver"
-# A broker keeps 4096 characters with an offset (offset.metadata.max.bytes): as many bytes before they become text.
+# A broker stores up to 4096 bytes of metadata with an offset (offset.metadata.max.bytes). Base64 makes 4000 of 3000.
 CHUNK_BYTES: Final = 3_000
 # Slots of a decision: task, producer id, epoch, records, digest.
 _SLOT: Final = struct.Struct(">iqhqI")
 _STABLE_TRIES: Final = 20
-# No decision can be older.
+# The batch of a Decision if none was written. Spark's batches start at 0.
 _NONE: Final = -1
 
 
 class Unsettled(ClientError):
-    """An open transaction may still change what was asked for."""
+    """An open transaction holds pending offsets for the group, so its committed offsets are not final yet."""
 
 
 class TransactionLost(ClientError):
-    """A transaction of this batch is not open any more; nothing of the batch can be seen."""
+    """A transaction of this batch was ended before the driver could commit it."""
 
 
 class OtherRows(ClientError):
-    """A batch that is committed in part has other rows, or other tasks, now that it runs again."""
+    """A batch that is partly committed has other rows or other tasks when Spark runs it again."""
 
 
 class Mark(NamedTuple):
-    """A committed offset with its metadata. The offset is -1 where nothing was committed."""
+    """A committed offset with its metadata. The offset is -1 if none was committed."""
 
     offset: int
     text: str
 
 
 class Slot(NamedTuple):
-    """A task's transaction, as a decision names it, and what it holds."""
+    """A task's transaction as a decision lists it, with the number and the digest of its records."""
 
     task: int
     producer_id: int
@@ -76,51 +76,54 @@ class Slot(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, int]:
-        """What must be the same when the task runs again."""
+        """Number and digest of the records. Both must match when the task runs again."""
         return self.records, self.digest
 
 
 class Prepared(NamedTuple):
-    """A transaction with all rows of a task, still open; `place` is a partition in it."""
+    """An open transaction with all rows of a task. `place` is one of its partitions, for `Broker.is_open`."""
 
     slot: Slot
     place: TopicPartition
 
 
 class Decision(NamedTuple):
-    """The newest batch that is decided, and its transactions."""
+    """The newest decided batch, and its transactions by task."""
 
     batch: int
     slots: Mapping[int, Slot]
 
 
 class Broker(Protocol):
-    """What the protocol asks of transactions and offsets. Ids of transactions are names of groups, too."""
+    """Requests of the protocol. `Transactions` implements them. A transactional id is also the name of a group."""
 
     def init(self, transactional_id: str) -> ProducerIdentity:
-        """A new epoch: what the last one left open is aborted, what it began to commit is committed."""
+        """Return a new epoch. An open transaction of the last epoch is aborted; a commit that began is completed."""
 
     def mark(self, identity: ProducerIdentity, marks: Mapping[int, Mark]) -> None:
         """Commit offsets by partition for the group of the identity's name, in its transaction."""
 
     def is_open(self, identity: ProducerIdentity, place: TopicPartition) -> bool:
-        """Whether the transaction with this partition is neither ended nor fenced."""
+        """Return True if the transaction, which contains this partition, is neither ended nor fenced."""
 
     def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
-        """End it; False where it was ended the other way, or fenced."""
+        """Commit or abort the transaction. Return False if it was fenced, or ended the other way before."""
 
     def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
-        """Committed offsets; Unsettled while an open transaction has others."""
+        """Return the committed offsets by partition. Raise Unsettled while an open transaction holds pending ones."""
 
     def open_ids(self, prefix: str) -> list[str]:
-        """Transactional ids with open transactions."""
+        """Return the transactional ids with this prefix that have an open transaction."""
 
     def wait(self) -> None:
-        """A moment, before the same is asked again."""
+        """Sleep for a moment before the next try."""
 
 
 class Commit:
-    """One batch, as one task or the driver commits it. `has_marks` is false where nobody may run the batch again."""
+    """The commit of one batch, in one task or in the driver. The steps are those of the module's docstring.
+
+    has_marks: False for a batch that is never run again. It then needs neither mark nor decision.
+    """
 
     def __init__(self, broker: Broker, name: str, batch: int, *, has_marks: bool = True) -> None:
         self._broker = broker
@@ -128,12 +131,12 @@ class Commit:
         self._batch = batch
         self._has_marks = has_marks
         self.is_decided = False
-        """Whether this batch, or a later one, was decided before."""
+        """True if this batch, or a later one, was decided before."""
 
     # -- a task
 
     def is_done(self, task: int) -> bool:
-        """Steps 1 and 2: whether nothing is left to do for this task."""
+        """Steps 1 and 2. Return True if this task has nothing left to do."""
         if not self._has_marks:
             return False
         decision = self._decision()
@@ -141,30 +144,37 @@ class Commit:
         if not self.is_decided:
             return False
         listed = decision.slots.get(task) if decision.batch == self._batch else None
-        # A task that the decision does not have wrote nothing, or the batch was cut otherwise: it is what is listed.
+        # A task that the decision does not list wrote no rows, or the batch had other tasks. The listed tasks are the
+        # batch's content, so there is nothing to write.
         return listed is None or self._broker.end(self._identity(listed), commit=True)
 
     def begin(self, task: int) -> ProducerIdentity | None:
-        """Steps 3 and 4: a transaction to write in, or None where the rows are committed already."""
+        """Steps 3 and 4. Return a transaction to write in, or None if the rows are committed already."""
         identity = self._broker.init(self._id(task))
         return None if self._is_marked(task) else identity
 
     def prepare(
         self, task: int, identity: ProducerIdentity, place: TopicPartition, *, records: int, digest: int
     ) -> Prepared:
-        """The end of step 5, when the rows are written."""
+        """End of step 5: write the mark after the rows, and return the open transaction.
+
+        place: a partition of the transaction. records, digest: of the task's rows.
+        """
         if self._has_marks:
             self._broker.mark(identity, {0: Mark(self._batch + 1, "")})
         return Prepared(Slot(task, identity.producer_id, identity.epoch, records, digest), place)
 
     def drop(self, identity: ProducerIdentity) -> None:
-        """A task that fails leaves nothing open."""
+        """Abort the transaction of a task that failed."""
         self._broker.end(identity, commit=False)
 
     # -- the driver
 
     def commit(self, prepared: Sequence[Prepared], done: Iterable[int]) -> None:
-        """Steps 6 to 9. `done` are the tasks that found their rows committed."""
+        """Steps 6 to 9. `done` are the tasks that found their rows committed.
+
+        Raises TransactionLost if a transaction is not open any more, and OtherRows if a partly committed batch differs.
+        """
         if not self._has_marks:
             self._check_open(prepared)
             self._commit_each([each.slot for each in prepared])
@@ -184,13 +194,15 @@ class Commit:
         self._commit_each(slots.values())
 
     def abort(self, prepared: Sequence[Prepared], failed: Iterable[int]) -> None:
-        """Abort what is prepared, and what `failed` tasks may have left open, unless it is decided.
+        """Abort the prepared transactions, and those that the `failed` tasks may have left open.
 
-        Then the next run commits it. A task that Spark has ended before its own end has cleared up nothing.
+        If the batch is decided, its listed transactions stay open, and the next run commits them. Spark can kill a task
+        before it aborts its own transaction, so the driver aborts those of all failed tasks.
         """
         decision = Decision(_NONE, {})
         if self._has_marks:
-            self._broker.init(self._id(DRIVER))  # Whether a decision on its way was made is known after this.
+            # InitProducerId completes or aborts a decision that was being written, so that the next read is final.
+            self._broker.init(self._id(DRIVER))
             decision = self._decision()
         for each in prepared:
             is_listed = decision.batch == self._batch and each.slot in decision.slots.values()
@@ -201,7 +213,10 @@ class Commit:
                 self._broker.init(self._id(task))
 
     def sweep(self, prepared: Iterable[Prepared]) -> list[str]:
-        """Abort what tasks left open that this batch does not have: readers would wait for it until it times out."""
+        """Abort open transactions of tasks that this batch does not have, and return their ids.
+
+        An earlier run left them behind. Readers of committed records would wait for them until they time out.
+        """
         prefix = f"{self._name}-"
         kept = {self._id(each.slot.task) for each in prepared}
         found = [
@@ -220,12 +235,16 @@ class Commit:
         prepared: Mapping[int, Prepared],
         done: set[int],
     ) -> None:
-        """A batch that was decided in a run before: what is not committed of it."""
+        """Commit the rest of a batch that an earlier run decided and did not finish.
+
+        prepared: transactions of tasks that found their listed one aborted, and wrote their rows again.
+        """
         again: dict[int, Slot] = {}
         for task, listed in decision.slots.items():
             new = prepared.get(task)
             if new is not None:
-                # Its task has fenced the listed one and found it not committed.
+                # The task's InitProducerId (step 3) ended the listed transaction, and the task found no mark (step 4).
+                # So the listed transaction was not committed, and the task has written its rows again.
                 if new.slot.rows != listed.rows:
                     raise OtherRows(self._other_rows(task, listed.records, new.slot.records))
                 again[task] = new.slot
@@ -240,7 +259,7 @@ class Commit:
             self._commit_each(again.values())
 
     def _is_committed(self, listed: Slot) -> bool:
-        """Steps 2 to 4 for a task that Spark does not run any more."""
+        """Steps 2 to 4 for a listed task that Spark does not run any more. Return True if its rows are committed."""
         if self._broker.end(self._identity(listed), commit=True):
             return True
         self._broker.init(self._id(listed.task))
@@ -282,7 +301,7 @@ class Commit:
                 return Decision(_NONE, {})
             count = chunk_count(first.text)
             marks = self._stable_marks(group, range(count)) if count > 1 else {0: first}
-            # It may have been written anew between the two looks.
+            # Another driver can write a new decision between the two reads. Then read again.
             if all(mark.offset == first.offset for mark in marks.values()) and (
                 chunk_count(marks[0].text) == count
             ):
@@ -298,7 +317,7 @@ class Commit:
                 return self._broker.marks(group, partitions)
             except Unsettled:
                 self._broker.wait()
-        # Whoever left it open is dead, or slower than may be.
+        # The process that holds the transaction is dead or too slow. InitProducerId aborts it.
         self._broker.init(group)
         return self._broker.marks(group, partitions)
 
@@ -321,7 +340,7 @@ class Commit:
 
 
 def encode_slots(slots: Sequence[Slot]) -> list[str]:
-    """Texts that each fit an offset's metadata; the first character says how many there are."""
+    """Encode a decision as texts that each fit an offset's metadata. Each begins with the number of texts."""
     per_chunk = CHUNK_BYTES // _SLOT.size
     chunks = [slots[at : at + per_chunk] for at in range(0, len(slots), per_chunk)] or [[]]
     return [
@@ -331,7 +350,7 @@ def encode_slots(slots: Sequence[Slot]) -> list[str]:
 
 
 def chunk_count(text: str) -> int:
-    """How many texts there are, by the first of them."""
+    """Return the number of texts of a decision, from its first one. Raise ClientError if it is not a decision."""
     count = text.partition(" ")[0]
     if not count.isdecimal() or not int(count):
         raise ClientError(f"not a decision of kproc's sink: {text[:40]!r}")
@@ -339,7 +358,7 @@ def chunk_count(text: str) -> int:
 
 
 def decode_slots(texts: Iterable[str]) -> list[Slot]:
-    """What `encode_slots` made texts of."""
+    """Decode the texts of `encode_slots`. Raise ClientError if they are damaged."""
     try:
         raw = b"".join(base64.b64decode(text.partition(" ")[2], validate=True) for text in texts)
         return [Slot(*values) for values in _SLOT.iter_unpack(raw)]

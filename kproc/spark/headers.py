@@ -1,4 +1,4 @@
-"""The headers of records as an Arrow column: a list of (key, value) for each record, null for a record without."""
+"""Record headers as an Arrow column: a list of (key, value) for each record, null for a record without headers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,21 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def header_array(
     raw: bytes, at: Array | None, counts: Array | None, ends: Array, arrow_type: pa.DataType
 ) -> pa.Array:
-    """The headers that begin at the positions, `counts` of them in each record; ValueError for damaged ones."""
+    """Return the column of headers.
+
+    at: position of each record's first header in `raw`. counts: number of headers of each record. ends: position
+    behind each record.
+
+    Raises ValueError if headers do not fill their record exactly.
+    """
     assert at is not None
     assert counts is not None
     rows = len(counts)
     has_some = counts > 0
     if not has_some.any():
         return pa.nulls(rows, arrow_type)
-    # Flat: key position, key bytes, value position, value bytes of each header.
+    # Four numbers for each header: key position, key bytes, value position, value bytes. One flat array avoids an
+    # object for each header.
     flat = array("q")
     for position, count, end in zip(
         at[has_some].tolist(), counts[has_some].tolist(), ends[has_some].tolist(), strict=True
@@ -51,7 +58,10 @@ def _text(keys: pa.Array) -> pa.Array:
 
 
 def _read_headers(raw: bytes, position: int, count: int, end: int, append: Callable[[int], None]) -> None:
-    """Append the places of a record's headers. Nearly every varint is one byte, so that case is written out."""
+    """Append position and length of each key and value of a record's headers.
+
+    Nearly every varint has one byte. That case is written out, because a call costs several times as much.
+    """
     try:
         for _ in range(count):
             size = raw[position]

@@ -1,7 +1,8 @@
-"""Where a query began, kept in a file: `checkpointState=<directory>`.
+"""File with the initial offsets of a query: `checkpointState=<directory>`.
 
-Spark stores no start. Asked again before the first batch was planned, `startingOffsets=latest` would give a
-later answer. From then on the batch's own end knows its start (`offsets.py`); the file is for the time before.
+Spark's checkpoint does not store the initial offsets. If Spark restarts before it has planned the first batch, it asks
+for them again, and `startingOffsets=latest` would then skip the records in between. Once the first batch is planned,
+its end offset carries its start (`offsets.py`), and the file is no longer needed.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from kproc.spark.options import SourceOptions
 
 
 class InitialOffsets:
-    """One source's file. Written once, by the one process that plans the query."""
+    """The file of one source. The process that plans the query writes it once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, options: SourceOptions) -> Self | None:
-        """The file of this source, or None where no directory was named.
+        """Return the file of this source, or None without the option checkpointState.
 
-        Sources of one query are told apart by `sourceName`, or else by what they subscribe to.
+        `sourceName` distinguishes the sources of one query. By default a hash of the subscription does.
         """
         if options.checkpoint_state is None:
             return None
@@ -45,7 +46,7 @@ class InitialOffsets:
         return cls(Path(options.checkpoint_state) / f"{name}.initial.json")
 
     def load(self) -> dict[str, Any] | None:
-        """Return the document of offsets that was saved; None if there is none."""
+        """Return the saved document of offsets, or None without a file. Raise OptionError if the file is damaged."""
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -62,7 +63,7 @@ class InitialOffsets:
             ) from error
 
     def save(self, document: dict[str, Any]) -> None:
-        """Write the document whole or not at all, and sync it: a query that has begun must find it again."""
+        """Write the document atomically and sync it, because a query that has begun must find it after a crash."""
         beside = self.path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,11 +17,11 @@ SEQUENCE_COUNT: Final = 1 << 31
 
 
 class ProduceFailed(ClientError):
-    """Records that could not be written, in one line with topic and partition."""
+    """Records could not be written. The message is one line with topic and partition."""
 
 
 class ProducerIdentity(NamedTuple):
-    """What the broker knows a producer by; (-1, -1) without idempotence, an id of its own with transactions."""
+    """Producer id, epoch and transactional id of a producer. Without idempotence both numbers are -1."""
 
     producer_id: int
     epoch: int
@@ -33,12 +33,12 @@ NOBODY: Final = ProducerIdentity(-1, -1)
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """One record batch on its way: queued, or under way in a request."""
+    """A record batch that is queued in a lane, or in flight in a request."""
 
     draft: Draft
     deadline_ns: int
     order: tuple[int, ...]
-    """Its place in its lane: halves of a batch have the whole one's and a number behind it."""
+    """Position in the lane. The halves of a split batch have the batch's own order and then 0 or 1."""
     identity: ProducerIdentity | None = None
     sequence: int = -1
     parts: list[bytes | memoryview] | None = None
@@ -46,13 +46,13 @@ class Batch:
     problem: str = ""
 
     def stamp_anew(self) -> None:
-        """Forget producer and sequence: the next attempt is another producer's first one."""
+        """Discard producer id and sequence, so that the next attempt gets those of the new producer id."""
         self.identity, self.sequence, self.parts = None, -1, None
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """One per partition, owned by the Producer."""
+    """The queue of one partition. The Producer owns it."""
 
     topic: str
     partition: int
@@ -66,16 +66,19 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """Topic and partition as people write them."""
+        """`topic-partition`, for messages."""
         return f"{self.topic}-{self.partition}"
 
     def append(self, draft: Draft, deadline_ns: int) -> None:
-        """Queue a batch behind the others."""
+        """Enqueue a batch behind the others. `deadline_ns` is the end of its delivery timeout."""
         self.queued.append(Batch(draft, deadline_ns, (self.batch_count,)))
         self.batch_count += 1
 
     def take(self, identity: ProducerIdentity) -> Batch:
-        """The first queued batch, stamped and now under way."""
+        """Dequeue the first batch, mark it as in flight and stamp it with a sequence if it has none.
+
+        A batch keeps its identity and sequence in every retry, so that a broker that has stored it recognises it.
+        """
         batch = self.queued.popleft()
         self.under_way.append(batch)
         batch.attempts += 1
@@ -94,11 +97,14 @@ class Lane:
         return batch
 
     def follows_another(self, batch: Batch) -> bool:
-        """Whether an earlier batch is not acknowledged."""
+        """Return True if an earlier batch of this lane is not acknowledged."""
         return self.under_way[0] is not batch or bool(self.queued and self.queued[0].order < batch.order)
 
     def requeue(self, batch: Batch) -> None:
-        """Queue a batch that was under way once more, before all with later sequences."""
+        """Enqueue a batch again that was in flight, before all batches with later sequences.
+
+        The window shrinks to one request, so that a later batch cannot overtake the retry.
+        """
         self.under_way.remove(batch)
         at = 0
         while at < len(self.queued) and self.queued[at].order < batch.order:
@@ -107,7 +113,7 @@ class Lane:
         self.window = 1
 
     def split(self, batch: Batch) -> list[Batch]:
-        """Put two halves in the place of a batch that is under way; they share its sequences."""
+        """Replace a batch in flight by its two halves and return them. They share its range of sequences."""
         halves = []
         sequence = batch.sequence
         for number, draft in enumerate(split(batch.draft)):

@@ -1,11 +1,13 @@
-"""The leader's segment files, where this task's host has them: read in place of Fetch, with nothing in between.
+"""Find the leader's segment files on this task's host, so that the task reads them directly instead of by Fetch.
 
-`kproc.data.dir` is a path, `none`, or `auto`: then a leader on a loopback address is asked, and answers if it is
-kproc's (Apache Kafka closes that connection, which is asked once for each Python process) and has no authorizer: files
-go past access control lists, so against a broker that has them a path must be given. A directory is believed
-when its cluster id is that of the leader's cluster and the topic's id is the partition's: a container's loopback, a
-copy or a namesake is none of them. What a path that a user gave lacks is an error; what `auto` finds wanting means
-Fetch.
+`kproc.data.dir` is a path, `none`, or `auto`. With `auto` the task asks a leader on a loopback address for its data
+directory, once for each Python process. A kproc broker responds; Apache Kafka closes that connection. If the broker
+has an authorizer, `auto` does not read its files, because they bypass the access control lists. The user must then give
+the path.
+
+A directory is used only if its cluster id and node id are the leader's, and if the partition has the topic's id. This
+rejects the loopback address of another container, a copy of the directory, and an older topic of the same name. With a
+path from the user a wrong directory is an error. With `auto` the task falls back to Fetch.
 """
 
 from __future__ import annotations
@@ -44,9 +46,11 @@ class WrongDirectory(Exception):
 def local_files(
     options: SourceOptions, partition: TopicPartition, planned_id: bytes | None = None
 ) -> PartitionFiles | None:
-    """Return the partition's files, or None if it is to be fetched.
+    """Return the partition's files, or None if the task must use Fetch.
 
     `planned_id` is the topic's id when the range was planned. Files of a later topic of the same name are not read.
+
+    Raises WrongDirectory if the user's path is not the leader's data directory.
     """
     if options.data_directory == NONE:
         return None
@@ -56,7 +60,8 @@ def local_files(
         if directory is None:
             return None
         topic = cluster.metadata([partition.topic]).get(partition.topic)
-    except ClientError as error:  # Fetch tries again, and says what it is.
+    # The Fetch that follows retries, and reports the error if it lasts.
+    except ClientError as error:
         logger.debug("no files of %s: %s", partition, error)
         return None
     where = directory / str(partition)
@@ -75,7 +80,7 @@ def local_files(
 
 
 def _data_directory(wanted: str, cluster: Cluster, partition: TopicPartition) -> Path | None:
-    """The leader's data directory, looked for once in each process."""
+    """Return the leader's data directory, or None. Each process looks once for each node."""
     node = cluster.leader(partition)
     key = (os.getpid(), cluster.bootstrap, wanted, node)
     if key not in _found:
@@ -87,7 +92,7 @@ def _asked(cluster: Cluster, node: int) -> Path | None:
     host, port = cluster.address(node)
     if not _is_loopback(host):
         return None
-    # Not over the connection that Fetch uses: a broker that is not kproc's closes it.
+    # Use a new connection, because a broker that is not kproc closes it. Fetch must not lose its own.
     try:
         security = cluster.connecting.security
         with Client.connect(host, port, timeout_ms=_ASK_MS, security=security) as client:
@@ -103,7 +108,7 @@ def _asked(cluster: Cluster, node: int) -> Path | None:
 
 
 def _checked(directory: Path, cluster: Cluster, node: int) -> Path:
-    """The directory, if it is the node's."""
+    """Return the directory if it is the node's data directory. Raise WrongDirectory otherwise."""
     fields = {"topics": [], "allow_auto_topic_creation": False}
     theirs = cluster.call(ApiKey.METADATA, fields)["cluster_id"]
     try:

@@ -1,12 +1,15 @@
-"""A partition's segment files, read by a process that does not own them; kproc's or Apache Kafka's, live or not.
+"""PartitionFiles: reader of a partition's segment files for processes that do not own the log.
 
-Whoever owns the log goes on meanwhile: it appends, rolls, deletes by retention, and replaces segments when it
-compacts. So nothing is mapped (a truncated file would be a SIGBUS), what is planned are offsets and never positions,
-and a file that is not there any more is looked for again: under its `.deleted` name, then by its offsets. What was
-opened stays whole, whatever its name; an index may be of the file that has taken its place, so what lies at a position
-is looked at before it is believed.
+The files may be kproc's or Apache Kafka's, of a running broker or not. A running broker appends, rolls, deletes by
+retention, and replaces segments by compaction while this code reads. Therefore:
 
-The end of the log is the end of the last whole batch. A torn tail is no error, damage before it is.
+- Files are read by pread and not mapped, because access to a truncated mapping raises SIGBUS.
+- A plan has offsets and no positions, because compaction changes positions.
+- A missing file is looked for under its `.deleted` name, and then the directory is listed again.
+- An open file stays complete when it is renamed or deleted. But an index can already belong to its replacement, so the
+  batch at an index's position is checked before it is used.
+
+The log ends with the last complete batch. A torn tail is not an error. Damage before the tail is.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 CHUNK_BYTES: Final = 4 << 20
-"""One read. Warm pages that are used again at once: larger ones cost more page faults than calls."""
+"""Size of a read. With larger reads page faults on new memory cost more than the saved calls."""
 _CHUNK_BYTES_MAX: Final = 1 << 30
 _LOOKS: Final = 20
 """How often in a row a file may be gone that was listed a moment ago, before somebody must look into it."""
@@ -78,7 +81,7 @@ _Found = TypeVar("_Found")
 
 
 class Gone(Exception):
-    """The offset is not in the files any more."""
+    """The offset is below the log's current start. `start` is that start."""
 
     def __init__(self, what: str, offset: int, start: int) -> None:
         super().__init__(f"{what}: offset {offset} is gone, the log begins at {start} now")
@@ -86,7 +89,7 @@ class Gone(Exception):
 
 
 class HalfReplaced(Exception):
-    """Compaction was interrupted between its renames: which files count is for the owner's next start to say."""
+    """A crash interrupted compaction between its renames. Only the broker's next start decides which files count."""
 
 
 def _sync(descriptor: int) -> None:
@@ -99,13 +102,13 @@ def _sync(descriptor: int) -> None:
 
 @dataclass(frozen=True)
 class PartitionFiles:
-    """The directory of one partition, and the offset from which its records are to be seen."""
+    """The directory of one partition."""
 
     directory: Path
     topic: str
     partition: int
     checkpoint: int = 0
-    """The log start offset that the data directory's checkpoint names: records were deleted up to there."""
+    """Log start offset in the data directory's checkpoint. Records below it were deleted."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} in {self.directory.parent}"
@@ -113,13 +116,17 @@ class PartitionFiles:
     # -- where it begins and ends
 
     def bases(self) -> list[int]:
-        """The base offsets of the segments, growing; empty when the partition is gone."""
+        """Return the sorted base offsets of the segments; empty if the partition was deleted.
+
+        Raises HalfReplaced if `.swap` files stay for 2 s.
+        """
         for _ in range(_SWAP_LOOKS):
             try:
                 names = os.listdir(self.directory)
             except FileNotFoundError:
                 return []
-            # Old segments have lost their names already, and what replaces them has none yet.
+            # The broker is between the renames of a compaction: the old segments are renamed to `.deleted` already, and
+            # their replacement still has its `.swap` name. Wait until it is done.
             swaps = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
             if not swaps:
                 break
@@ -133,15 +140,16 @@ class PartitionFiles:
         return sorted(base for base in parsed if base is not None)
 
     def start_offset(self) -> int:
-        """The first offset that a reader may ask for."""
+        """Return the first offset that a reader can read."""
         bases = self.bases()
         if not bases:
             return 0
-        # Checkpoints are written now and then: of a topic that was made anew it may be its namesake's.
+        # Brokers write the checkpoint periodically. After a topic was deleted and created again, it can still have the
+        # former topic's offset. An offset above the end shows that.
         return max(bases[0], self.checkpoint) if self.checkpoint <= self.end_offset() else bases[0]
 
     def end_offset(self) -> int:
-        """One more than the last offset of the last whole batch."""
+        """Return the offset behind the last complete batch."""
 
         def look(bases: list[int]) -> int:
             if not bases:
@@ -158,13 +166,15 @@ class PartitionFiles:
         size = os.fstat(descriptor).st_size
         positions = self._offset_index(base)[1]
         last = int(positions[-1]) if len(positions) else 0
-        for begin in (last, 0):  # From the start, if the index does not fit the file.
+        # Start at the last index entry. If no batch is found there, the index is of another file: start at 0.
+        for begin in (last, 0):
             end = None
             try:
                 for _, header in walk_checked(_fs, descriptor, begin, size, believed_end=0):
                     end = last_offset_of(header) + 1
             except BadBatch:
-                pass  # A tail that is being written, was torn by a crash, or is zeros that Kafka allocated.
+                # The tail is being written now, was torn by a crash, or consists of zeros that Kafka preallocated.
+                pass
             if end is not None:
                 return end
         return base
@@ -192,7 +202,10 @@ class PartitionFiles:
             os.close(descriptor)
 
     def last_stable_offset(self) -> int:
-        """The first offset of a transaction that is still open, or the end."""
+        """Return the first offset of the oldest open transaction, or the log's end.
+
+        The state comes from the newest readable producer snapshot and the batches behind it.
+        """
         return self._settled(self._last_stable_offset)
 
     def _last_stable_offset(self, bases: list[int]) -> int:
@@ -206,7 +219,8 @@ class PartitionFiles:
             try:
                 entries = decode_snapshot(content)
             except Corrupt:
-                continue  # Being written; an older one says as much, with more to walk.
+                # The broker is writing this snapshot. An older one works as well, with more batches to walk.
+                continue
             opened = {each.producer_id: each.open_txn_offset for each in entries if each.open_txn_offset >= 0}
             begin = base
             break
@@ -222,7 +236,7 @@ class PartitionFiles:
         return sorted(base for base in parsed if base is not None)
 
     def _headers(self, bases: list[int], begin: int) -> Iterator[Header]:
-        """Headers of the whole batches from an offset on."""
+        """Yield headers of the complete batches from offset `begin` on. Raise Corrupt for damage before the tail."""
         for base in bases[max(0, bisect_right(bases, begin) - 1) :]:
             descriptor = self._open(base)
             try:
@@ -239,7 +253,7 @@ class PartitionFiles:
     # -- finding
 
     def offset_of_time(self, timestamp_ms: int) -> int | None:
-        """The first offset whose record is of that time or later, as ListOffsets finds it; None if there is none."""
+        """Return the first offset whose record has this timestamp or a later one, as ListOffsets does, or None."""
 
         def look(bases: list[int]) -> int | None:
             return self._offset_of_time(bases, timestamp_ms)
@@ -271,14 +285,15 @@ class PartitionFiles:
                         if record.timestamp_ms >= timestamp_ms:
                             return record.offset
         except BadBatch as error:
-            if not is_last:  # The tail is no error.
+            # In the last segment the tail can be incomplete.
+            if not is_last:
                 raise Corrupt(f"{self._path(base)}: {error}") from None
         finally:
             os.close(descriptor)
         return None
 
     def pieces(self, start: int, end: int, bytes_max: int) -> list[tuple[int, int]]:
-        """The offsets start..end in ranges of about so many bytes, cut between batches where an index knows one."""
+        """Return the offsets start..end as ranges of about `bytes_max` bytes. Cuts are at entries of the index."""
         cuts = [start]
         bases = self.bases()
         taken = 0
@@ -289,7 +304,7 @@ class PartitionFiles:
             last_offsets, positions = self._offset_index(base)
             size, since = self._size(base), self._indexed(base, start)[1]
             while (entry := int(np.searchsorted(positions, since + bytes_max - taken))) < len(positions):
-                # The entry's batch ends with this offset: the piece may end behind it.
+                # An entry has the last offset of its batch, so the range can end behind it.
                 cuts.append(int(last_offsets[entry]) + 1)
                 since, taken = int(positions[entry]), 0
             taken += max(0, size - since)
@@ -300,7 +315,10 @@ class PartitionFiles:
         return list(zip(cuts, [*cuts[1:], end], strict=True)) if start < end else []
 
     def aborted(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """(producer id, first offset, offset of the marker) of the aborted transactions that touch start..end."""
+        """Return (producer id, first offset, last offset) of the aborted transactions that overlap start..end.
+
+        The last offset is that of the abort marker.
+        """
         bases = self.bases()
         names = set(_fs.list_directory(self.directory))
         found: list[tuple[int, int, int]] = []
@@ -309,7 +327,8 @@ class PartitionFiles:
             if name not in names and name + DELETED_SUFFIX not in names:
                 continue
             index = TxnIndex(_fs, self.directory / name)
-            if index.is_empty:  # The segment may be read under its other name.
+            # The segment itself can be open under its `.deleted` name.
+            if index.is_empty:
                 index = TxnIndex(_fs, self.directory / (name + DELETED_SUFFIX))
             overlapping, is_all = index.overlapping(start, end)
             found += [each[:3] for each in overlapping]
@@ -323,7 +342,7 @@ class PartitionFiles:
         return self.directory / segment_file_name(base, LOG_SUFFIX)
 
     def _open(self, base: int) -> int:
-        """A descriptor; FileNotFoundError where the segment is gone or has another base by now."""
+        """Open a segment by its base offset. Raise FileNotFoundError if it was deleted or merged into another one."""
         path = self._path(base)
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -331,7 +350,10 @@ class PartitionFiles:
             return os.open(path.with_name(path.name + DELETED_SUFFIX), os.O_RDONLY | os.O_CLOEXEC)
 
     def _settled(self, look: Callable[[list[int]], _Found]) -> _Found:
-        """What a look at the segments finds, from under which none of them went away."""
+        """Return the result of `look(bases)`. Repeat it if a segment disappears meanwhile.
+
+        Raises Corrupt if a listed segment is missing _LOOKS times in a row.
+        """
         for _ in range(_LOOKS):
             try:
                 return look(self.bases())
@@ -346,7 +368,7 @@ class PartitionFiles:
             return 0
 
     def _offset_index(self, base: int) -> tuple[Array, Array]:
-        """(last offsets, positions) of a segment's batches, sparse; empty where there is no index."""
+        """Return (last offsets, positions) of the index's entries. Both are empty if the index is missing."""
         content = _fs.read_file(self.directory / segment_file_name(base, INDEX_SUFFIX)) or b""
         pairs = np.frombuffer(content[: len(content) // 8 * 8], ">i4").reshape(-1, 2).astype(np.int64)
         rows = _growing(pairs[:, 1])
@@ -356,24 +378,26 @@ class PartitionFiles:
         content = _fs.read_file(self.directory / segment_file_name(base, TIME_INDEX_SUFFIX)) or b""
         entries = np.frombuffer(content[: len(content) // 12 * 12], _TIME_INDEX)
         entries = entries[: _growing(entries["timestamp"])]
-        return (
-            entries[1:] if len(entries) == 1 and entries["timestamp"][0] == 0 else entries
-        )  # Only allocated.
+        # A single entry with timestamp 0 is preallocated space.
+        return entries[1:] if len(entries) == 1 and entries["timestamp"][0] == 0 else entries
 
     def _indexed(self, base: int, offset: int) -> tuple[int, int]:
-        """(last offset, position) of the index's last entry not behind the offset; (base, 0) where there is none."""
+        """Return (last offset, position) of the last index entry at or below the offset, or (base, 0)."""
         last_offsets, positions = self._offset_index(base)
         entry = int(np.searchsorted(last_offsets, offset, side="right")) - 1
         return (int(last_offsets[entry]), int(positions[entry])) if entry >= 0 else (base, 0)
 
     def _position(self, base: int, offset: int, descriptor: int) -> int:
-        """A position of the open segment at or before the batch that holds the offset."""
+        """Return a position in the open segment at or before the batch that contains the offset.
+
+        The index can belong to another file than the descriptor. Return 0 if the batch at the position does not fit.
+        """
         last_offset, position = self._indexed(base, offset)
         raw = os.pread(descriptor, HEADER_BYTES, position) if position else b""
         if len(raw) < HEADER_BYTES:
             return 0
         header = HEADER.unpack(raw)
-        # Entries of several batches that Kafka appended at once name the last offset of all of them.
+        # If Kafka appends several batches at once, their entry has the last offset of all of them.
         is_it = (
             header[MAGIC_BYTE] == MAGIC
             and base <= header[BASE_OFFSET] <= last_offset_of(header) <= last_offset
@@ -383,9 +407,10 @@ class PartitionFiles:
     # -- reading
 
     def read(self, decoder: Decoder, *, isolation: int = 0) -> Iterator[pa.RecordBatch]:
-        """Arrow batches from the decoder's next offset on, until it is done or the files end.
+        """Yield Arrow batches from `decoder.next_offset` on, until the decoder is done or the files end.
 
-        `decoder.next_offset` says how far it came. Gone, if the log does not reach back to where it begins.
+        Afterwards `decoder.next_offset` is the first offset that was not read. Raises Gone if the log starts behind the
+        offset, and Corrupt for damage before the tail.
         """
         looks = 0
         while not decoder.is_done:
@@ -403,7 +428,7 @@ class PartitionFiles:
                 except FileNotFoundError:
                     is_whole = False
                     break
-                # All that lies before a segment was in those before it: what is missing there, compaction took.
+                # All earlier offsets were in the segments before this one. Compaction removed those that are missing.
                 decoder.next_offset = max(decoder.next_offset, min(base, decoder.end))
                 try:
                     yield from self._read_segment(base, descriptor, decoder, aborted, base == bases[-1])
@@ -448,7 +473,7 @@ class PartitionFiles:
 
 
 def _growing(numbers: Array) -> int:
-    """How many at the front grow: Kafka allocates an active segment's indexes with zeros behind the entries."""
+    """Return the length of the increasing prefix. Kafka preallocates an active segment's index with zeros behind it."""
     stops = np.flatnonzero(numbers[1:] <= numbers[:-1])
     if len(stops):
         return int(stops[0]) + 1

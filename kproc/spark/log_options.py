@@ -1,4 +1,4 @@
-"""Options of format("kproc-log"): those of format("kproc") where they mean the same, and `path`. Pure."""
+"""Options of format("kproc-log"). Names are those of format("kproc") where the meaning is the same. No I/O."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KNOWN: Final = {
         "check.crcs",
     )
 }
-# What users of format("kproc") will try, and what it is here.
+# Options of format("kproc") that users will try, and their names here.
 _MEANT: Final = {
     "subscribe": "topics",
     "subscribepattern": "topicsPattern",
@@ -46,13 +46,13 @@ _MEANT: Final = {
     "kafka.bootstrap.servers": "path (there is no broker in it)",
 }
 
-# Topic -> partition -> offset, EARLIEST or LATEST; one number for all.
+# Topic -> partition -> offset, EARLIEST or LATEST. A single number is for all partitions.
 Offsets = int | dict[str, dict[int, int]]
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What is to be read."""
+    """Parsed options of one read. Timestamps are in ms since 1970."""
 
     paths: tuple[str, ...]
     topics: tuple[str, ...]
@@ -68,7 +68,7 @@ class LogOptions:
 
     @staticmethod
     def parse(given: Mapping[str, str]) -> LogOptions:
-        """From Spark's options, whose names have no case; OptionError in one line."""
+        """Parse Spark's options; case does not matter in their names. Raise OptionError for the first invalid one."""
         options = {name.lower(): str(value).strip() for name, value in given.items()}
         for name in options:
             if name not in _KNOWN:

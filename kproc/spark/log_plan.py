@@ -1,4 +1,4 @@
-"""Which offsets of which files a read of format("kproc-log") is made of. Runs in the driver."""
+"""Plan of a read of format("kproc-log"): find the partitions' files and cut their offsets into ranges. Driver only."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from kproc.spark.log_files import PartitionFiles
 from kproc.spark.log_options import LogOptions, Offsets
 from kproc.spark.option_values import OptionError
 
-# A pattern never finds these; who names one gets it.
+# A pattern never matches these topics. The option `topics` can name them.
 INTERNAL_TOPICS: Final = frozenset(
     {"__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"}
 )
 
 
 def plan(options: LogOptions) -> list[tuple[PartitionFiles, int, int]]:
-    """(files, first offset, end) of each piece, largest partitions cut into several."""
+    """Return (files, first offset, end) of each range. A partition above maxPartitionBytes has several ranges."""
     found = find_partitions(options)
     _check_named(found, options.starting, "startingOffsets")
     _check_named(found, options.ending, "endingOffsets")
@@ -41,7 +41,10 @@ def plan(options: LogOptions) -> list[tuple[PartitionFiles, int, int]]:
 
 
 def find_partitions(options: LogOptions) -> list[PartitionFiles]:
-    """The partitions of the topics that are asked for, in all data directories; OptionError if a topic has none."""
+    """Return the partitions of the chosen topics in all data directories.
+
+    Raises OptionError if a topic has no partition, or if two directories have the same partition.
+    """
     found: dict[tuple[str, int], PartitionFiles] = {}
     pattern = None if options.pattern is None else re.compile(options.pattern)
     for path in options.paths:
@@ -121,12 +124,17 @@ def _check_named(found: Iterable[PartitionFiles], offsets: Offsets, name: str) -
 
 
 def _bounds(files: PartitionFiles, options: LogOptions) -> tuple[int, int]:
-    """Start and end in the log, with what the options say; an offset outside is the user's error."""
+    """Return start and end offset of the read, by the options.
+
+    Raises OptionError for an offset outside the log, unless failOnDataLoss=false.
+    """
     low = files.start_offset()
     high = files.end_offset()
-    if options.isolation == READ_COMMITTED:  # What an open transaction began with may be deleted.
+    # The first records of an open transaction may be deleted already, so its first offset can be below the log's start.
+    if options.isolation == READ_COMMITTED:
         high = max(low, files.last_stable_offset())
-    files.sync()  # From now on no power loss can take records below `high`.
+    # Sync first, so that a power loss cannot remove records that this job has read.
+    files.sync()
     start = _offset_of(files, options.starting)
     end = _offset_of(files, options.ending)
     start = low if start == EARLIEST else start

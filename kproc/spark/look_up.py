@@ -1,7 +1,7 @@
-"""What the driver asks the brokers: which partitions there are, where to begin, where the logs end.
+"""LookUp: the driver's requests to the brokers for partitions, start offsets and end offsets.
 
-Retries are the Cluster's. What this adds is patience with a cluster that is just coming back: a partition that
-is missing, or ends before what was read, is looked at again for a while before it counts as a loss.
+The Cluster retries failed requests. LookUp also tolerates a cluster that has just restarted: if a partition is missing,
+or ends below the offset up to which it was read, LookUp checks again for SETTLE_MS before it reports a loss.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kproc.wire.primitives import ZERO_UUID
 logger = logging.getLogger(__name__)
 
 SETTLE_MS: Final = 2_000
-"""How long a broker that has just started may know less than it will; Kafka's own takes some hundred ms."""
+"""Time after which a missing partition or offset counts as lost. A starting Kafka broker needs some 100 ms."""
 SETTLE_PAUSE_MS: Final = 100
 
 
 class DataLoss(Exception):
-    """Records that were to be read are not there any more."""
+    """Records that the query has to read do not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where the subscribed partitions end, and the ids of their topics. Missing partitions are left out."""
+    """End offsets of the subscribed partitions, and the ids of their topics. Missing partitions are left out."""
 
     ends: Offsets
     ids: TopicIds
@@ -61,9 +61,10 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLogs:
-    """What the brokers have of the partitions of a planned batch.
+    """Log starts and ends of the partitions of a planned batch.
 
-    `starts` and `ends` have no missing partitions, and none of topics that were created again.
+    recreated: topics that were deleted and created again since the batch was planned. Their partitions, and missing
+    partitions, are in neither `starts` nor `ends`.
     """
 
     recreated: list[str]
@@ -72,7 +73,7 @@ class PlannedLogs:
 
 
 class LookUp:
-    """The driver's view of the topics. One for each reader; its connections are the process's."""
+    """The driver's view of the topics. Each reader has one. All of a process share their connections."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -111,13 +112,13 @@ class LookUp:
         )
 
     def _metadata(self) -> dict[str, Topic]:
-        """The subscribed topics; kept for partition.metadata.cache.ttl.ms, if that was set."""
+        """Return the subscribed topics. They are cached for partition.metadata.cache.ttl.ms (default 0)."""
         now_ns = self._clock.now_ns()
         if now_ns < self._topics_until_ns:
             return self._topics
         subscription = self._options.subscription
         if subscription.kind is Kind.PATTERN:
-            # Found anywhere in the name, as by Spark's connector. Internal topics are never meant.
+            # The pattern can match anywhere in the name, as in Spark's connector. It never matches internal topics.
             found = re.compile(subscription.pattern).search
             every = self.cluster.metadata()
             topics = {name: topic for name, topic in every.items() if found(name) and not topic.is_internal}
@@ -128,17 +129,17 @@ class LookUp:
         return topics
 
     def forget(self) -> None:
-        """The next look is a fresh one."""
+        """Discard the cached topics, so that the next look-up requests them again."""
         self._topics_until_ns = -1
 
     # -- offsets
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where the logs of these partitions start."""
+        """Return the log start offsets. Raise UnknownTopic if a partition does not exist."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, EARLIEST))
 
     def log_starts_left(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where the logs of those of these partitions start that still exist."""
+        """Return the log start offsets of those partitions that still exist."""
         while partitions:
             try:
                 return self.log_starts(partitions)
@@ -150,14 +151,14 @@ class LookUp:
         return {}
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Where the logs end for a reader of the chosen isolation."""
+        """Return the end offsets for the chosen isolation. Raise UnknownTopic if a partition does not exist."""
         return self.cluster.list_offsets(dict.fromkeys(partitions, LATEST), isolation=self._options.isolation)
 
     def planned(self, ranges: Collection[Range], ids: TopicIds) -> PlannedLogs:
-        """Return what the brokers have of a planned batch. `ids` are the ids of its topics when it was planned.
+        """Return log starts and ends for a planned batch. `ids` are the ids of its topics when it was planned.
 
-        A broker that has just started may know less than it will. A partition that is missing, or ends below its
-        range, is therefore looked at again for SETTLE_MS. A topic with another id is not, because it is another topic.
+        If a partition is missing or ends below its range, this checks again for SETTLE_MS, because a broker that has
+        just started may not have loaded it yet. It does not wait for a topic with another id: that is another topic.
         """
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
         while True:
@@ -175,9 +176,9 @@ class LookUp:
             pause(SETTLE_PAUSE_MS)
 
     def newest(self, start: Mapping[TopicPartition, int]) -> LogEnds:
-        """Return where all subscribed partitions end now. Missing ones are left out.
+        """Return the current ends of all subscribed partitions. Missing ones are left out.
 
-        `start` is how far they were read. What looks like a loss is looked at again for SETTLE_MS.
+        `start` is the offset up to which each was read. If one seems lost, this checks again for SETTLE_MS.
         """
         give_up_ns = self._clock.now_ns() + SETTLE_MS * NS_PER_MS
         while True:
@@ -244,7 +245,7 @@ class LookUp:
         return {**found, **(self.log_ends(late) if late else {})}
 
     def _within_logs(self, position: Position, fixed: Offsets) -> Offsets:
-        """Offsets that the logs have; one that they have not is a loss, or a slip of whoever wrote it."""
+        """Return the offsets, limited to the range of their logs. Report an offset outside as a loss."""
         if not fixed:
             return {}
         starts, ends = self.log_starts(fixed), self.log_ends(fixed)
@@ -261,7 +262,7 @@ class LookUp:
         return result
 
     def report_loss(self, sentences: list[str]) -> None:
-        """Raise DataLoss, or with failOnDataLoss=false warn and let it pass."""
+        """Raise DataLoss, or log a warning with failOnDataLoss=false. Do nothing without sentences."""
         if not sentences:
             return
         text = "; ".join(sentences)

@@ -1,9 +1,9 @@
-"""Offsets of a query: their JSON, limits, and what becomes a task. Pure functions: no broker and no Spark.
+"""Offsets of a query: their JSON form, limits for a batch, and the ranges of its tasks. No I/O, no Spark.
 
     {"clicks": {"0": 23, "1": 7}, "orders": {"0": 5}}     topics by name, partitions by number, ends exclusive
 
-is what Spark's own connector writes into checkpoints and takes as `startingOffsets`. Spark compares documents as
-text: the same offsets in another order would be an endless sequence of empty batches. So they are always sorted.
+Spark's own connector writes this form into checkpoints and accepts it as `startingOffsets`. Spark compares documents
+as text. If the same offsets came in another order, Spark would run empty batches forever. So they are always sorted.
 
 A document also has notes. A note is a key that cannot be a topic's name, with an empty object as its value. Spark's own
 connector reads such a key as a topic without partitions, so it can read these checkpoints.
@@ -28,7 +28,7 @@ _ID_NOTE: Final = "@id"
 _START_NOTE: Final = "@start"
 
 TopicIds = dict[str, bytes]
-"""Topic ids by name; a topic whose broker is older than topic ids (Kafka 2.8) is left out."""
+"""Topic ids by name. Brokers before Kafka 2.8 have no topic ids; their topics are left out."""
 
 
 class TopicPartition(NamedTuple):
@@ -53,7 +53,7 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; records may be fewer."""
+        """Number of offsets. The number of records can be smaller, because logs have gaps."""
         return self.end - self.start
 
 
@@ -142,10 +142,10 @@ def recreated(before: Mapping[str, bytes], now: Mapping[str, bytes]) -> list[str
 
 
 def limited(limit: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Offsets:
-    """The end brought down to `limit` offsets in all, in proportion to what each partition has waiting.
+    """Return the end of a batch of about `limit` offsets. Each partition gets a share in proportion to its backlog.
 
-    As in Spark's connector a partition with anything waiting gets at least one, so that none starves: the sum
-    may be above the limit by as many as there are partitions.
+    As in Spark's connector, each partition with a backlog gets at least one offset, so that none starves. The sum can
+    therefore exceed the limit, by at most one offset for each partition.
     """
     sizes = {partition: last - start.get(partition, 0) for partition, last in end.items()}
     total = sum(size for size in sizes.values() if size > 0)
@@ -161,7 +161,7 @@ def limited(limit: int, start: Mapping[TopicPartition, int], end: Mapping[TopicP
 
 
 def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """How many offsets lie between start and end."""
+    """Return the number of offsets between start and end, over all partitions."""
     return sum(max(0, last - start.get(partition, 0)) for partition, last in end.items())
 
 
@@ -169,7 +169,7 @@ def waiting(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
 
 
 def ranges_of(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Range]:
-    """What lies between start and end, partition by partition; one that start does not know begins at 0."""
+    """Return the non-empty ranges between start and end. A partition that is not in `start` begins at 0."""
     return [
         Range(partition, start.get(partition, 0), end[partition])
         for partition in sorted(end)
@@ -182,9 +182,12 @@ def losses(
     end: Mapping[TopicPartition, int],
     log_starts: Mapping[TopicPartition, int],
 ) -> list[str]:
-    """In what ways records between start and end are gone; one sentence for each partition.
+    """Return a sentence for each partition that has lost records between start and end.
 
-    Gaps inside a log are none: compaction and transactions leave them. The log's start is what counts.
+    start: offset up to which each partition was read. end: its present end. log_starts: its log start; 0 if it is left
+    out.
+
+    Gaps inside a log are not losses, because compaction and transactions leave gaps.
     """
     found = [
         f"{partition} is gone, it was read up to offset {start[partition]}"
@@ -208,10 +211,12 @@ def losses(
 def split(
     ranges: Iterable[Range], *, records_max: int | None = None, partitions_min: int | None = None
 ) -> list[Range]:
-    """Ranges cut into more, by the rules of Spark's connector: first none above `records_max`, then at least
-    about `partitions_min` in all, cutting the large ones.
+    """Cut the ranges by the rules of Spark's connector, and return the pieces.
 
-    Depends on nothing else, so that a batch that is run again has the same tasks.
+    records_max: largest number of offsets in a piece. partitions_min: approximate least number of pieces; large ranges
+    are cut to reach it.
+
+    The result depends on the arguments only, so that a batch that is run again has the same tasks.
     """
     result = [each for each in ranges if each.size > 0]
     if records_max is not None:
@@ -220,7 +225,7 @@ def split(
         return result
     total = sum(each.size for each in result)
     small = {each for each in result if _part_count(each.size, total, partitions_min) == 1}
-    # What stays whole is left out of the proportions of what is cut.
+    # Small ranges stay whole. Leave them out of the total, so that the others' proportions are right.
     total -= sum(each.size for each in small)
     wanted = max(partitions_min - len(small), 1)
     pieces: list[Range] = []

@@ -1,6 +1,6 @@
-"""Texts of options to values: what source, sink and segment files read alike. Pure.
+"""Parsers of option values, shared by source, sink and segment files. No I/O.
 
-Each raises OptionError with the option's name and what it may be.
+Each parser raises OptionError with the option's name and its allowed values.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ _BYTES: Final = {
 
 
 class OptionError(ValueError):
-    """An option that cannot be; one line for a person."""
+    """An option is invalid. The message is one line for the user."""
 
 
 def read_bootstrap(options: Mapping[str, str], what: str) -> str:
-    """`kafka.bootstrap.servers`, which Spark's own connector asks for in these words, too."""
+    """Return `kafka.bootstrap.servers`. The error for a missing one has the words of Spark's own connector.
+
+    what: "consumer" or "producer", for the message.
+    """
     found = options.get("kafka.bootstrap.servers", "").strip()
     if not found:
         raise OptionError(f"option kafka.bootstrap.servers must be specified for configuring Kafka {what}")
@@ -37,14 +40,14 @@ def read_bootstrap(options: Mapping[str, str], what: str) -> str:
 
 
 def read_text(name: str, value: str) -> str:
-    """What is not empty, without blanks around it."""
+    """Return the text without surrounding blanks. Reject an empty one."""
     if not value.strip():
         raise OptionError(f"{name} is empty")
     return value.strip()
 
 
 def read_flag(name: str, value: str) -> bool:
-    """true or false, in any case."""
+    """Parse `true` or `false`, in upper or lower case."""
     word = value.strip().lower()
     if word not in ("true", "false"):
         raise OptionError(f"{name} is true or false, not {value!r}")
@@ -52,7 +55,7 @@ def read_flag(name: str, value: str) -> bool:
 
 
 def read_count(name: str, value: str, *, low: int = 1) -> int:
-    """A whole number, not below `low`."""
+    """Parse an integer that is at least `low`."""
     try:
         number = int(value.strip())
     except ValueError:
@@ -63,7 +66,7 @@ def read_count(name: str, value: str, *, low: int = 1) -> int:
 
 
 def read_count_or_zero(name: str, value: str) -> int:
-    """A whole number from 0 on."""
+    """Parse an integer that is at least 0."""
     return read_count(name, value, low=0)
 
 
@@ -76,12 +79,12 @@ def _with_unit(name: str, value: str, units: Mapping[str, int], default: str, li
 
 
 def read_time_ms(name: str, value: str) -> int:
-    """`15m`, `10s`, or milliseconds."""
+    """Parse a duration such as `15m` or `10s` and return ms. A number without a unit is in ms."""
     return _with_unit(name, value, _TIME, "ms", '"15m", "10s" or "500ms"')
 
 
 def read_byte_count(name: str, value: str) -> int:
-    """`64m`, `512k`, or bytes."""
+    """Parse a size such as `64m` or `512k` and return bytes. A number without a unit is in bytes."""
     count = _with_unit(name, value, _BYTES, "b", '"64m", "512k" or 1000000')
     if count == 0:
         raise OptionError(f"{name} is at least 1")
@@ -89,7 +92,7 @@ def read_byte_count(name: str, value: str) -> int:
 
 
 def read_names(name: str, value: str) -> tuple[str, ...]:
-    """Names by comma, each once."""
+    """Parse names separated by commas. Remove duplicates and reject an empty list."""
     names = tuple(dict.fromkeys(filter(None, (each.strip() for each in value.split(",")))))
     if not names:
         raise OptionError(f"{name} names nothing")
@@ -97,7 +100,7 @@ def read_names(name: str, value: str) -> tuple[str, ...]:
 
 
 def read_pattern(name: str, value: str) -> str:
-    """A regular expression."""
+    """Return the text if it is a regular expression of Python."""
     try:
         re.compile(read_text(name, value))
     except re.error as error:
@@ -106,7 +109,7 @@ def read_pattern(name: str, value: str) -> str:
 
 
 def read_json(name: str, value: str) -> Any:
-    """A JSON document."""
+    """Parse a JSON document."""
     try:
         return json.loads(value)
     except ValueError as error:
@@ -114,7 +117,7 @@ def read_json(name: str, value: str) -> Any:
 
 
 def read_isolation(name: str, value: str) -> int:
-    """Kafka's number of an isolation level."""
+    """Parse an isolation level and return Kafka's number of it."""
     words = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
     if value.strip().lower() not in words:
         raise OptionError(f"{name} is read_uncommitted or read_committed, not {value!r}")

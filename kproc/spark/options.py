@@ -1,8 +1,8 @@
-"""The source's options: those of Spark's own connector, and a few of kproc's. Names in any case, as Spark's are.
+"""Options of the source format("kproc"): those of Spark's own connector, and a few of kproc's.
 
-Everything about them is checked here, before a broker is asked: an unknown name, a value that is none, options
-that exclude each other, and what a source in Python cannot do. The message says what to do instead. Pure: no
-broker, no Spark. The names and messages for users are all in this file.
+Option names have no case, as everywhere in Spark. This module validates all options before the first request to a
+broker: unknown names, invalid values, options that exclude each other, and options that only a Java consumer can
+implement. Each error says what to do instead. No I/O, no Spark. All option names and their messages are in this file.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from kproc.spark.option_values import (
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 << 20
-"""What one Fetch of a task asks for: enough that a request's cost does not show, little beside a task's memory."""
+"""Default size of a Fetch. It is large enough to hide the cost of a request, and small beside a task's memory."""
 
 
 class Kind(Enum):
-    """What a source subscribes to."""
+    """The option that a source subscribes with."""
 
     TOPICS = "subscribe"
     PATTERN = "subscribePattern"
@@ -48,7 +48,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which topics and partitions are read."""
+    """The topics, the pattern or the partitions that a source reads."""
 
     kind: Kind
     topics: tuple[str, ...] = ()
@@ -63,19 +63,19 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to begin or to end: by offsets, one for each partition or one word for all, or by time."""
+    """Where a query begins or ends: an offset or timestamp for each partition, or one for all of them."""
 
     option: str
-    """The option that said it, for messages."""
+    """Name of the option, for messages."""
     everywhere: int | None = None
-    """EARLIEST, LATEST, or with `by_time` ms since 1970."""
+    """EARLIEST or LATEST for all partitions. With `by_time`: ms since 1970."""
     each: tuple[tuple[TopicPartition, int], ...] = ()
     by_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All that a source was told."""
+    """Parsed options of a source."""
 
     bootstrap: str
     connecting: Connecting
@@ -98,13 +98,13 @@ class SourceOptions:
     fetch_min_bytes: int = 1
     poll_ms: int = 120_000
     look_up: Connecting = field(default_factory=Connecting)
-    """The driver's own: fetchOffset.numRetries and .retryIntervalMs are about its requests alone."""
+    """Connection settings of the driver. fetchOffset.numRetries and .retryIntervalMs apply to its requests only."""
     metadata_ms: int = 0
     commit_group: str | None = None
     checkpoint_state: str | None = None
     source_name: str | None = None
     data_directory: str = "auto"
-    """The leader's, to be read without Fetch; `auto` asks it, `none` never does. See local.py."""
+    """The leader's data directory, to read files instead of Fetch; or `auto` or `none`. See local.py."""
     check_crcs: bool = True
 
 
@@ -126,7 +126,7 @@ def _assigned(name: str, value: str) -> tuple[TopicPartition, ...]:
 
 # ---- names -----------------------------------------------------------------------------------------------
 
-# Option -> the field of SourceOptions it sets, and how its text is read.
+# Option -> field of SourceOptions, and the parser of its value.
 _SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "maxOffsetsPerTrigger": ("max_offsets", read_count),
     "minOffsetsPerTrigger": ("min_offsets", read_count),
@@ -147,7 +147,7 @@ _SIMPLE: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "kafka.fetch.max.wait.ms": ("fetch_wait_ms", read_count_or_zero),
     "kafka.fetch.min.bytes": ("fetch_min_bytes", read_count),
 }
-# Option -> the field of Connecting.
+# Option -> field of Connecting, and the parser of its value.
 _CONNECTING: Final[dict[str, tuple[str, Callable[[str, str], Any]]]] = {
     "kafka.client.id": ("client_id", read_text),
     "kafka.request.timeout.ms": ("request_ms", read_count),
@@ -180,7 +180,8 @@ _OTHERS: Final = (
     "kafka.ssl.truststore.location",
     CLIENT_CONFIG,
 )
-# What Kafka's consumer has and this source has no use for: accepted, so that a job moves over, and said once.
+# Options of Kafka's consumer that have no effect here. They are accepted with a warning, so that a job can move from
+# Spark's connector unchanged.
 _WITHOUT_EFFECT: Final = (
     "kafka.allow.auto.create.topics kafka.auto.commit.interval.ms kafka.client.dns.lookup "
     "kafka.client.rack kafka.connections.max.idle.ms kafka.enable.metrics.push "
@@ -193,7 +194,7 @@ _WITHOUT_EFFECT: Final = (
     "kafka.send.buffer.bytes kafka.session.timeout.ms kafka.share.acknowledgement.mode "
     "kafka.share.acquire.mode kafka.socket.connection.setup.timeout.max.ms"
 ).split()
-# Names, or beginnings of names that end with a dot or an asterisk, which are refused, and why.
+# Rejected options and the reason. A name that ends with a dot stands for all options that begin with it.
 _REFUSED: Final = {
     "kafka.key.deserializer": "keys are binary columns: cast(key as string), or from_json(...), reads them",
     "kafka.value.deserializer": "values are binary columns: cast(value as string), or from_json(...), reads them",
@@ -263,7 +264,10 @@ def _offsets_of(name: str, value: str) -> Offsets:
 
 
 def _position(options: Mapping[str, str], word: Literal["starting", "ending"], default: int) -> Position:
-    """By the order of Spark's connector: one timestamp, timestamps by partition, then offsets."""
+    """Parse the options for the start or the end of the query.
+
+    As in Spark's connector one timestamp for all has precedence over timestamps by partition, and those over offsets.
+    """
     for name in (f"{word}Timestamp", f"{word}OffsetsByTimestamp", f"{word}Offsets"):
         value = options.get(name.lower())
         if value is None:
@@ -314,7 +318,7 @@ def _strategy(options: Mapping[str, str]) -> bool:
 
 
 def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
-    """Bootstrap servers and how to connect, for source and sink: option names in lower case."""
+    """Parse the bootstrap servers and the connection settings. `options` has names in lower case."""
     bootstrap = read_bootstrap(options, "consumer")
     try:
         parse_bootstrap(bootstrap)
@@ -329,7 +333,10 @@ def parse_connecting(options: Mapping[str, str]) -> tuple[str, Connecting]:
 
 
 def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
-    """The options, or OptionError with the one line that tells what is wrong and what helps."""
+    """Parse and validate the options of a source. Raise OptionError with one line for the user.
+
+    is_stream: True for readStream. It begins at the latest offset by default, and cannot have an end.
+    """
     options = {name.lower(): value for name, value in options.items()}
     _check_names(options)
     bootstrap, connecting = parse_connecting(options)
@@ -372,7 +379,11 @@ def parse_source(options: Mapping[str, str], *, is_stream: bool) -> SourceOption
 
 
 def _look_up(options: Mapping[str, str], connecting: Connecting) -> Connecting:
-    """Without these two options the driver rides over a broker's restart, as the tasks do."""
+    """Return the driver's connection settings.
+
+    Without fetchOffset.numRetries and .retryIntervalMs they equal the tasks' settings, whose retries outlast the
+    restart of a broker.
+    """
     retries = options.get("fetchoffset.numretries")
     interval = options.get("fetchoffset.retryintervalms")
     if retries is not None:

@@ -1,11 +1,11 @@
-"""Which partition a record goes to: what Kafka's Java client would have chosen, for whole columns at once.
+"""Partitioner: choose the partitions of records like Kafka's Java client, for whole columns at once.
 
-A record with a key goes to murmur2(key) modulo the number of partitions, so that what Spark writes lies beside
-what other producers (Java, kafka-python, aiokafka, librdkafka with `murmur2_random`) write under that key.
-Records without a key are spread evenly, in runs rather than one by one: a run is what fills a record batch.
+A record with a key goes to partition murmur2(key) modulo the number of partitions. Other producers (Java, kafka-python,
+aiokafka, librdkafka with `murmur2_random`) write the same key to the same partition. Records without a key are spread
+evenly, in runs of adjacent rows, because a run fills a record batch.
 
-Rows are hashed together, four bytes of each key per step. Keys of more than 256 bytes go one by one: a step costs
-some microseconds however few rows still take part in it.
+All rows are hashed together, four bytes of each key per step. Keys of more than 256 bytes are hashed one by one,
+because a step costs some microseconds even if few rows have that many bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UInt32s = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def murmur2(key: bytes) -> int:
-    """Kafka's 32-bit murmur2 of one key, unsigned."""
+    """Return Kafka's 32-bit murmur2 of one key, unsigned."""
     length = len(key)
     h = (_SEED ^ length) & _MASK
     whole = length & ~3
@@ -47,10 +47,10 @@ def murmur2(key: bytes) -> int:
 
 
 def murmur2_column(keys: pa.Array) -> UInt32s:
-    """murmur2 of every row of a binary column; of a null row, whatever comes out for the empty key."""
+    """Return murmur2 of every row of a binary column. A null row gets the hash of the empty key."""
     starts, lengths, data = ragged(keys)
     h = np.uint32(_SEED) ^ lengths.astype(np.uint32)
-    # Rows that still have four bytes in this step; None stands for all of them, which saves the indexing.
+    # Number of whole four-byte words in each row. Long keys have none here, because they are hashed below.
     whole = np.where(lengths > VECTOR_KEY_BYTES_MAX, 0, lengths) >> 2
     if len(whole) and whole.max() > 0:
         _mix_words(h, starts, whole, data)
@@ -64,7 +64,7 @@ def murmur2_column(keys: pa.Array) -> UInt32s:
 
 
 def _mix_words(h: UInt32s, starts: Int64s, whole: Int64s, data: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-    # Little-endian words at any position: a view of four-byte windows, one for each byte of the data.
+    # The view has a four-byte window at each byte of the data, so that a word can begin at any position.
     windows = np.lib.stride_tricks.sliding_window_view(data, 4)
     shortest = int(whole.min())
     for step in range(int(whole.max())):
@@ -102,35 +102,38 @@ def _mix_tails(
 
 
 def ragged(column: pa.Array) -> tuple[Int64s, Int64s, np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Where each row of a binary column starts, how long it is, and the bytes; a null row has length 0."""
+    """Return the start and the length of each row of a binary column, and its bytes. A null row has length 0."""
     _, offsets_buffer, data_buffer = column.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1]
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets).astype(np.int64)
     if column.null_count:
-        # A null row may have bytes of its own in the buffer; they mean nothing.
+        # Arrow allows a null row to have bytes in the buffer. They have no meaning.
         lengths[np.asarray(column.is_null())] = 0
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
     return starts, lengths, data
 
 
 def partitions_by_key(keys: pa.Array, count: int) -> Int32s:
-    """The partition of each row by its key, among `count`; a row without a key gets no meaningful one."""
+    """Return the partition of each row by its key. `count` is the number of partitions.
+
+    The result of a row without a key is meaningless; the caller replaces it.
+    """
     return ((murmur2_column(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
 
 
 class Spread:
-    """Partitions for records without a key. One for each topic and task.
+    """Chooser of partitions for records without a key. Each topic of a task has one.
 
-    Every call cuts its rows into `count` runs of equal length and gives each run one partition, beginning where
-    the call before ended. Where it begins is given, not drawn: a task that is run again spreads alike.
+    Every call cuts its rows into `count` runs of equal length and gives each run one partition. It begins with the
+    partition behind the last call's. `begin` is fixed and not random, so that a task that is run again chooses alike.
     """
 
     def __init__(self, begin: int) -> None:
         self._next = begin
 
     def take(self, rows: int, count: int) -> Int32s:
-        """Partitions for the next `rows` records."""
+        """Return the partitions of the next `rows` records. `count` is the number of partitions."""
         runs = np.arange(rows, dtype=np.int64) * count // max(rows, 1)
         chosen = ((self._next + runs) % count).astype(np.int32)
         self._next = (self._next + min(rows, count)) % count

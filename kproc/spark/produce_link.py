@@ -1,7 +1,7 @@
-"""One connection of a Producer: Produce requests out, their answers in, never blocking.
+"""ProduceLink: one non-blocking connection of a Producer. It sends Produce requests and decodes their responses.
 
-Requests are built by hand around batches that are sent from where they lie: a frame is a list of parts, and no
-batch is copied on its way into the socket. What the answers mean is the Producer's; this file knows only bytes.
+Requests are encoded by hand. A frame is a list of parts, so that no batch is copied before sendmsg. The Producer
+interprets the responses.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from kproc.wire.primitives import (
     encode_unsigned_varint,
 )
 
-# 12 looks the same and says that transactions go by their second version; 13 names topics by ids, which change when a
-# topic is made again under its name.
+# Version 12 has the same fields and means transactions of the second version (KIP-890), which the sink does not use.
+# Version 13 names topics by id, which changes when a topic is deleted and created again.
 NEWEST_VERSION: Final = 11
-OLDEST_VERSION: Final = 3  # The first with record batches of version 2
+# The first version with record batches of version 2 (KIP-98).
+OLDEST_VERSION: Final = 3
 _FLEXIBLE: Final = 9
-# Below the kernel's limit of vectors in one call.
+# Buffers in one sendmsg. The kernel's limit is 1024 (IOV_MAX).
 _PARTS_MAX: Final = 64
 _READ_BYTES: Final = 256 * 1024
-# What TLS encrypts at a time.
+# The largest plaintext of one TLS record.
 _TLS_RECORD_BYTES: Final = 16 * 1024
 _TLS_PIECE_BYTES: Final = 16 * _TLS_RECORD_BYTES
-# The socket has no room, or nothing to read; TLS may want to read before it writes.
+# The socket's buffer is full, or empty when reading. TLS can also need to read before it can write, and vice versa.
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 Parts = list[bytes | memoryview]
@@ -54,7 +55,11 @@ def produce_frame(
     topics: Iterable[tuple[str, Sequence[Placed]]],
     transactional_id: str | None = None,
 ) -> Parts:
-    """A Produce request, versions 3 to 11, as parts to be sent one after the other."""
+    """Encode a Produce request, versions 3 to 11, as parts to send one after the other.
+
+    timeout_ms: how long the broker may wait for the acknowledgements. topics: batches by topic; each batch is a
+    partition and the parts of its bytes.
+    """
     is_flexible = version >= _FLEXIBLE
     rows = list(topics)
     head = encode_request_header(ApiKey.PRODUCE, version, correlation_id, client_id)
@@ -71,7 +76,8 @@ def produce_frame(
             size = sum(map(len, batch))
             head += INT32.pack(partition) + _length(size, is_flexible)
             parts += (head, *batch)
-            head = b"\0" if is_flexible else b""  # No tagged fields
+            # The partition has no tagged fields.
+            head = b"\0" if is_flexible else b""
         head += b"\0" if is_flexible else b""
     parts.append(head + (b"\0" if is_flexible else b""))
     return [INT32.pack(sum(map(len, parts))), *parts]
@@ -85,7 +91,7 @@ _length = _count
 
 
 class ProduceLink:
-    """A connection to one broker. Owned by its Producer; any ClientError means that it is of no more use."""
+    """A connection to one broker. Its Producer owns it, and must close it after any ClientError."""
 
     def __init__(self, client: Client, version: int) -> None:
         self._client = client
@@ -93,7 +99,8 @@ class ProduceLink:
         self._socket.setblocking(False)
         self.version = version
         self.address = client.address
-        self._correlation_id = 1_000_000  # Far from those that `client` has used to negotiate.
+        # Far from the correlation ids that `client` has used to negotiate.
+        self._correlation_id = 1_000_000
         self._out: deque[memoryview] = deque()
         self._received = bytearray()
 
@@ -106,7 +113,10 @@ class ProduceLink:
         client_id: str,
         security: ClientSecurity = PLAINTEXT,
     ) -> ProduceLink:
-        """Connect, encrypt, log in and agree on a version, blocking."""
+        """Connect, encrypt, log in and negotiate a version. This blocks for up to `connect_ms` per step.
+
+        Raises ClientError if that fails, or if the broker is too old.
+        """
         client = Client.connect(*address, timeout_ms=connect_ms, client_id=client_id, security=security)
         try:
             version = client.negotiate(ApiKey.PRODUCE, newest=NEWEST_VERSION)
@@ -118,21 +128,21 @@ class ProduceLink:
             raise
 
     def close(self) -> None:
-        """Close the socket; what waits for an answer is lost."""
+        """Close the socket and abandon the requests in flight."""
         self._socket.close()
 
     def fileno(self) -> int:
-        """For a selector."""
+        """Return the socket's descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
     def is_expiring(self) -> bool:
-        """Whether the session ends soon: a new link, which logs in anew, is due."""
+        """True if the SASL session expires soon (KIP-368), so that a new link has to log in again."""
         return self._client.must_log_in_again
 
     @property
     def wants_write(self) -> bool:
-        """Whether bytes wait for room in the socket."""
+        """True if bytes wait until the socket is writable."""
         return bool(self._out)
 
     def send(
@@ -143,7 +153,7 @@ class ProduceLink:
         topics: Iterable[tuple[str, Sequence[Placed]]],
         transactional_id: str | None = None,
     ) -> int:
-        """Queue a request; its correlation id. `write` sends it."""
+        """Enqueue a request and return its correlation id. `write` sends it. The arguments are produce_frame's."""
         self._correlation_id += 1
         frame = produce_frame(
             self.version,
@@ -158,7 +168,7 @@ class ProduceLink:
         return self._correlation_id
 
     def write(self) -> None:
-        """Send as much as the socket takes."""
+        """Send as much as the socket accepts. Raise ConnectionLost if the connection failed."""
         while self._out:
             try:
                 sent = self._send_some()
@@ -175,13 +185,14 @@ class ProduceLink:
                 self._out.popleft()
 
     def _send_some(self) -> int:
-        """How many bytes the socket took."""
+        """Send some of the waiting bytes and return how many the socket accepted."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return self._socket.sendmsg([self._out[at] for at in range(min(len(self._out), _PARTS_MAX))])
         first = self._out[0]
         if len(first) >= _TLS_RECORD_BYTES:
             return self._socket.send(first[:_TLS_PIECE_BYTES])
-        # Small parts share a record. What was not taken is offered again, perhaps with more behind it.
+        # Join small parts, so that they share one TLS record. If TLS does not accept the bytes now, the next call
+        # offers the same bytes again, possibly followed by more.
         joined = bytearray()
         for part in self._out:
             if joined and len(joined) + len(part) > _TLS_RECORD_BYTES:
@@ -190,7 +201,10 @@ class ProduceLink:
         return self._socket.send(joined)
 
     def _receive(self) -> None:
-        """Take what has come. With TLS all of it: what lies decrypted in the library wakes nobody."""
+        """Read from the socket into the buffer.
+
+        With TLS read until nothing is left, because bytes that TLS has decrypted do not make the socket readable.
+        """
         is_all = not isinstance(self._socket, ssl.SSLSocket)
         has_some = False
         while True:
@@ -201,8 +215,9 @@ class ProduceLink:
             except OSError as error:
                 raise self._lost(error) from error
             if not piece:
+                # Handle the responses that came before the end of the stream first. The next read reports the end.
                 if has_some:
-                    return  # Answers that came before the end; the next read tells of it.
+                    return
                 raise ConnectionLost(f"{self.address} closed the connection")
             self._received += piece
             has_some = True
@@ -210,7 +225,7 @@ class ProduceLink:
                 return
 
     def read(self) -> list[tuple[int, dict[str, Any]]]:
-        """Answers that have come: (correlation id, fields)."""
+        """Return the responses that have arrived: (correlation id, fields). Raise ConnectionLost on failure."""
         self._receive()
         answers = []
         while len(self._received) >= INT32.size:

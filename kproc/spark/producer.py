@@ -1,19 +1,19 @@
-"""An idempotent producer of ready-made batches: sequences, several requests under way, retries, clear refusals.
+"""Producer: an idempotent producer (KIP-98) of encoded batches, with several requests in flight and retries.
 
-    send(topic, draft)   queue a batch; blocks only while more than `buffer_bytes` wait
-    poll()               move what can be moved without waiting
-    flush()              wait until everything is acknowledged; ProduceFailed if something cannot be
+    send(topic, draft)   enqueue a batch; blocks only while more than `buffer_bytes` wait
+    poll()               send and receive without waiting
+    flush()              wait until every batch is acknowledged; raises ProduceFailed if one cannot be written
 
-One thread, one selector, one connection for each broker that leads something. A batch gets its sequence when it is
-first sent and keeps it in every retry, so a broker that stored it and died before it answered stores it once.
+It has one thread, one selector, and one connection for each leading broker. A batch gets its sequence when it is first
+sent and keeps it in every retry. A broker that stored the batch and died before it responded therefore stores it once.
 
-Per partition (a lane): queued batches in order, and those under way. A lane has one request under way until one
-was acknowledged, and again after a failure: a broker that knows nothing of this producer takes any sequence as
-the first, so a second batch must not overtake the first one's retry. Otherwise up to five, which is as many as
-brokers remember. Whatever comes back unwritten is queued again in the order of its sequences.
+Each partition has a Lane with its queued batches, in order, and those in flight. A lane has one batch in flight until
+its first acknowledgement, and again after a failure. The reason: a broker without state for this producer accepts any
+sequence as the first, so a second batch must not overtake the retry of the first one. Afterwards it has up to five,
+because brokers remember five batches of a producer. A batch that was not written is queued again in its old place.
 
-What may pass (a broker that is gone, a leader that moved) is retried with growing pauses until
-`delivery.timeout.ms`; what cannot (too large, not allowed, damaged) ends the task at once.
+Retriable errors (a missing broker, a moved leader) are retried with growing pauses until `delivery.timeout.ms`. Other
+errors (too large, not authorized, damaged) fail the task at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from kproc.spark.sink_options import ProducerSettings
 from kproc.spark.topic_leaders import TopicLeaders
 from kproc.wire.header import ApiKey
 
-# Refusals after which a new producer id is all that is needed: the broker holds nothing of ours under the old one.
+# Errors after which the batch can be sent under a new producer id without a duplicate, because the broker has stored
+# nothing of ours under the old one.
 _NEW_PRODUCER: Final = frozenset({ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
 _MOVED: Final = frozenset(
     {
@@ -59,10 +60,10 @@ _ADVICE: Final = {
 
 @dataclass(slots=True)
 class Written:
-    """What was acknowledged of one partition since the last `take_written`."""
+    """Totals of the acknowledged batches of one partition since the last `take_written`."""
 
     first_offset: int = -1
-    """-1 where the broker did not say: acks=0, or a retry of what it had already stored."""
+    """-1 if the broker did not return it: with acks=0, or for a retry of a batch that it had stored already."""
     last_offset: int = -1
     records: int = 0
     batches: int = 0
@@ -86,18 +87,18 @@ class _Node:
 
 
 class Transaction(Protocol):
-    """What the batches are written in; somebody else begins and ends it."""
+    """The transaction of the batches, as the Producer sees it. Its owner begins and ends it."""
 
     @property
     def identity(self) -> ProducerIdentity:
-        """By which brokers know the transaction."""
+        """Producer id, epoch and transactional id."""
 
     def add(self, places: Iterable[TopicPartition]) -> None:
-        """Partitions that are to be written to; ProduceFailed where it is not open any more."""
+        """Add partitions before batches are sent to them. Raise ProduceFailed if the transaction is not open."""
 
 
 class Producer:
-    """Writes batches to the partitions' leaders. Owned by one task; after ProduceFailed it is of no more use."""
+    """Writer of batches to the partitions' leaders. One task owns it. Close it after ProduceFailed."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings, *, clock: Clock | None = None) -> None:
         self._cluster = cluster
@@ -113,10 +114,10 @@ class Producer:
         self._written: dict[tuple[str, int], Written] = {}
         self._transaction: Transaction | None = None
         self.batch_bytes: dict[str, int] = {}
-        """Topics that refused a batch as too large: how large the next ones should be."""
+        """Size limit of the next batches, for topics that rejected a batch as too large."""
 
     def close(self) -> None:
-        """Close the connections; what is not acknowledged may or may not have been written."""
+        """Close the connections. Batches without an acknowledgement may have been written or not."""
         for node in self._nodes.values():
             self._unlink(node)
         self._selector.close()
@@ -124,7 +125,7 @@ class Producer:
     # -- topics
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has. It is made by asking where options and broker allow."""
+        """Return the number of partitions. The request can create the topic, if options and broker allow that."""
         return self._leaders.partition_count(topic)
 
     def _on_node(self, number: int, address: tuple[str, int]) -> None:
@@ -136,7 +137,7 @@ class Producer:
     # -- batches
 
     def begin(self, transaction: Transaction) -> None:
-        """Write what follows in a transaction. What was sent before must be acknowledged, or this must be new."""
+        """Write the following batches in a transaction. All earlier batches must be acknowledged."""
         self._transaction = transaction
         self._identity = transaction.identity
 
@@ -154,7 +155,7 @@ class Producer:
             self._turn(wait_ms=1_000)
 
     def poll(self) -> None:
-        """Move what can be moved without waiting."""
+        """Send and receive without waiting."""
         if self._busy:
             self._turn(wait_ms=0)
 
@@ -164,7 +165,7 @@ class Producer:
             self._turn(wait_ms=1_000)
 
     def take_written(self) -> dict[tuple[str, int], Written]:
-        """What was acknowledged since the last call, by topic and partition."""
+        """Return the totals since the last call by topic and partition, and reset them."""
         written, self._written = self._written, {}
         return written
 
@@ -179,7 +180,7 @@ class Producer:
         self._move(self._wait_ms(now_ns, wait_ms))
 
     def _wait_ms(self, now_ns: int, wait_ms: int) -> int:
-        """How long to wait for sockets: not beyond the moment when a pause ends."""
+        """Return how long to wait for sockets: `wait_ms`, or less if a retry's pause ends earlier."""
         if not wait_ms:
             return 0
         moments = [lane.not_before_ns for lane in self._busy if lane.queued and not lane.under_way]
@@ -222,7 +223,7 @@ class Producer:
                 self._put_off(lane, lane.queued[0])
 
     def _fill(self, now_ns: int) -> None:
-        """Requests from what is queued: one batch of each lane in a request, as in every Kafka client."""
+        """Send the queued batches that may be sent now. A request has one batch of each lane, as in Kafka's clients."""
         by_node: dict[int, list[Lane]] = {}
         for lane in self._busy:
             if not lane.queued or len(lane.under_way) >= lane.window or lane.not_before_ns > now_ns:
@@ -248,8 +249,9 @@ class Producer:
 
     def _connect(self, node: _Node) -> bool:
         if node.link is not None and node.link.is_expiring:
+            # Wait for the responses to the requests in flight before the session is replaced.
             if node.requests or node.link.wants_write:
-                return False  # When these are answered.
+                return False
             self._unlink(node)
         if node.link is not None:
             return True
@@ -260,7 +262,8 @@ class Producer:
                 client_id=self._settings.client_id,
                 security=self._settings.security,
             )
-        except AuthenticationFailed as error:  # Waiting for delivery.timeout.ms changes nothing.
+        # A failed login does not pass, so do not retry it until delivery.timeout.ms.
+        except AuthenticationFailed as error:
             raise ProduceFailed(str(error)) from None
         except ClientError as error:
             self._lose(node, str(error))
@@ -269,7 +272,7 @@ class Producer:
         return True
 
     def _identify(self, by_node: Mapping[int, Iterable[Lane]]) -> bool:
-        """Become a producer that brokers know; False where nobody answers for now."""
+        """Get a producer id. Return False if no broker responds now; the next turn tries again."""
         try:
             self._identity = self._new_identity()
         except Unreachable as error:
@@ -284,7 +287,7 @@ class Producer:
         fields = {"transactional_id": None, "transaction_timeout": 60_000}
 
         def ask() -> ProducerIdentity:
-            # Any broker gives out ids; version 4 is the newest that needs no transaction coordinator.
+            # Without a transactional id any broker can respond. Version 4 is the last one before KIP-890.
             answer = self._cluster.call(ApiKey.INIT_PRODUCER_ID, fields, newest=4)
             if answer["error_code"]:
                 code = answer["error_code"]
@@ -294,7 +297,10 @@ class Producer:
         return self._cluster.retrying("InitProducerId", ask)
 
     def _send_request(self, node: _Node, lanes: list[Lane], now_ns: int) -> list[Lane]:
-        """One request with a batch of each lane as far as there is room; the lanes that still have some."""
+        """Send one request with the first batch of each lane, up to `request_bytes`.
+
+        Returns the lanes that can send another batch. Lanes that were left out come first.
+        """
         assert self._identity is not None
         chosen: list[tuple[Lane, Batch]] = []
         size = 0
@@ -339,7 +345,7 @@ class Producer:
             self._guarded(key.data, is_readable=bool(events & selectors.EVENT_READ))
 
     def _guarded(self, node: _Node, *, is_readable: bool) -> None:
-        """Write, and read if there is something; a connection that fails costs a retry, nothing else."""
+        """Send waiting bytes and, with `is_readable`, handle responses. Close the connection if it fails."""
         if node.link is None:
             return
         try:
@@ -356,7 +362,8 @@ class Producer:
     def _take_answer(self, node: _Node, correlation_id: int, fields: dict[str, Any]) -> None:
         if not node.requests or node.requests[0].correlation_id != correlation_id:
             raise ClientError(f"{_shown(node)} answered request {correlation_id} out of turn")
-        # It stays there until all of it is settled: a connection that is lost meanwhile returns the rest.
+        # Keep the request in `node.requests` until all its batches are settled. If the connection fails in between,
+        # `_lose` queues the remaining ones again.
         request = node.requests[0]
         node.backoff_ms = 0
         for topic in fields["responses"]:
@@ -381,8 +388,8 @@ class Producer:
             and self._settings.is_idempotent
             and (code in _NEW_PRODUCER or (is_gap and batch.identity != self._identity))
         ):
-            # Another producer from now on. Batches elsewhere whose fate is not known keep what they were sent by:
-            # under a new id, a broker that has stored them would store them again.
+            # Use a new producer id from now on. Batches of other lanes whose outcome is unknown keep the old id and
+            # sequence. Under a new id a broker that has stored them would store them a second time.
             if batch.identity == self._identity:
                 self._identity = None
             batch.stamp_anew()
@@ -394,7 +401,7 @@ class Producer:
                 self._leaders.mark_stale()
             self._again(lane, batch, text)
         elif is_gap and lane.follows_another(batch):
-            # The one before it came back unwritten: both go again, in order.
+            # An earlier batch of the lane was not written. Send both again, in order.
             self._again(lane, batch, text)
         else:
             advice = _ADVICE.get(code)
@@ -415,7 +422,7 @@ class Producer:
             written.last_offset = base_offset + batch.draft.count - 1
 
     def _again(self, lane: Lane, batch: Batch, problem: str) -> None:
-        """Queue a batch that was under way once more, before all with later sequences."""
+        """Queue a batch that was in flight again, or raise ProduceFailed if `kafka.retries` is exhausted."""
         batch.problem = problem
         if batch.attempts > self._settings.retries:
             raise ProduceFailed(f"{lane.name}: {problem} (kafka.retries is {self._settings.retries})")
@@ -423,7 +430,7 @@ class Producer:
         self._put_off(lane, batch)
 
     def _split(self, lane: Lane, batch: Batch) -> None:
-        """Two halves in place of a batch that the topic finds too large; later ones are made smaller."""
+        """Replace a batch that the topic rejects as too large by its halves, and make later batches smaller."""
         size = batch.draft.total_bytes
         self.batch_bytes[lane.topic] = min(self.batch_bytes.get(lane.topic, size), max(size // 2, 1))
         halves = lane.split(batch)
@@ -440,7 +447,7 @@ class Producer:
     # -- connections
 
     def _lose(self, node: _Node, problem: str) -> None:
-        """The connection is gone: everything under way on it is sent again, by whoever leads then."""
+        """Close a failed connection. Queue its batches in flight again; they go to the leaders of that time."""
         self._unlink(node)
         requests, node.requests = node.requests, deque()
         node.backoff_ms = min(

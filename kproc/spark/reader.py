@@ -1,8 +1,8 @@
-"""Readers: what Spark asks in the driver, and the tasks that fetch.
+"""BatchReader and StreamReader: they plan a read in the driver, and read one range in each task.
 
-A reader is made in one Python process, kept by another, pickled into the tasks: it holds options and plain
-values, never a connection; those are the process's (`cluster_of`). `partitions()` depends on its arguments and
-on the options alone, so that a batch that is run again has the same tasks.
+Spark creates a reader in one Python process, keeps it in another, and pickles it into the tasks. A reader therefore
+holds options and plain values. Connections belong to the process (`cluster_of`). A stream's `partitions()` depends only
+on its arguments and the options, so that a batch that is run again has the same tasks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPORT_NS: Final = 100 * NS_PER_MS
-"""A trigger that has just asked for the ends need not ask again to report them."""
+"""Age up to which known log ends are reported again without a request. A trigger reads and then reports them."""
 IDLE_NS: Final = 100 * NS_PER_MS
 """A query that asks again within this time after it found nothing new runs without a trigger interval."""
 IDLE_MS_MIN: Final = 10
@@ -83,7 +83,7 @@ class TopicRange(InputPartition):
 def records_of(
     options: SourceOptions, columns: Sequence[str], partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
-    """What a task reads. Of an empty list of partitions Spark makes one without a value."""
+    """Yield the records of a task's range. For a read without ranges Spark creates one task without a value."""
     if isinstance(partition, TopicRange):
         return read_range(options, columns, partition.wanted, partition.topic_id)
     if partition.value is not None:
@@ -92,13 +92,13 @@ def records_of(
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader of `spark.read`."""
+    """Return the reader of `spark.read`."""
     require_spark()
     return BatchReader(parse_source(options, is_stream=False), columns_of(schema))
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
-    """The reader of `spark.readStream`."""
+    """Return the reader of `spark.readStream`."""
     require_spark()
     return StreamReader(parse_source(options, is_stream=True), columns_of(schema))
 
@@ -116,7 +116,7 @@ class BatchReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """A task for each range, by minPartitions and maxRecordsPerPartition."""
+        """Return one partition for each task, cut by minPartitions and maxRecordsPerPartition."""
         options = self.options
         look_up = LookUp(options)
         subscribed = look_up.subscribed()
@@ -125,7 +125,7 @@ class BatchReader(DataSourceReader):
         return [TopicRange(each, subscribed.ids.get(each.partition.topic)) for each in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range."""
+        """Yield the records of one range, in the task."""
         return sentence_first_rows(records_of(self.options, self.columns, partition))
 
 
@@ -158,9 +158,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Offsets | None = None
         self._ends_ns = 0
         self._ids: TopicIds = {}
-        # Missing partitions whose loss was reported. Each is reported once, and may come back.
+        # Missing partitions whose loss was reported. Each is reported once. It can come back.
         self._gone: set[TopicPartition] = set()
-        # Nothing was read yet, so a first batch does not wait for minOffsetsPerTrigger; as in Spark's connector.
+        # None until the first batch, which does not wait for minOffsetsPerTrigger, as in Spark's connector.
         self._waiting_since_ns: int | None = None
         self._commit_failed = False
         self._idle_ms = 0
@@ -170,7 +170,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins, the same at every call, and with checkpointState over restarts."""
+        """Return the offsets at which a new query begins: the same at every call.
+
+        With checkpointState they also stay the same over restarts before the first batch.
+        """
         if self._initial is None:
             state = InitialOffsets.of(self.options)
             document = state.load() if state is not None else None
@@ -192,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ids |= newest.ids
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark passes to `latestOffset`, unless its trigger wants everything."""
+        """Return the limit that Spark passes to `latestOffset`, unless its trigger reads everything."""
         options = self.options
         if options.max_offsets is not None:
             return ReadMaxRows(options.max_offsets)
@@ -204,7 +207,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; `start` itself, to the letter, where there is to be none."""
+        """Return the end of the next batch, or `start` unchanged if there is no next batch.
+
+        Spark compares the documents as text, so only `start` itself means that there is no batch.
+        """
         bounds = self._next_bounds(start)
         begin, end = bounds.begin, bounds.end
         if not isinstance(limit, ReadAllAvailable):
@@ -227,7 +233,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(end, ids=self._ids, start=first)
 
     def _next_bounds(self, start: dict[str, Any]) -> _Bounds:
-        """Return where the next batch begins and where it may end; report what was lost.
+        """Return where the next batch begins and where it may end. Report lost records.
 
         With failOnDataLoss=false a topic that was deleted and created again is read from its log's start, because it
         is another topic. One that is gone keeps its last offset, so that it goes on there if it comes back.
@@ -264,7 +270,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Bounds(begin, {**{each: begin[each] for each in self._gone}, **end}, is_recreated=bool(again))
 
     def _rest(self) -> None:
-        """Nothing is new. Without a trigger Spark asks 80 times a second, so it is answered later and later."""
+        """Pause because there are no new records.
+
+        Without a trigger interval Spark calls latestOffset 80 times a second. The pause doubles up to IDLE_MS_MAX.
+        """
         is_hurried = SystemClock.now_ns() - self._idle_since_ns < IDLE_NS
         self._idle_ms = min(max(2 * self._idle_ms, IDLE_MS_MIN), IDLE_MS_MAX) if is_hurried else 0
         pause(self._idle_ms)
@@ -277,12 +286,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return newest
 
     def _with_new(self, begin: Offsets, end: Offsets) -> Offsets:
-        """Partitions that came since the last batch begin where their logs start: that is what limits count."""
+        """Add partitions that are new since the last batch, at their log start, so that limits count their backlog."""
         new = end.keys() - begin.keys()
         return {**begin, **self._look_up.log_starts_left(new)} if new else begin
 
     def _is_to_wait(self, begin: Offsets, end: Offsets) -> bool:
-        """With minOffsetsPerTrigger: too little is there, and maxTriggerDelay is not over."""
+        """Return True if the backlog is below minOffsetsPerTrigger and maxTriggerDelay has not passed."""
         low, since_ns = self.options.min_offsets, self._waiting_since_ns
         if low is None:
             return False
@@ -294,7 +303,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Where the logs end, for the lag in the query's progress."""
+        """Return the current log ends, for the lag in the query's progress. Return None if no broker responds."""
         is_fresh = self._target is None and SystemClock.now_ns() - self._ends_ns <= REPORT_NS
         if self._ends is None or not is_fresh:
             try:
@@ -308,7 +317,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @sentence_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """A task for each range; DataLoss where the logs have less than was planned."""
+        """Return one partition for each task. Raise DataLoss if records of the planned batch are lost."""
         begin, last, ids = start_of(start, end), from_json(end), ids_of(end)
         ranges = ranges_of(begin, last)
         if ranges:
@@ -345,9 +354,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- afterwards
 
     def commit(self, end: dict[str, Any]) -> None:
-        """With `commitGroup`: tell the brokers how far the query is, for tools that show lag.
+        """Commit the batch's end for `commitGroup`, so that tools can show the query's lag.
 
-        Spark's checkpoint is what a restart goes by. So a commit that fails is said, once, and left at that.
+        A restart uses Spark's checkpoint and not these offsets. So a failed commit only logs a warning, once.
         """
         if self.options.commit_group is None:
             return
@@ -356,13 +365,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._commit_failed = False
         except ClientError as error:
             if not self._commit_failed:
-                # As text: a record that keeps the error keeps every frame below it, and what they hold open.
+                # Log the error as text. A log record with the exception would keep its frames and their resources.
                 group = self.options.commit_group
                 logger.warning("offsets of group %s are not committed: %s", group, str(error))
             self._commit_failed = True
 
     def stop(self) -> None:
-        """Nothing: connections are the process's, and Spark does not always call this."""
+        """Do nothing, because connections belong to the process. Spark does not always call this."""
 
 
 class RejectedStreamReader(DataSourceStreamReader):
@@ -404,7 +413,7 @@ class RejectedStreamReader(DataSourceStreamReader):
 
 
 def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit the offsets for a group without members; ClientError where the coordinator refuses."""
+    """Commit the offsets for a group without members. Raise ClientError if the coordinator rejects them."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for partition, offset in sorted(offsets.items()):
         row = {
@@ -424,7 +433,7 @@ def commit_offsets(look_up: LookUp, group: str, offsets: Mapping[TopicPartition,
     cluster = look_up.cluster
 
     def commit() -> None:
-        # The coordinator is asked for at each attempt: it may be about to become one, or have moved.
+        # Look up the coordinator at each attempt, because it can move between attempts.
         node = cluster.coordinator(group, limit_ms=COMMIT_MS)
         answer = cluster.call(ApiKey.OFFSET_COMMIT, fields, node=node, limit_ms=COMMIT_MS)
         for topic in answer["topics"]:

@@ -1,4 +1,4 @@
-"""What Spark's side of kproc needs, and the way out where it is missing."""
+"""Check for the packages that kproc's Spark formats need."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The columns of a topic as a table: names and types of Spark's own Kafka connector, in its order.
+"""Columns of a topic as a table. Names, types and order are those of Spark's own Kafka connector.
 
-Without Spark or Arrow at import: Spark imports this in six kinds of processes.
+Spark imports this module in six kinds of processes, so Spark and Arrow are imported in the functions that need them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ BASE_COLUMNS: Final = tuple(name for name in COLUMNS if name != "headers")
 
 
 def ddl(columns: Sequence[str] = BASE_COLUMNS) -> str:
-    """The columns as Spark's DDL; the workers cannot parse it, the driver can."""
+    """Return the columns as DDL for Spark. Only the driver can parse it."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
 
 
 def spark_schema(columns: Sequence[str] = BASE_COLUMNS) -> StructType:
-    """The columns as Spark's StructType, made by hand: `fromDDL` needs a session."""
+    """Return the columns as a StructType. It is built by hand, because `fromDDL` needs a session."""
     from pyspark.sql import types
 
     header = types.StructType(
@@ -52,13 +52,13 @@ def spark_schema(columns: Sequence[str] = BASE_COLUMNS) -> StructType:
 
 
 def schema_for(options: Mapping[str, str]) -> StructType:
-    """The columns that a source with these options has."""
+    """Return the columns of a source with these options: with `headers` if includeHeaders=true."""
     with_headers = str(options.get("includeHeaders", "false")).strip().lower() == "true"
     return spark_schema(tuple(COLUMNS) if with_headers else BASE_COLUMNS)
 
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that a user's schema asks for, in its order; OptionError for what a topic has not."""
+    """Return the column names of a user's schema, in its order. Raise OptionError for an unknown name or wrong type."""
     from kproc.spark.option_values import OptionError
 
     every = {each.name: each.dataType for each in spark_schema(tuple(COLUMNS)).fields}
@@ -77,7 +77,7 @@ def columns_of(schema: StructType) -> tuple[str, ...]:
 
 
 def arrow_schema(columns: Sequence[str] = BASE_COLUMNS) -> Any:
-    """The columns as pyarrow's Schema, exactly as Spark wants record batches: it compares the types."""
+    """Return the columns as a pyarrow Schema. Spark compares the types of record batches with exactly these."""
     import pyarrow as pa
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -1,12 +1,12 @@
-"""`format("kproc-log")`: topics read from the segment files themselves, without a broker.
+"""`format("kproc-log")`: read topics from their segment files, without a broker.
 
     spark.read.format("kproc-log").option("path", "/var/lib/kproc").option("topics", "orders").load()
 
-The data directory may be kproc's or Apache Kafka's, copied, mounted or live. The driver finds offsets by the indexes
-and cuts the logs into ranges; each task reads one with the decoder that the broker's source uses. The table has the
-columns of that source.
+The data directory can be kproc's or Apache Kafka's, and a copy, a mount, or in use by a running broker. The driver
+cuts the logs into ranges of offsets at entries of the indexes. Each task reads one range with the decoder of
+format("kproc"). The table has the columns of that format.
 
-Spark imports this in every session, like source.py: what does the work is imported in the methods.
+Spark imports this module in every session, like source.py, so the methods import the modules with the work.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 class KprocLogDataSource(DataSource):
-    """Topics in data directories. Made by Spark, for each query."""
+    """Data source of topics in data directories. Spark creates one for each query."""
 
     @classmethod
     def name(cls) -> str:
-        """What goes into `format()`."""
+        """Return the name for `format()`."""
         return "kproc-log"
 
     def schema(self) -> StructType:
-        """The columns of format("kproc")."""
+        """Return the columns: those of format("kproc")."""
         return schema_for(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read; there is no stream of files: topics that grow are format("kproc")'s."""
+        """Return the reader of a batch. Files cannot be read as a stream; use format("kproc") for that."""
         with sentence_first():
             return LogReader(dict(self.options), schema)
 
 
 class LogRange(InputPartition):
-    """Offsets first..end of one partition's files. Never positions: files are replaced while a job runs."""
+    """Offsets first..end of one partition's files. It has no file positions, because compaction changes them."""
 
     def __init__(self, directory: str, topic: str, partition: int, first: int, end: int) -> None:
         super().__init__((directory, topic, partition, first, end))
@@ -57,7 +57,7 @@ class LogRange(InputPartition):
 
 
 class LogReader(DataSourceReader):
-    """Plans in the driver, reads in the tasks. Pickled from one to the other."""
+    """Reader that plans in the driver and reads in the tasks. Spark pickles it into the tasks."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         from kproc.spark.log_options import LogOptions
@@ -67,7 +67,7 @@ class LogReader(DataSourceReader):
 
     @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
-        """The ranges; Spark makes one without a value of an empty list."""
+        """Return the ranges of the tasks. If there are none, Spark creates one task without a value."""
         from kproc.spark.log_plan import plan
 
         return [

@@ -1,7 +1,8 @@
-"""Options of the sink: names and defaults of Spark's own connector and of Kafka's producer, checked before a task runs.
+"""Options of the sink: names and defaults of Spark's own connector and of Kafka's producer.
 
-Spark gives option names in lower case. An option that means something elsewhere and nothing here is refused with
-the way out, or accepted when leaving it out changes nothing that a reader of the topic could notice.
+The driver validates them before a task runs. Spark passes option names in lower case. An option of Kafka's producer
+that the sink cannot implement is rejected with an alternative. It is accepted without effect if no reader of the topic
+could notice the difference.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from kproc.wire.compression import Compression
 MiB: Final = 1024 * 1024
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
-# As many batches of a producer as a broker remembers to recognise them when they come again.
+# Brokers remember this many batches of a producer and partition, to recognise a retry
+# (Kafka's ProducerStateEntry.NUM_BATCHES_TO_RETAIN).
 IDEMPOTENT_WINDOW_MAX: Final = 5
 
-# The longest that brokers allow (transaction.max.timeout.ms). A batch may not take longer; and when a run dies while it
-# commits a batch, the next one completes it without writing anything again if it comes within this time.
+# The default of the broker's transaction.max.timeout.ms. A batch must not take longer. If a run crashes while it
+# commits a batch, the next run can complete the batch within this time without writing rows again.
 TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000
 
-# Option -> why not, and what to do instead.
+# Rejected option -> the reason, and what to do instead.
 _REFUSED: Final[Mapping[str, str]] = {
     "kafka.partitioner.class": "a Java class cannot run here: put the partition into a column named partition",
     "kafka.key.serializer": "keys are bytes already: cast the column to string or binary",
@@ -61,20 +63,21 @@ _WITHOUT_EFFECT: Final = frozenset(
         "kafka.socket.connection.setup.timeout.max.ms",
     }
 )
-# What Spark itself passes on to every streaming sink.
+# Options that Spark itself passes to every streaming sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path", "queryname", "includeheaders"})
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """How batches are made and sent; Kafka's own names in the comments."""
+    """Settings of a Producer. The comments have Kafka's names where they differ."""
 
     client_id: str = "kproc-spark"
     acks: int = -1
     is_idempotent: bool = True
     codec: int = 0  # compression.type
     level: int | None = None  # compression.<type>.level
-    batch_bytes: int = 512 * 1024  # batch.size; Kafka's 16 KiB serve producers that send record by record
+    # Kafka's default of 16 KiB is for producers that send single records.
+    batch_bytes: int = 512 * 1024  # batch.size
     request_bytes: int = MiB  # max.request.size
     buffer_bytes: int = 32 * MiB  # buffer.memory
     requests_max: int = 5  # max.in.flight.requests.per.connection
@@ -91,13 +94,13 @@ class ProducerSettings:
 
     @property
     def window_max(self) -> int:
-        """How many batches of one partition may be under way."""
+        """Largest number of batches of one partition in flight."""
         return min(self.requests_max, IDEMPOTENT_WINDOW_MAX) if self.is_idempotent else self.requests_max
 
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """How transactions are used. By `app_id` and `version` a batch write that comes again is recognised."""
+    """Settings of delivery=exactly-once. `app_id` and `version` identify a batch write when it is repeated."""
 
     timeout_ms: int
     app_id: str | None = None
@@ -106,17 +109,17 @@ class ExactlyOnce:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything that a write was asked for."""
+    """Parsed options of one write. Without `topic` the rows have a column of that name."""
 
     bootstrap: str
     topic: str | None
     producer: ProducerSettings
     exactly_once: ExactlyOnce | None = None
-    """None: at least once."""
+    """None means delivery=at-least-once."""
 
 
 def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """The options of one write; OptionError names the first that cannot be taken."""
+    """Parse and validate the options of one write. Raise OptionError for the first invalid one."""
     reader = _Reader({name.lower(): value for name, value in options.items()})
     bootstrap = read_bootstrap(
         {"kafka.bootstrap.servers": reader.text("kafka.bootstrap.servers", "")}, "producer"
@@ -136,7 +139,7 @@ def _exactly_once(reader: _Reader) -> ExactlyOnce | None:
     chosen = delivery.lower().replace("_", "-")
     if chosen not in (AT_LEAST_ONCE, EXACTLY_ONCE):
         raise OptionError(f"delivery={delivery} is none of {AT_LEAST_ONCE}, {EXACTLY_ONCE}")
-    # At least once it changes nothing: there is no transaction.
+    # Without transactions this option has no effect. It is accepted.
     timeout_ms = reader.count("kafka.transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     app_id = reader.text("txnappid", "") or None
     version = reader.integer("txnversion", None)
@@ -200,7 +203,7 @@ def _producer(reader: _Reader, creates_topics: bool) -> ProducerSettings:
 
 
 class _Reader:
-    """Options by name, remembering which were asked for: what nobody asks for is unknown."""
+    """Reader of options by name. It records which names were read; `finish` rejects the others as unknown."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -236,12 +239,12 @@ class _Reader:
         return value
 
     def security(self) -> ClientSecurity:
-        """How to encrypt and log in."""
+        """Return the settings for TLS and SASL."""
         self._asked |= {"kafka.security.protocol", CLIENT_CONFIG, *filter(is_about_security, self._options)}
         return read_security(self._options)
 
     def finish(self) -> None:
-        """Refuse what is left."""
+        """Reject the options that were not read, with the reason or a similar name."""
         for name in sorted(self._options.keys() - self._asked - _WITHOUT_EFFECT - _SPARKS_OWN):
             why = _REFUSED.get(name)
             if why is not None:

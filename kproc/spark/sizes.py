@@ -1,8 +1,8 @@
-"""`maxBytesPerTrigger`: offsets for a number of bytes, for any broker.
+"""`maxBytesPerTrigger`: limit a batch by bytes, with any broker.
 
-No request of Kafka's tells how many bytes lie between two offsets. So the driver fetches the beginning of each
-partition's backlog, up to SAMPLE_BYTES, and looks at the heads of its batches: what a partition may have is
-counted exactly up to there, and beyond by the sample's bytes for each offset.
+Kafka's protocol has no request for the number of bytes between two offsets. So the driver fetches the beginning of each
+partition's backlog, up to SAMPLE_BYTES, and reads its batch headers. Up to there bytes are exact. Beyond, they are
+estimated by the sample's bytes per offset.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import parse_header
 
 SAMPLE_BYTES: Final = 256 << 10
-"""Of each partition and batch; a share above it is estimated. A few hundred us to fetch."""
+"""Bytes that the driver fetches of each partition for each batch. The fetch takes a few hundred us."""
 
 
 def limited_by_bytes(
@@ -26,16 +26,16 @@ def limited_by_bytes(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
 ) -> Offsets:
-    """The end brought down to about `maxBytesPerTrigger`, shared alike among partitions that have a backlog.
+    """Return the end of a batch of about `maxBytesPerTrigger`, shared equally among partitions with a backlog.
 
-    Whole batches: one of each at least, so that none starves.
+    Each of them gets at least one record batch, so that none starves.
     """
     assert options.max_bytes is not None
     busy = [partition for partition in end if end[partition] > start.get(partition, 0)]
     result = dict(end)
     left, count = options.max_bytes, len(busy)
     spans = {partition: _batches(options, cluster, partition, start.get(partition, 0)) for partition in busy}
-    # Those with the smallest backlog first: what they leave is for the others.
+    # Begin with the smallest backlog, because the others share the bytes that it leaves over.
     for partition in sorted(busy, key=lambda each: end[each] - start.get(each, 0)):
         begin = start.get(partition, 0)
         stop, used = _reach(spans[partition], begin, end[partition], left // count)
@@ -47,13 +47,14 @@ def limited_by_bytes(
 def _batches(
     options: SourceOptions, cluster: Cluster, partition: TopicPartition, offset: int
 ) -> list[tuple[int, int]]:
-    """(offset behind it, bytes) of the batches at the offset, as far as the sample goes."""
+    """Return (offset behind the batch, bytes) of each batch in the sample at this offset."""
     try:
         fetched = cluster.fetch(
             partition, offset, max_bytes=SAMPLE_BYTES, isolation=options.isolation, wait_ms=0
         )
     except (OffsetOutOfRange, UnknownTopic):
-        return []  # Reported where the batch is planned; its end does not matter.
+        # `StreamReader.partitions` reports the loss, so the end that we return here does not matter.
+        return []
     found, position = [], 0
     while position + HEADER_BYTES <= len(fetched.records):
         header = parse_header(fetched.records, position)
@@ -63,7 +64,10 @@ def _batches(
 
 
 def _reach(batches: list[tuple[int, int]], begin: int, end: int, share_bytes: int) -> tuple[int, int]:
-    """How far the share goes from `begin`, and the bytes of that."""
+    """Return the end offset of a share of bytes from `begin` on, and the bytes up to it.
+
+    batches: the sample, as from `_batches`. end: the end of the partition's backlog.
+    """
     if not batches:
         return end, 0
     used = 0
@@ -73,7 +77,7 @@ def _reach(batches: list[tuple[int, int]], begin: int, end: int, share_bytes: in
         used += size
         if behind >= end:
             return end, used
-    # All of the sample fits: the rest is taken to be like it.
+    # The share is larger than the sample. Assume that the rest has as many bytes per offset.
     sampled = batches[-1][0] - begin
     more = max(0, share_bytes - used) * sampled // used
     stop = min(end, batches[-1][0] + more)

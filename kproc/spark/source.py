@@ -1,8 +1,8 @@
-"""`format("kproc")`: the data source that Spark asks for readers and writers.
+"""`format("kproc")`: the data source from which Spark gets readers and writers.
 
-Spark imports this in every session and in six kinds of processes, also of people who use other sources: it
-must stay light, and must not fail where pyarrow is missing. So what does the work is imported in the methods.
-Their parameters are named as Spark passes them: by keyword.
+Spark imports this module in every session and in six kinds of processes, also if the user needs other sources only. So
+the import must be fast and must not fail without pyarrow, and the methods import the modules with the work. Spark
+passes their parameters by keyword, so their names are fixed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class KprocDataSource(DataSource):
-    """Topics of any Kafka broker, by the options of Spark's own connector. Made by Spark, for each query."""
+    """Data source of topics of any Kafka broker, with the options of Spark's connector. Spark creates one per query."""
 
     @classmethod
     def name(cls) -> str:
-        """What goes into `format()`. `kafka` is taken by Spark, with or without its jar."""
+        """Return the name for `format()`. Spark reserves the name `kafka`, even without the connector's jar."""
         return "kproc"
 
     def schema(self) -> StructType:
-        """The columns of Spark's own connector."""
+        """Return the columns: those of Spark's own connector."""
         from kproc.spark.option_values import read_bootstrap
 
         with sentence_first():
@@ -41,14 +41,14 @@ class KprocDataSource(DataSource):
         return schema_for(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read: `spark.read`."""
+        """Return the reader of `spark.read`."""
         from kproc.spark.reader import batch_reader
 
         with sentence_first():
             return batch_reader(dict(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream: `spark.readStream`."""
+        """Return the reader of `spark.readStream`. For wrong options it is one that raises the error later."""
         from kproc.spark.reader import RejectedStreamReader, stream_reader
 
         try:
@@ -59,14 +59,14 @@ class KprocDataSource(DataSource):
             raise
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write: `df.write`."""
+        """Return the writer of `df.write`."""
         from kproc.spark.writer import batch_writer
 
         with sentence_first():
             return batch_writer(dict(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """A stream: `df.writeStream`."""
+        """Return the writer of `df.writeStream`."""
         from kproc.spark.writer import stream_writer
 
         with sentence_first():

@@ -1,8 +1,8 @@
-"""What a task does: fetch one range of one partition and decode it into Arrow.
+"""read_range: the work of a task. It reads one range of one partition and decodes it into Arrow batches.
 
-It ends when everything before the range's end was seen, which is not the same as having seen a record with the
-offset before it: compaction, aborted transactions and their markers leave gaps. It waits for what ought to be
-there and is not for `kafkaConsumer.pollTimeoutMs`, then that counts as lost.
+The task ends when it has read past the range's end. The last offset of the range need not have a record, because
+compaction, aborted transactions and their markers leave gaps. If a Fetch returns no records before the end for
+`kafkaConsumer.pollTimeoutMs`, the task reports them as lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_range(
 
 
 class _Task:
-    """One range being read. Lives as long as the task."""
+    """The read of one range, for the life of a task."""
 
     def __init__(
         self, options: SourceOptions, columns: Sequence[str], wanted: Range, topic_id: bytes | None
@@ -56,7 +56,7 @@ class _Task:
         offset = self._wanted.start
         files = local_files(self._options, self._wanted.partition, self._topic_id)
         if files is not None:
-            # Files may still hold what was deleted below the log's start; a broker's answer ends there.
+            # Files can still contain records below the log's start that were deleted. A broker does not return those.
             offset = self._from_log_start(offset)
         decoder = self._decoder(offset)
         if files is not None and not decoder.is_done:
@@ -68,7 +68,7 @@ class _Task:
             except OffsetOutOfRange as error:
                 yield from decoder.flush()
                 offset = self._after_loss(error.offset)
-                # A batch may begin below the log's start: what is deleted in it is not shown.
+                # A batch can begin below the log's start. The new decoder leaves out its deleted records.
                 decoder = self._decoder(offset)
                 continue
             except UnknownTopic as error:
@@ -86,7 +86,10 @@ class _Task:
         yield from decoder.flush()
 
     def _read_files(self, files: PartitionFiles, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        """What the leader's files hold of the range. The rest is fetched: from `decoder.next_offset`."""
+        """Yield the records of the range that the leader's files have.
+
+        If the files fail or end early, the caller fetches the rest, from `decoder.next_offset` on.
+        """
         from kproc.spark.log_files import Gone, HalfReplaced
 
         try:
@@ -107,7 +110,8 @@ class _Task:
         return log_start
 
     def _decoder(self, start: int) -> Decoder:
-        from kproc.spark.decode import Decoder  # numpy and pyarrow: only where records are read
+        # Imported here because it imports numpy and pyarrow, which only a task with records needs.
+        from kproc.spark.decode import Decoder
 
         topic, partition = self._wanted.partition
         return Decoder(
@@ -133,8 +137,8 @@ class _Task:
         )
 
     def _after_loss(self, offset: int) -> int:
-        """Where to go on after retention, or a deleted topic, has taken records away."""
-        # Brokers do not say with the error itself where the log starts.
+        """Report the loss after OFFSET_OUT_OF_RANGE, and return the offset to continue at."""
+        # The error itself does not contain the log's start.
         log_start = self._from_log_start(offset)
         if log_start > offset:
             return log_start

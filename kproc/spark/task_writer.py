@@ -1,4 +1,4 @@
-"""TaskWriter: the rows of one task, from Arrow batches over partitions and record batches to a Producer."""
+"""TaskWriter: write the rows of one task. It chooses partitions, encodes batches and sends them by a Producer."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from kproc.spark.partitioner import Int32s, Int64s, Spread, partitions_by_key
 from kproc.spark.producer import Producer
 from kproc.spark.sink_options import SinkOptions
 
-# Rows of a topic wait until they fill a batch in each of its partitions, or are this much.
+# Rows of a topic wait until they could fill a batch of each of its partitions, or until they have this many bytes.
 GATHER_BYTES_MAX: Final = 8 * 1024 * 1024
-# All topics of a task together, with what Arrow keeps for their sake; then the one with most goes out.
+# Limit for all waiting rows of a task, with the buffers that Arrow keeps alive for them. Above it the topic with the
+# most bytes is encoded.
 GATHER_ALL_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class WriteFailed(Exception):
-    """A row that no record can be made of; what a broker refuses is a ProduceFailed."""
+    """A row cannot become a record. If a broker rejects a record, ProduceFailed is raised instead."""
 
 
 class _Topic:
-    """Rows of one topic that wait to be encoded, and where its records without a key go."""
+    """Rows of one topic that wait to be encoded, and the chooser of partitions for its records without a key."""
 
     def __init__(self, begin: int) -> None:
         self.spread = Spread(begin)
         self.rows: list[tuple[Rows, pa.Array | None]] = []
         self.bytes = 0
-        """About what they take on the wire."""
+        """Approximate size of the waiting rows on the wire."""
         self.held_bytes = 0
-        """What they hold in memory: columns that are left out came in the same buffer as those that wait."""
+        """Memory that the waiting rows keep alive. Columns that are not written can share their buffers."""
 
 
 class TaskWriter:
-    """Arrow batches of one task to a Producer. Made and used up by one `write`."""
+    """Writer of one task's rows. Use it for one `write` only."""
 
     def __init__(
         self, options: SinkOptions, producer: Producer, task: int, *, has_digest: bool = False
@@ -52,13 +53,13 @@ class TaskWriter:
         self._held_bytes = 0
         self._has_digest = has_digest
         self.digest = 0
-        """Of the rows so far, if it was asked for."""
+        """Digest of the rows so far, with `has_digest`."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Write everything and wait until it is acknowledged."""
         for batch in batches:
             for topic, part in self._by_topic(batch):
-                # A part is a copy; of the whole batch what is left out stays in memory, too.
+                # A part is a copy of its rows. The whole batch also keeps its unused columns in memory.
                 self._gather(topic, *self._rows(part), held_bytes=batch.nbytes if part is batch else 0)
             self._producer.poll()
         for name in self._topics:
@@ -82,7 +83,7 @@ class TaskWriter:
             yield name, batch if len(names) == 1 else batch.filter(pc.equal(topics, name))
 
     def _rows(self, batch: pa.RecordBatch) -> tuple[Rows, pa.Array | None]:
-        """The columns as records need them, and the wanted partitions, if there is such a column."""
+        """Return the columns as records need them, and the column `partition` if there is one."""
         columns = {name: batch.column(at) for at, name in enumerate(batch.schema.names)}
         keys = columns.get("key")
         headers = columns.get("headers")
@@ -101,7 +102,7 @@ class TaskWriter:
         if column is None:
             return np.full(count, now_ms, np.int64)
         microseconds = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-        # Towards the past, like Spark's own casts, also before 1970.
+        # Round towards the past, also before 1970, like Spark's own casts.
         stamps: Int64s = np.floor_divide(np.asarray(microseconds.fill_null(now_ms * 1000)), 1000)
         return stamps
 
@@ -147,7 +148,7 @@ class TaskWriter:
             raise WriteFailed(f"topic {name}: {error}") from None
 
     def _place(self, name: str, topic: _Topic, rows: Rows, wanted: pa.Array | None) -> Int32s:
-        """The partition of each row: the wanted one, else by its key, else spread."""
+        """Return the partition of each row: from the column `partition`, else by its key, else by `spread`."""
         count = self._producer.partition_count(name)
         size = len(rows.values)
         if wanted is not None and not wanted.null_count:
@@ -174,7 +175,7 @@ def _in_range(partitions: Int32s, topic: str, count: int) -> Int32s:
 
 
 def _joined(gathered: Sequence[Rows]) -> Rows:
-    """Pieces as one; a column that only some pieces have is null in the others."""
+    """Concatenate the pieces. A column that a piece does not have is null in its rows."""
     if len(gathered) == 1:
         return gathered[0]
 
@@ -196,6 +197,6 @@ def _joined(gathered: Sequence[Rows]) -> Rows:
 
 
 def _joined_wanted(gathered: Sequence[tuple[Rows, pa.Array | None]]) -> pa.Array | None:
-    """The partition column; it is in every piece or in none."""
+    """Concatenate the partition columns. Either every piece has one, or none."""
     parts = [wanted for _, wanted in gathered if wanted is not None]
     return pa.concat_arrays(parts) if parts else None

@@ -1,4 +1,4 @@
-"""TopicLeaders: which broker leads each partition of the topics that a producer writes to."""
+"""TopicLeaders: the leaders of the partitions that a producer writes to."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from kproc.spark.sink_options import ProducerSettings
 from kproc.wire.header import ApiKey
 from kproc.wire.primitives import ZERO_UUID
 
-# The first Metadata request makes the topic where the broker may; then its leader must be there.
+# The first Metadata request can create the topic. Its leader must appear within this time.
 UNKNOWN_TOPIC_MS: Final = 5_000
 
 
 class TopicLeaders:
-    """Owned by one Producer; `on_node` hears of each broker's number and address whenever Metadata names it."""
+    """The known leaders by topic and partition. One Producer owns it.
+
+    on_node: called with the id and address of each broker in every Metadata response.
+    """
 
     def __init__(
         self,
@@ -35,22 +38,26 @@ class TopicLeaders:
         self._leaders: dict[str, dict[int, int]] = {}
         self._asked_ns: dict[str, int] = {}
         self.is_stale = False
-        """Whether a leader has moved, or could not be reached, since they were asked for."""
+        """True if a leader has moved or could not be reached since the last request for all lanes."""
 
     def mark_stale(self) -> None:
-        """They are to be asked for again."""
+        """Request the leaders again in the next turn."""
         self.is_stale = True
 
     def mark_fresh(self) -> None:
-        """They were asked for, of all lanes that have something to send."""
+        """Mark the leaders of all busy lanes as current."""
         self.is_stale = False
 
     def of(self, lane: Lane) -> int:
-        """The number of the lane's leader; -1 if there is none."""
+        """Return the node id of the lane's leader, or -1 if it has none."""
         return self._leaders.get(lane.topic, {}).get(lane.partition, -1)
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has. It is made by asking where options and broker allow."""
+        """Return the number of partitions, from Metadata of at most `metadata_age_ms`.
+
+        The request can create the topic, if options and broker allow that. Raises ProduceFailed if the topic does not
+        exist or has no leader in time.
+        """
         known = self._leaders.get(topic)
         age_ns = self._clock.now_ns() - self._asked_ns.get(topic, 0)
         if known is None or age_ns > self._settings.metadata_age_ms * NS_PER_MS:
@@ -86,7 +93,7 @@ class TopicLeaders:
             pause_ms = min(2 * pause_ms, self._settings.backoff_ms_max)
 
     def ask(self, topics: Iterable[str], *, limit_ms: int | None = None) -> dict[str, int]:
-        """Ask for Metadata of the topics; return error codes by topic. Raise Unreachable after `limit_ms`."""
+        """Request Metadata of the topics and return error codes by topic. Raise Unreachable after `limit_ms`."""
         rows = [{"name": name, "topic_id": ZERO_UUID} for name in topics]
         fields = {"topics": rows, "allow_auto_topic_creation": self._settings.creates_topics}
         answer = self._cluster.call(ApiKey.METADATA, fields, limit_ms=limit_ms)

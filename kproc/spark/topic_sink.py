@@ -1,4 +1,4 @@
-"""topic_sink: a function for `foreachBatch` that writes each micro-batch to topics, exactly once.
+"""topic_sink: create a function for `foreachBatch` that writes each micro-batch to topics exactly once.
 
 Spark allows no sink in Python to use the output mode `update`: it rejects `format("kproc")` before it calls kproc.
 `foreachBatch` allows every output mode and has a number for each batch. The query's id and that number identify a batch

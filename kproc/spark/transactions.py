@@ -1,9 +1,9 @@
-"""Transactions of a Kafka cluster, request by request: what `exactly_once` asks of a broker.
+"""Transactions: the requests of the commit protocol in `exactly_once` to a Kafka cluster.
 
-Everything waits for its answer and is tried again while it fails by what may pass. By the first version of the protocol
-(TV1), which brokers of `transaction.version` 2 speak, too: an epoch then stands for one transaction of a task from its
-beginning to its end, and EndTxn for it may be sent by whoever knows it, any number of times. In the second version each
-end raises the epoch, and only the one who got the answer knows it.
+Each method waits for the response and retries retriable errors. The requests use the first version of the transaction
+protocol (TV1), which brokers of `transaction.version` 2 support, too. In TV1 an epoch identifies one transaction of a
+task from its beginning to its end, and every process that knows the epoch can send EndTxn, any number of times. In TV2
+(KIP-890) each end raises the epoch, and only the process that gets the response knows the new one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from kproc.spark.lane import ProduceFailed, ProducerIdentity
 from kproc.spark.offsets import TopicPartition
 from kproc.wire.header import ApiKey
 
-# The topic under which marks are committed: it is always there, and no sink loses its marks with a topic of its own.
+# Marks are committed as offsets of this topic. It always exists, and nobody deletes it, so the marks are never deleted
+# with their topic.
 MARK_TOPIC: Final = "__consumer_offsets"
-# After them the transaction is not open any more under this epoch.
+# These codes mean that the transaction is not open any more under this epoch.
 _ENDED: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -31,7 +32,7 @@ _ENDED: Final = frozenset(
         ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
-# The coordinator is another one, or will be.
+# These codes mean that the coordinator must be looked up again.
 _ELSEWHERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _WAIT_MS: Final = 100
 _ADVICE: Final = {
@@ -46,24 +47,24 @@ _ADVICE: Final = {
 
 
 class Transactions:
-    """The coordinators of a cluster. Owned by one thread, as its Cluster is."""
+    """Client of the coordinators of a cluster. One thread owns it and its Cluster."""
 
     def __init__(self, cluster: Cluster, *, timeout_ms: int, limit_ms: int) -> None:
-        """`timeout_ms`: after it a broker aborts what is open. `limit_ms`: how long requests are tried."""
+        """`timeout_ms`: age at which a broker aborts an open transaction. `limit_ms`: how long to retry a request."""
         self._cluster = cluster
         self._timeout_ms = timeout_ms
         self._limit_ms = limit_ms
         self._coordinators: dict[tuple[str, bool], int] = {}
 
     def init(self, transactional_id: str) -> ProducerIdentity:
-        """A new epoch; waits for the end of what another one had begun."""
+        """Return a new epoch by InitProducerId. Wait until a transaction of the old epoch has ended."""
         fields = {"transactional_id": transactional_id, "transaction_timeout": self._timeout_ms}
         answer = self._ask(ApiKey.INIT_PRODUCER_ID, transactional_id, fields, newest=4)
         self._check(answer["error_code"], f"InitProducerId of {transactional_id}")
         return ProducerIdentity(answer["producer_id"], answer["producer_epoch"], transactional_id)
 
     def add(self, identity: ProducerIdentity, places: Iterable[TopicPartition]) -> None:
-        """Partitions that records of the transaction will be in; ProduceFailed where it is not open any more."""
+        """Add partitions to the transaction. Raise ProduceFailed if it is not open any more."""
         code = self._add(identity, places)
         if code in _ENDED:
             raise ProduceFailed(
@@ -73,7 +74,7 @@ class Transactions:
         self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
 
     def is_open(self, identity: ProducerIdentity, place: TopicPartition) -> bool:
-        """Asked by adding what is in it already."""
+        """Return True if the transaction is open. The test is to add a partition that it contains already."""
         code = self._add(identity, [place])
         if code not in _ENDED:
             self._check(code, f"AddPartitionsToTxn of {identity.transactional_id}")
@@ -94,12 +95,12 @@ class Transactions:
         answer = self._ask(
             ApiKey.ADD_PARTITIONS_TO_TXN, _name(identity), fields, newest=3, codes_of=_partition_codes
         )
-        # Where one cannot be added none is: the others' code says only that.
+        # If one partition cannot be added, no partition is added, and the others have OPERATION_NOT_ATTEMPTED.
         codes = [code for code in _partition_codes(answer) if code]
         return next((code for code in codes if code != ErrorCode.OPERATION_NOT_ATTEMPTED), 0)
 
     def mark(self, identity: ProducerIdentity, marks: Mapping[int, Mark]) -> None:
-        """Offsets for the group of the transaction's name, that its end commits or drops."""
+        """Add offsets to the transaction, for the group of its name. Its commit makes them visible."""
         group = _name(identity)
         fields: dict[str, Any] = {
             "transactional_id": group,
@@ -131,7 +132,7 @@ class Transactions:
             self._check(code, f"TxnOffsetCommit of {group}")
 
     def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
-        """Commit or abort; False where it was ended otherwise, or has never begun."""
+        """Commit or abort. Return False if it was fenced, was ended the other way, or has never begun."""
         fields = {
             "transactional_id": identity.transactional_id,
             "producer_id": identity.producer_id,
@@ -145,7 +146,7 @@ class Transactions:
         return True
 
     def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
-        """Committed offsets of the group; Unsettled while an open transaction holds others."""
+        """Return the committed offsets of the group. Raise Unsettled while an open transaction holds pending ones."""
         wanted = [{"name": MARK_TOPIC, "partition_indexes": list(partitions)}]
         fields = {"groups": [{"group_id": group, "topics": wanted}], "require_stable": True}
         answer = self._ask(ApiKey.OFFSET_FETCH, group, fields, newest=8, codes_of=_group_codes, is_group=True)
@@ -165,7 +166,7 @@ class Transactions:
         return {partition: found.get(partition, Mark(-1, "")) for partition in partitions}
 
     def open_ids(self, prefix: str) -> list[str]:
-        """Transactional ids with an open transaction; of all coordinators."""
+        """Return the transactional ids with this prefix that have an open transaction, from all coordinators."""
         found: list[str] = []
         for node in self._cluster.nodes():
             fields = {"state_filters": ["Ongoing"], "producer_id_filters": []}
@@ -175,7 +176,7 @@ class Transactions:
         return sorted(each for each in found if each.startswith(prefix))
 
     def wait(self) -> None:
-        """A moment."""
+        """Sleep for a moment before the next try."""
         pause(_WAIT_MS)
 
     # -- how
@@ -190,7 +191,11 @@ class Transactions:
         codes_of: Callable[[Mapping[str, Any]], list[int]] | None = None,
         is_group: bool = False,
     ) -> dict[str, Any]:
-        """The coordinator's answer, when it says something that lasts."""
+        """Send a request to the coordinator and return its first response without a retriable error.
+
+        name: transactional id or, with `is_group`, group. newest: highest version to use. codes_of: function that
+        returns all error codes of the response.
+        """
         key = (name, is_group)
 
         def attempt() -> dict[str, Any]:
@@ -222,16 +227,16 @@ class Transactions:
 
 
 class OpenTransaction:
-    """A task's transaction, as its producer needs it: partitions are added before they are written to."""
+    """A task's open transaction, for its Producer. It records which partitions were added."""
 
     def __init__(self, transactions: Transactions, identity: ProducerIdentity) -> None:
         self.identity = identity
         self.places: dict[TopicPartition, None] = {}
-        """The partitions in it, in the order in which they were added."""
+        """Its partitions, in the order in which they were added."""
         self._transactions = transactions
 
     def add(self, places: Iterable[TopicPartition]) -> None:
-        """Those that are not in it yet; ProduceFailed where it is not open any more."""
+        """Add those partitions that are not in the transaction yet. Raise ProduceFailed if it is not open any more."""
         new = [place for place in places if place not in self.places]
         if new:
             self._transactions.add(self.identity, new)

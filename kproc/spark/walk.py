@@ -1,10 +1,11 @@
-"""Where each field of each record lies, for many batches at once: numpy over whole columns.
+"""find_fields: positions of all fields of all records of many batches, by numpy over whole columns.
 
-Only the chain of lengths is sequential: a record begins where the one before it ends. That is a loop, which may be
-compiled (chain.py) and otherwise takes long strides where records are of one size. The fields are read column by
-column: one gather fetches the first byte of a varint of every record, a second one those that have two, and so on.
+Only the chain of lengths is sequential, because a record begins where the one before it ends. That is one loop. It can
+be compiled (chain.py). In Python it skips over runs of records of equal size. All fields are then read column by
+column: one gather reads the first byte of a varint in every record, the next one the second byte where there is one,
+and so on.
 
-The bytes of the records need PADDING behind them, so that a gather may look ahead.
+The records need PADDING behind them, because a gather can read past the last record.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 PADDING: Final = bytes(16)
 _VARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
-_RUN_MIN: Final = 12  # Fewer are read one by one in the same time.
-_RUN_MAX: Final = 1024  # Of equal records looked at together.
+# A run of fewer records takes as long as reading them one by one.
+_RUN_MIN: Final = 12
+# Largest number of records of equal size that are checked together.
+_RUN_MAX: Final = 1024
 
 
 class Wanted(NamedTuple):
-    """The fields that somebody will look at."""
+    """The fields that the query reads."""
 
     timestamp: bool
     offset: bool
@@ -36,7 +39,7 @@ class Wanted(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Columns of positions and numbers, a row per record; None is what was not wanted. A negative length is null."""
+    """Columns of positions and numbers, a row per record. Unwanted columns are None. A negative length is null."""
 
     end: Array
     timestamp_delta: Array | None
@@ -50,17 +53,22 @@ class Fields(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many records there are."""
+        """Number of records."""
         return len(self.end)
 
     def take(self, rows: Array) -> Fields:
-        """The rows that the mask has."""
+        """Return the rows of a mask."""
         return Fields._make(None if column is None else column[rows] for column in self)
 
 
 def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
-    """The fields of all records of batches that lie at begins..ends of `raw`; None if they are damaged."""
-    if (counts > (ends - begins) // RECORD_BYTES_MIN).any():  # Do not allocate by a claimed count.
+    """Return the fields of all records, or None if they are damaged.
+
+    begins, ends, counts: one entry per batch: its bytes in `raw`, and its number of records.
+    wanted: the fields to return.
+    """
+    # Reject an impossible count first, because memory is allocated by it.
+    if (counts > (ends - begins) // RECORD_BYTES_MIN).any():
         return None
     try:
         starts = _record_starts(raw, begins, ends, counts)
@@ -72,7 +80,7 @@ def find_fields(raw: bytes, begins: Array, ends: Array, counts: Array, wanted: W
 
 
 def _record_starts(raw: bytes, begins: Array, ends: Array, counts: Array) -> Array | None:
-    """Position of each record; None when a batch's records do not fill it exactly."""
+    """Return the position of each record, or None if a batch's records do not fill it exactly."""
     if chain.IS_COMPILED:
         starts = np.empty(int(counts.sum()), np.int64)
         return starts if chain.record_starts(raw, begins, ends, counts, starts) else None  # type: ignore[no-untyped-call]
@@ -80,11 +88,11 @@ def _record_starts(raw: bytes, begins: Array, ends: Array, counts: Array) -> Arr
 
 
 def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list[int]) -> Array | None:
-    """The same as chain.record_starts, faster in Python.
+    """Return the position of each record, like chain.record_starts. In Python this is faster.
 
-    Records of one size have the same length bytes at the same distance. Where two in a row do, a slice with that
-    distance as its step says at once how many more do: the first that differs ends the run. That is no guess: each
-    record of the run begins where the one before it ends, by the length that was compared.
+    Records of equal size have equal length bytes at a constant distance. After two such records, a slice with that
+    distance as its step shows how many more follow: the first different byte ends the run. The result is exact, because
+    each record of the run begins where the one before it ends, by the length that was compared.
     """
     pieces: list[Array] = []
     singles: list[int] = []
@@ -113,7 +121,7 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
             singles.clear()
             position += run * step
             left -= run
-            # A run that went on to its limit may go on, one that ended was followed by another length.
+            # A run of _RUN_MAX can continue. A shorter run is followed by a record of another length.
             before = step if run == _RUN_MAX else 0
         if position != end:
             return None
@@ -122,7 +130,7 @@ def _starts_by_runs(raw: bytes, begins: list[int], ends: list[int], counts: list
 
 
 def _long_step(raw: bytes, position: int) -> tuple[int, int]:
-    """Bytes of a record with its length, and of its length, which takes more than one."""
+    """Return the bytes of a record including its length, and the bytes of the length, which are more than one."""
     length = raw[position] & 127
     size = 1
     while size < _VARINT_BYTES_MAX:
@@ -135,7 +143,7 @@ def _long_step(raw: bytes, position: int) -> tuple[int, int]:
 
 
 def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
-    """How many records from the position on, up to a limit, have the length bytes of the first."""
+    """Return how many records from the position on have the length bytes of the first one. `limit` is the maximum."""
     for at in range(position, position + size):
         column = raw[at : at + step * limit : step]
         limit = len(column) - len(column.lstrip(column[:1]))
@@ -143,7 +151,7 @@ def _run(raw: bytes, position: int, step: int, size: int, limit: int) -> int:
 
 
 def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted) -> Fields | None:
-    """All fields, by columns. `position` moves over the records in step, from one field to the next."""
+    """Return all fields. `position` has the current position in every record and moves from field to field."""
     # A record ends where the next one begins, the last one with its batch.
     record_end = np.empty_like(starts)
     record_end[:-1] = starts[1:]
@@ -166,7 +174,8 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
     key_bytes, key_at = _varints(data, position)
     key_bytes = _signed(key_bytes)
     position = key_at + np.maximum(key_bytes, 0)
-    if (position >= record_end).any():  # A byte must follow: the next length.
+    # At least one byte must follow the key: the value's length.
+    if (position >= record_end).any():
         return None
     value_bytes, value_at = _varints(data, position)
     value_bytes = _signed(value_bytes)
@@ -175,7 +184,7 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
         return None
     header_count, headers_at = _varints(data, position)
     header_count = _signed(header_count)
-    # Without headers the record is over; with some, at least two bytes of each follow.
+    # A record without headers ends here. Each header has at least two bytes.
     if (header_count < 0).any() or (headers_at + 2 * header_count > record_end).any():
         return None
     if (headers_at[header_count == 0] != record_end[header_count == 0]).any():
@@ -196,7 +205,7 @@ def _find(data: Array, starts: Array, ends: Array, counts: Array, wanted: Wanted
 
 
 def _rises(offset_delta: Array, counts: Array) -> bool:
-    """Within each batch: offsets neither repeat nor go back, and none is before its batch's."""
+    """Return True if the offsets of each batch increase strictly, from the batch's base offset on."""
     rises = np.empty(len(offset_delta), bool)
     rises[1:] = offset_delta[1:] > offset_delta[:-1]
     firsts = np.cumsum(counts) - counts
@@ -214,12 +223,12 @@ def _has_too_many_headers(header_count: Array, counts: Array) -> bool:
 
 
 def _signed(values: Array) -> Array:
-    """Zig-zag: 0, -1, 1, -2, ..."""
+    """Decode zig-zag: 0, -1, 1, -2, ... are encoded as 0, 1, 2, 3, ..."""
     return (values >> 1) ^ -(values & 1)
 
 
 def _varints(data: Array, position: Array, bytes_max: int = _VARINT_BYTES_MAX) -> tuple[Array, Array]:
-    """The unsigned varints at the positions, and the positions behind them."""
+    """Return the unsigned varints at the positions, and the positions behind them."""
     first = data[position]
     if first.max(initial=0) < 128:
         return first.astype(np.int64), position + 1

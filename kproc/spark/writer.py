@@ -1,14 +1,14 @@
-"""Writing a DataFrame to topics: `df.write` and `df.writeStream` with `format("kproc")`.
+"""Writers of DataFrames to topics: `df.write` and `df.writeStream` with `format("kproc")`.
 
     executors   write(iterator of Arrow batches)   rows -> columns -> partitions -> record batches -> Producer
-    driver      commit(messages), abort(messages)  nothing to publish or to undo: what was acknowledged is there
+    driver      commit(messages), abort(messages)  at least once: nothing to do; exactly once: end the transactions
 
-At least once: a task that Spark runs again, because it or its executor died, writes its rows again; what a broker
-stored and a lost connection hid from us is stored once, because the producer is idempotent.
+At least once: if a task or its executor dies, Spark runs the task again, and it writes its rows again. If a connection
+fails after the broker stored a batch, the batch is stored once, because the producer is idempotent.
 
-Exactly once: a task leaves its rows in a transaction that is open, and the driver commits those of all tasks. How, and
-what follows when one of them dies, says `exactly_once`. There a batch is known by its query's id, which outlives
-restarts, and its number; a batch write by what its options say.
+Exactly once: each task leaves its rows in an open transaction, and the driver commits those of all tasks. The protocol
+and its recovery are in `exactly_once`. It identifies a micro-batch by the query's id, which survives restarts, and the
+batch's number. It identifies a batch write by txnAppId and txnVersion.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 _NAME: Final = "kproc-spark"
 _BACKOFF_MS: Final = 10
-# For what would be done later without us.
+# Time limit for aborting transactions. Without us they time out, or the next run aborts them.
 _DROP_MS: Final = 5_000
 
 _HEADERS: Final = types.ArrayType(
@@ -59,12 +59,12 @@ _HEADERS: Final = types.ArrayType(
 
 
 class SchemaError(ValueError):
-    """A DataFrame that cannot become records, in the words of Spark's own connector."""
+    """The columns of a DataFrame cannot become records. The messages are those of Spark's own connector."""
 
 
 @dataclass(frozen=True)
 class PartitionWritten:
-    """What one task wrote to one partition. Offsets are -1 where the broker did not say."""
+    """Totals that one task wrote to one partition. Offsets are -1 if the broker did not return them."""
 
     topic: str
     partition: int
@@ -76,7 +76,7 @@ class PartitionWritten:
 
 @dataclass
 class KprocCommitMessage(WriterCommitMessage):
-    """What a task did, for the driver. `query_id` and `batch_id` are None in a batch write."""
+    """A task's report to the driver. `query_id` and `batch_id` are None in a batch write."""
 
     query_id: str | None
     batch_id: int | None
@@ -84,27 +84,30 @@ class KprocCommitMessage(WriterCommitMessage):
     attempt: int
     written: list[PartitionWritten] = field(default_factory=list)
     prepared: Prepared | None = None
-    """The open transaction with the task's rows, exactly once."""
+    """The open transaction with the task's rows. None with delivery=at-least-once."""
     is_done: bool = False
-    """Whether the rows were committed before the task ran, which has written nothing."""
+    """True if the rows were committed before the task ran. The task then writes nothing."""
     is_decided: bool = False
-    """Whether the batch was decided before the task ran."""
+    """True if the batch was decided before the task ran."""
 
     @property
     def records(self) -> int:
-        """Records that were acknowledged."""
+        """Number of acknowledged records."""
         return sum(row.records for row in self.written)
 
 
 class Marker(NamedTuple):
-    """What identifies a micro-batch over restarts of its query."""
+    """Query id and batch number. They identify a micro-batch over restarts of its query."""
 
     query_id: str | None
     batch_id: int | None
 
 
 def marker() -> Marker:
-    """The query and micro-batch of the running task; the writer's interface does not tell, the task's context does."""
+    """Return the query and micro-batch of the running task.
+
+    They come from the task's context, because Spark's interface for writers does not pass them.
+    """
     context = TaskContext.get()
     if context is None:
         return Marker(None, None)
@@ -114,7 +117,7 @@ def marker() -> Marker:
 
 
 def batch_writer(options: Mapping[str, str], schema: types.StructType, overwrite: bool) -> KprocBatchWriter:
-    """The writer of `df.write`; raises before anything runs where options or columns are wrong."""
+    """Return the writer of `df.write`. Raise OptionError or SchemaError before any task runs."""
     if overwrite:
         raise OptionError("mode overwrite is not possible, a topic is only appended to: use mode('append')")
     return KprocBatchWriter(_checked(options, schema))
@@ -136,7 +139,7 @@ def _checked(options: Mapping[str, str], schema: types.StructType) -> SinkOption
 
 
 def check_schema(schema: types.StructType, topic: str | None) -> None:
-    """SchemaError for columns that Spark's own connector refuses, too. Columns of other names are left out."""
+    """Raise SchemaError for columns that Spark's own connector rejects, too. Ignore columns with other names."""
     columns = {each.name: each.dataType for each in schema.fields}
     if "value" not in columns:
         raise SchemaError(
@@ -168,7 +171,7 @@ def _name(kind: types.DataType) -> str:
 
 
 def _are_headers(kind: types.DataType) -> bool:
-    """Whether it is an array of (key string, value binary); what may be null in it does not matter."""
+    """Return True for an array of (key string, value binary). Nullability does not matter."""
     if not isinstance(kind, types.ArrayType) or not isinstance(kind.elementType, types.StructType):
         return False
     fields = [(each.name, type(each.dataType)) for each in kind.elementType.fields]
@@ -194,7 +197,10 @@ def _connecting(options: SinkOptions, *, backoff_ms: int) -> Connecting:
 
 
 def _take_producer(options: SinkOptions) -> Producer:
-    """This process's producer for these options, kept for later tasks: its connections and its producer id."""
+    """Return this process's idle producer for these options, or a new one.
+
+    Tasks of one process reuse a producer, and with it its connections and its producer id.
+    """
     producer = _producers.pop((os.getpid(), options), None)
     if producer is not None:
         return producer
@@ -204,7 +210,7 @@ def _take_producer(options: SinkOptions) -> Producer:
 
 
 def _give_back(options: SinkOptions, producer: Producer) -> None:
-    """Only after a task that went well: another one's producer may have batches that were never acknowledged."""
+    """Keep the producer for the next task. After a failed task close it instead: it can have unacknowledged batches."""
     _close_at_exit()
     _producers[os.getpid(), options] = producer
 
@@ -222,13 +228,13 @@ def _close_all() -> None:
 
 
 def _place() -> tuple[int, int]:
-    """The number of the running task in its batch, and which attempt at it this is."""
+    """Return the number of the running task in its batch, and the number of its attempt."""
     context = TaskContext.get()
     return (context.partitionId(), context.attemptNumber()) if context is not None else (0, 0)
 
 
 def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
-    """One task's rows to their topics; returns when the brokers have acknowledged all of them."""
+    """Write a task's rows at least once. Return when the brokers have acknowledged all of them."""
     task, attempt = _place()
     producer = _take_producer(options)
     try:
@@ -252,7 +258,7 @@ def _written(producer: Producer) -> list[PartitionWritten]:
 
 
 class Write(NamedTuple):
-    """What a batch is known by when it comes again. Without marks it does not come again, or would be another one."""
+    """Identity of a batch when Spark runs it again. `has_marks` is False if a repetition cannot be recognised."""
 
     name: str
     batch: int
@@ -260,7 +266,7 @@ class Write(NamedTuple):
 
 
 def stream_write(query_id: str | None, batch_id: int | None) -> Write:
-    """Of a micro-batch."""
+    """Return the identity of a micro-batch. Raise WriteFailed if Spark does not provide it."""
     if query_id is None or batch_id is None:
         raise WriteFailed(
             f"delivery={EXACTLY_ONCE}: Spark does not tell the query's id and its batch's number"
@@ -270,7 +276,8 @@ def stream_write(query_id: str | None, batch_id: int | None) -> Write:
 
 def _transactions(options: SinkOptions, *, limit_ms: int | None = None) -> Transactions:
     assert options.exactly_once is not None
-    # Markers of a transaction that has just ended take some milliseconds; the next one waits for them.
+    # The coordinator writes the markers of an ended transaction in some milliseconds, and rejects the next transaction
+    # with CONCURRENT_TRANSACTIONS until then. So retry soon.
     connecting = _connecting(options, backoff_ms=min(options.producer.backoff_ms, _BACKOFF_MS))
     return Transactions(
         cluster_of(options.bootstrap, connecting),
@@ -282,7 +289,10 @@ def _transactions(options: SinkOptions, *, limit_ms: int | None = None) -> Trans
 def write_task_once(
     options: SinkOptions, write: Write, batches: Iterator[pa.RecordBatch], *, is_stream: bool
 ) -> KprocCommitMessage:
-    """One task's rows into a transaction that stays open; nothing where they are committed already."""
+    """Write a task's rows into a transaction and leave it open. Write nothing if they are committed already.
+
+    is_stream: read all rows in any case, because stateful operators save their state at the end of their input.
+    """
     task, attempt = _place()
     message = KprocCommitMessage(*marker(), task, attempt)
     transactions = _transactions(options)
@@ -294,7 +304,7 @@ def write_task_once(
     if identity is None:
         message.is_done |= first is not None
         if is_stream:
-            # Operators with a state keep it when they come to their end.
+            # Stateful operators save their state when they reach the end of their input.
             deque(batches, maxlen=0)
         return message
     assert first is not None
@@ -318,7 +328,10 @@ def write_task_once(
 
 
 def _drop(options: SinkOptions, write: Write, identity: ProducerIdentity) -> None:
-    """Abort what a task that fails has written. The next attempt would, or the timeout; readers wait until then."""
+    """Abort the transaction of a failed task.
+
+    The next attempt or the timeout would also abort it, but readers of committed records would wait until then.
+    """
     commit = Commit(_transactions(options, limit_ms=_DROP_MS), write.name, write.batch)
     try:
         commit.drop(identity)
@@ -330,7 +343,7 @@ _swept: set[str] = set()
 
 
 def commit_write(options: SinkOptions, write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Commit what the tasks have prepared; at the first batch also abort what a run before has left open."""
+    """Commit the prepared transactions. At this process's first batch of the write also abort those of earlier runs."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     prepared = [message.prepared for message in told if message.prepared is not None]
     done = [message.task for message in told if message.is_done]
@@ -350,10 +363,10 @@ def commit_write(options: SinkOptions, write: Write, messages: Sequence[WriterCo
 
 
 def abort_write(options: SinkOptions, write: Write, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Abort what the tasks have prepared, unless the batch is decided."""
+    """Abort the prepared transactions, unless the batch is decided."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     prepared = [message.prepared for message in told if message.prepared is not None]
-    # Messages are in the order of the tasks, with None for one that has not come to its end.
+    # Messages are in the order of the tasks, with None for a task that did not finish.
     failed = [task for task, message in enumerate(messages) if message is None]
     commit = Commit(
         _transactions(options, limit_ms=_DROP_MS), write.name, write.batch, has_marks=write.has_marks
@@ -370,34 +383,34 @@ def abort_write(options: SinkOptions, write: Write, messages: Sequence[WriterCom
 
 
 class KprocBatchWriter(DataSourceArrowWriter):
-    """`df.write`. Made on the driver, sent to every task."""
+    """Writer of `df.write`. Spark creates it in the driver and pickles it into every task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         once = options.exactly_once
         self._write: Write | None = None
         if once is not None:
-            # A write that nobody can recognise has a name of its own, for its tasks' attempts only.
+            # A write without txnAppId gets a random name. Only the attempts of its own tasks use it.
             name = f"{_NAME}-{once.app_id or uuid.uuid4()}"
             self._write = Write(name, once.version, has_marks=once.app_id is not None)
 
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
-        """One task."""
+        """Write the rows of one task."""
         if self._write is None:
             return write_task(self.options, iterator)
         return write_task_once(self.options, self._write, iterator, is_stream=False)
 
     @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """At least once every task's records are acknowledged, and there is nothing left to do."""
+        """Commit the write. With at-least-once all records are acknowledged already, and there is nothing to do."""
         if self._write is not None:
             commit_write(self.options, self._write, messages)
         logger.info("wrote %s", summary(messages))
 
     @sentence_first()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """At least once what was acknowledged stays: a topic is only appended to."""
+        """Abort the write. With at-least-once the acknowledged records stay, because a topic is append-only."""
         if self._write is not None:
             abort_write(self.options, self._write, messages)
             return
@@ -405,28 +418,31 @@ class KprocBatchWriter(DataSourceArrowWriter):
 
 
 class KprocStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`. Made on the driver, sent to every task of every micro-batch, and made anew for each commit."""
+    """Writer of `df.writeStream`. Spark pickles it into each task, and creates another one for each commit."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
 
     @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KprocCommitMessage:
-        """One task of a micro-batch."""
+        """Write the rows of one task of a micro-batch."""
         if self.options.exactly_once is None:
             return write_task(self.options, iterator)
         return write_task_once(self.options, stream_write(*marker()), iterator, is_stream=True)
 
     @sentence_first()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """May come again for a batch after a restart. At least once every task's records are acknowledged."""
+        """Commit a batch. After a restart Spark can repeat this call for the same batch.
+
+        With at-least-once all records are acknowledged already, and there is nothing to do.
+        """
         if self.options.exactly_once is not None:
             commit_write(self.options, stream_write(_query_id(messages), batchId), messages)
         logger.info("batch %d: wrote %s", batchId, summary(messages))
 
     @sentence_first()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """At least once what was acknowledged stays, and is written again when Spark runs the batch again."""
+        """Abort a batch. With at-least-once its acknowledged records stay, and Spark's next run writes them again."""
         if self.options.exactly_once is None:
             logger.warning(
                 "batch %d failed; partially written records remain in: %s", batchId, summary(messages)
@@ -436,13 +452,13 @@ class KprocStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _query_id(messages: Sequence[WriterCommitMessage | None]) -> str | None:
-    """None where no task has reported."""
+    """Return the query's id from the tasks' reports, or None if no task has reported."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     return next((message.query_id for message in told), None)
 
 
 def summary(messages: Sequence[WriterCommitMessage | None]) -> dict[str, Any]:
-    """Counts of a write as one row: tasks that reported, records and bytes by topic."""
+    """Return the totals of a write: number of tasks that reported, and records and bytes by topic."""
     told = [message for message in messages if isinstance(message, KprocCommitMessage)]
     topics: dict[str, dict[str, int]] = {}
     for message in told:
