@@ -1,21 +1,20 @@
-"""ClientRates: producer_byte_rate, consumer_byte_rate, request_percentage of one Handler's clients (KIP-13, 124, 546).
+"""ClientRates: the quotas producer_byte_rate, consumer_byte_rate and request_percentage (KIP-13, KIP-124, KIP-546).
 
-As in Kafka, a client above its quota is answered at once, with throttle_time_ms, and is not read until its rate is
-back at the quota (StartThrottling; the Processor ends it). A Produce counts with its request's bytes and is stored. A
-Fetch counts with the bytes of its records, and one that comes too early is answered without any. The user is the name
-of the connection's principal: ANONYMOUS where nobody is authenticated.
+As in Kafka, a client above its quota gets its response at once, with throttle_time_ms, and its connection is not read
+until the rate is back at the quota. The Processor ends the throttle. A Produce counts with the bytes of its request and
+is always stored. A Fetch counts with the bytes of its records, and gets no records while the client is above its quota.
+The user is the name of the connection's principal; without authentication it is ANONYMOUS.
 
-A request of a client with a request_percentage costs the time that its Handler worked on it, and the time that the
-Processor spent on the connection's socket, which comes later. One percent is 10 ms of a second, of one process. Where
-the client is above it, its answer is as late as ever, a Fetch's has no records, and the connection rests for a window
-at most. Exempt are, as in Kafka, what brokers ask of each other and SASL.
+request_percentage counts the time that the Handler works on a request, and the time that the Processor spends on the
+connection's socket, which it reports later. One percent is 10 ms per second of one process. Above the quota the
+response is not delayed, a Fetch gets no records, and the connection is throttled for one window at most. As in Kafka,
+requests between brokers and SASL are exempt.
 
-Differs from Kafka: each byte takes its time at the quota's rate, and a client that was quiet may be one
-quota.window.size.seconds ahead. Kafka's window of 11 s lets 10 s worth of bytes through at once and then nothing for
-as long.
+Differs from Kafka: kproc spaces bytes evenly at the quota's rate, and a client that was quiet may be ahead by one
+quota.window.size.seconds. Kafka's window of 11 s lets the bytes of 10 s pass at once and then nothing for 10 s.
 
-A client's connections may be at several Handlers. Ten times a second each Handler tells the others what it has
-counted, so that each has the sum. At most 100 ms' worth is missing from it, which the next throttle makes up for.
+A client can have connections at several Handlers. Ten times a second each Handler sends the others its counts, so that
+each has the sum. The counts of up to 100 ms are missing, and the next throttle makes up for them.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ _METRICS: Final = {
 }
 _EXEMPT: Final = frozenset((ApiKey.WRITE_TXN_MARKERS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE))
 _PER_CENT: Final = 100
-_ENTRY_BYTES: Final = 300  # A cached look-up besides its names.
-# Cached look-ups by user and client id.
+_ENTRY_BYTES: Final = 300  # Memory of a cached look-up besides its names.
+# Limits of the cached look-ups by user and client id.
 _CLIENTS_MAX: Final = 10_000
 _CLIENTS_BYTES_MAX: Final = 4 << 20
-# Bound, because a client can make up client ids and gets an account for each. Above it, those that owe least are
-# dropped.
+# The number of accounts is limited, because a client can make up client ids and gets an account for each. At the limit,
+# the accounts that owe least are discarded.
 ACCOUNTS_MAX: Final = 20_000
 # Rows in one message to another Handler. The next message has the rest.
 TOLD_MAX: Final = 1_000
@@ -67,7 +66,7 @@ Key = tuple[str, str, str]
 
 
 class ClientBytes(msgspec.Struct, array_like=True):
-    """A Handler's message to the others: what it has counted since the last one."""
+    """A Handler's message to the others: its counts since the last one."""
 
     told: list[list[Any]]  # Kind, user, client id, nanoseconds at its quota.
 
@@ -76,17 +75,17 @@ CLIENT_BYTES: Final = Call("client_bytes", ClientBytes, Reply)
 
 
 class _Account:
-    """One client's account: the time until which its bytes so far would last at its quota."""
+    """One client's account: the time until which its bytes so far last at the rate of its quota."""
 
     __slots__ = ("due_ns", "untold_ns")
 
     def __init__(self) -> None:
         self.due_ns = 0
-        self.untold_ns = 0  # What the other Handlers have not been told yet.
+        self.untold_ns = 0  # Time that was charged here and not sent to the other Handlers yet.
 
 
 class ClientRates:
-    """One per Handler. While no quota is set, it costs one check of `is_on`."""
+    """The rates of one Handler's clients. While no quota is set, the hot path only checks `is_on`."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class ClientRates:
         self.is_on = False
 
     def on_image(self) -> None:
-        """Use changed quotas at once; what clients owed by the old ones is dropped."""
+        """Apply changed quotas at once, and discard the accounts of the old ones."""
         version = self._quotas().version
         if version == self._version:
             return
@@ -122,11 +121,11 @@ class ClientRates:
         self._has_percentage = REQUEST_PERCENTAGE in kinds
 
     def limits(self, user: str, client_id: bytes | None) -> bool:
-        """Whether a client has any quota here."""
+        """Return True if a client has any of these quotas."""
         return any(self._find(kind, user, client_id) is not None for kind in _KINDS)
 
     def on_produce(self, user: str, client_id: bytes | None, count: int) -> int:
-        """Count a Produce of that many bytes; return for how many ms its connection must not be read."""
+        """Count a Produce of `count` bytes. Return for how many ms its connection is throttled."""
         found = self._find(PRODUCER_BYTE_RATE, user, client_id)
         if found is None:
             return 0
@@ -134,7 +133,7 @@ class ClientRates:
         return self._noted(PRODUCER_BYTE_RATE, _to_ms(self._charge(*found, count, now_ns) - now_ns))
 
     def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
-        """By how many ms an answer with records comes too early. Then it is sent without records."""
+        """Return for how many ms a client is above its quota. If it is, its Fetch gets no records."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         account = None if found is None else self._accounts.get(found[0])
         if account is None:
@@ -142,20 +141,20 @@ class ClientRates:
         return self._noted(CONSUMER_BYTE_RATE, _to_ms(account.due_ns - self._now_ns()))
 
     def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
-        """Count an answer with that many bytes of records."""
+        """Count a response with `count` bytes of records."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         if found is not None:
             self._charge(*found, count, self._now_ns())
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
-        """The most bytes of one answer, a window's worth as in Kafka; None: no limit."""
+        """Return the limit of one response's bytes, as in Kafka the bytes of one window. None: no limit."""
         found = self._find(CONSUMER_BYTE_RATE, user, client_id)
         return None if found is None else max(1, int(found[1] * self._window_s))
 
     # -- time --------------------------------------------------------------------------------------------------
 
     def is_metered(self, request: RequestContext) -> bool:
-        """Whether the time for a request counts for its client."""
+        """Return True if the time of a request counts for its client."""
         return (
             self._has_percentage
             and request.api_key not in _EXEMPT
@@ -163,14 +162,14 @@ class ClientRates:
         )
 
     def meter(self, request: RequestContext) -> _Meter:
-        """Begin to measure a request that `is_metered`, right before it is served."""
+        """Start to measure a request that `is_metered`, right before it is handled."""
         found = self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes)
         assert found is not None
         meter = request.meter = _Meter(self, *found, self._now_ns())
         return meter
 
     def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> bool:
-        """Charge a client for what a Processor did for it; False if it has no request_percentage any more."""
+        """Charge a client for a Processor's time. Return False if the client has no request_percentage any more."""
         found = self._find(REQUEST_PERCENTAGE, user, client_id)
         if found is not None:
             key, percentage = found
@@ -178,7 +177,7 @@ class ClientRates:
         return found is not None
 
     def _charge_time(self, key: Key, percentage: float, used_ns: int, now_ns: int) -> int:
-        """Charge a client; return for how many ms its connection must not be read."""
+        """Charge a client for used time. Return for how many ms its connection is throttled."""
         due_ns = self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, now_ns)
         return self._noted(REQUEST_PERCENTAGE, _to_ms(min(due_ns - now_ns, self._ahead_ns)))
 
@@ -196,14 +195,17 @@ class ClientRates:
         return duration_ms
 
     def take_throttles(self) -> Counter[int]:
-        """What was counted since the last time, by the slot of the metric."""
+        """Return the throttles since the last call, by the slot of the metric."""
         throttles, self._throttles = self._throttles, Counter()
         return throttles
 
     # -- what the Handlers tell each other ---------------------------------------------------------------------
 
     def take_untold(self) -> list[list[Any]]:
-        """What was counted here since the last time: [kind, user, client id, ns at its quota]."""
+        """Return the charges since the last call as [kind, user, client id, ns at its quota], and drop idle accounts.
+
+        At most TOLD_MAX rows are returned. The next call has the rest.
+        """
         told: list[list[Any]] = []
         idle_since_ns = self._now_ns() - self._ahead_ns
         for key, account in list(self._accounts.items()):
@@ -213,16 +215,16 @@ class ClientRates:
                 told.append([*key, account.untold_ns])
                 account.untold_ns = 0
             elif account.due_ns < idle_since_ns:
-                del self._accounts[key]  # A new account would be equal.
+                del self._accounts[key]  # A new account has the same effect as one that is this far behind.
         return told
 
     def serve(self, body: ClientBytes, on_reply: OnResult[Reply]) -> None:
-        """Serve another Handler's message."""
+        """Handle another Handler's message."""
         self.hear(body.told)
         on_reply(Reply())
 
     def hear(self, told: list[list[Any]]) -> None:
-        """Add what another Handler has counted."""
+        """Add the charges of another Handler."""
         now_ns = self._now_ns()
         for kind, user, client_id, cost_ns in told:
             self._add((kind, user, client_id), cost_ns, now_ns)
@@ -243,12 +245,12 @@ class ClientRates:
             account = self._accounts[key] = _Account()
         account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
         if key[0] == REQUEST_PERCENTAGE:
-            # A window at most is owed: no throttle is longer than a sample of it, so that requests in work add up.
+            # The debt is at most one window. A throttle is at most one sample of it, so parallel requests add up.
             account.due_ns = min(account.due_ns, now_ns + self._window_s * _NS_PER_S)
         return account
 
     def _drop_accounts(self) -> None:
-        """Drop the half of the accounts that owe least. Only the debt of these clients is lost."""
+        """Discard the half of the accounts that owe least. These clients lose only their debt."""
         by_due = sorted(self._accounts.items(), key=lambda each: each[1].due_ns)
         self._accounts = dict(by_due[len(by_due) // 2 :])
 
@@ -262,7 +264,7 @@ class ClientRates:
             return found
 
     def _look_up(self, kind: str, user: str, client_id: str) -> tuple[Key, float] | None:
-        """The quota in force for a client, and the key of the clients that share it."""
+        """Return the key of the clients that share a client's quota, and the quota. None without a quota."""
         found = self._quotas().account_of(user, client_id, kind)
         if found is None:
             return None
@@ -271,7 +273,7 @@ class ClientRates:
 
 
 class _Meter:
-    """The Handler's time for one request."""
+    """Measures the Handler's time for one request."""
 
     __slots__ = ("_begun_ns", "_key", "_percentage", "_rates", "_stopped_ns")
 
@@ -283,7 +285,7 @@ class _Meter:
         self._stopped_ns = 0
 
     def stop(self) -> None:
-        """The Handler does something else now, and the request waits."""
+        """Stop measuring, because the request waits and the Handler does something else."""
         self._stopped_ns = self._rates._now_ns()
 
     def resume(self) -> None:

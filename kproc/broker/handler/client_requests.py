@@ -1,6 +1,9 @@
-"""ClientRequests: reads requests from the Processors' rings, serves or gathers them, learns fast paths.
+"""ClientRequests: reads requests from the Processors' rings, handles them or queues them, and learns fast paths.
 
-Views of rings and arenas live no longer than the `drain` that took them.
+Produce requests are queued in the ProduceBatcher until the end of a batch; all others are handled at once. Large
+requests are handled in steps, one per duty cycle, and their connection is held meanwhile (held_connection.py).
+
+Views of rings and arenas are valid only until the end of the `drain` that polled them.
 """
 
 from __future__ import annotations
@@ -59,23 +62,24 @@ from kproc.wire.header import REQUEST_HEADER, ApiKey, first_flexible
 
 logger = logging.getLogger(__name__)
 
-_LENGTH_BYTES: Final = 4  # In front of a frame in a ring; a block's record says it instead.
+_LENGTH_BYTES: Final = 4  # Length field in front of a frame in a ring. A frame in a block has none.
 _connection_of: Final = struct.Struct(f"{CONNECTION_BYTES}s").unpack_from
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
-# Requests taken from a Processor before they are answered, at first. One quiet run each: with 16 connections 65 k/s
-# when all that is there is taken at once, 79 k/s by fours; with 64 connections 98 and 85-89 k/s, hence the doubling,
-# which begins at half of what the last drain took: 0.11 writes a request instead of 0.16 with 64 connections.
+# Size of the first batch of a drain. Responses are sent after each batch. Measured, one quiet run each: with 16
+# connections 65 k requests/s if all available requests are one batch, and 79 k/s in batches of 4. With 64 connections
+# 98 and 85-89 k/s. So each batch is twice as large as the one before. The first one is half of what the last drain
+# took, which costs 0.11 writes per request instead of 0.16 with 64 connections.
 _BATCH_MIN: Final = 4
-# Limit of frames that were copied because their Processor recalled the blocks. Beyond it the blocks stay lent, and the
-# Processor bounds those.
+# Limit of bytes that were copied because their Processor recalled the blocks. Beyond it the Handler keeps the blocks,
+# whose number the Processor limits.
 _COPIED_BYTES_MAX: Final = 32 << 20
-# Of a duty cycle for resting connections: several of their requests, or one that takes long.
+# Time in each duty cycle for requests of resting connections. A request that takes longer is the only one.
 _TURNS_NS: Final = 1_000_000
-# Most bytes that held connections park here of what they send in a ring. A client that waits for its answers parks
-# nothing, and Kafka's clients park up to five requests.
+# Limit of the bytes that all held connections have parked here. A client that waits for each response parks nothing,
+# and Kafka's clients park up to five requests.
 _PARKED_BYTES_MAX: Final = 32 << 20
 
 
@@ -86,16 +90,16 @@ class Client(LinkedPeer):
 
     def __init__(self, link: Link) -> None:
         super().__init__(link)
-        self.first_batch = _BATCH_MIN  # How many requests the next drain takes before it answers.
+        self.first_batch = _BATCH_MIN  # Size of the first batch of the next drain.
         self.requests = ClientPeer(self.outbox)
         self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
-        self.paths: dict[bytes, FastPath] = {}  # By connection, as its id stands in a head.
-        # Connections whose large request is in work or parked, or that rest. Each is in `paths`, too.
+        self.paths: dict[bytes, FastPath] = {}  # By the bytes of the connection id, as in a record's head.
+        # Connections that rest, or whose large request is being handled or is parked. Each is in `paths`, too.
         self.held: dict[bytes, HeldConnection] = {}
         self.had_turn: set[bytes] = set()  # Connections with a request that the present drain has handled.
 
     def clear_paths(self) -> None:
-        """Drop all fast paths. Held connections stay in `paths`."""
+        """Discard all fast paths. Held connections stay in `paths`."""
         self.paths.clear()
         self.paths.update(self.held)
         for held in self.held.values():
@@ -103,7 +107,7 @@ class Client(LinkedPeer):
 
 
 class ClientRequests:
-    """One per Handler."""
+    """The requests of all clients of one Handler. One per Handler."""
 
     __slots__ = (
         "_admitted",
@@ -146,8 +150,9 @@ class ClientRequests:
         self._batch_max = services.config.kproc_handler_batch_max
         self._produce_paths = ProduceFastPaths(services, produce, _PRODUCE_SERVED)
         self._fetch_paths = FetchFastPaths(services, partitions, produce)
-        self._timed: list[HandlerRequest] = []  # Of this pass, while they are in work.
-        # While the request log is on, every request uses the general path and records its answer.
+        # Timed requests of this duty cycle that are still being handled.
+        self._timed: list[HandlerRequest] = []
+        # While the request log is on, every request uses the general path and logs its response.
         self.log: RequestLog | None = None
         self._make_request = HandlerRequest
         self.rates = rates
@@ -158,20 +163,22 @@ class ClientRequests:
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         # The connection that each divided request holds.
         self._holders: dict[Job, tuple[Client, bytes]] = {}
-        self._released: deque[tuple[Client, bytes]] = deque()  # Connections whose large request is answered.
-        # Connections whose next large request is parked until others have been handled, first come, first served.
+        # Connections whose large request has its response.
+        self._released: deque[tuple[Client, bytes]] = deque()
+        # Connections whose large request is parked because too many others are being handled, in their order.
         self.without_room: deque[tuple[Client, bytes]] = deque()
         # Connections that have sent more requests and wait for their next turn, in their order.
         self.resting: deque[tuple[Client, bytes]] = deque()
-        self._admitted: tuple[Client, bytes] | None = None  # The first of them, while its request is handled.
+        # The first connection of `without_room`, while its request is handled.
+        self._admitted: tuple[Client, bytes] | None = None
         self._parked = ParkedBytes()
-        self._copied_bytes = 0  # Of frames of held connections that were copied out of the arena.
-        self.served = self.refused = 0  # Since `count`.
+        self._copied_bytes = 0  # Bytes of held connections' frames that were copied out of the arena.
+        self.served = self.refused = 0  # Handled requests and malformed frames since the last `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def lose(self, client: Client) -> None:
-        """Forget a Processor that has ended, and its connections."""
+        """Remove a Processor that has ended, and abandon the requests of its connections."""
         for key in list(client.held):
             self._abandon(client, key)
         for connection_id in list(client.requests.waiting):
@@ -181,7 +188,7 @@ class ClientRequests:
         self.moving.lose(client.requests, self._services.clock.now_ns())
 
     def switch_log(self) -> None:
-        """Switch the request log by the dynamic configs in force. The caller must drop the fast paths, too."""
+        """Switch the request log by the dynamic configs in force. The caller must also discard the fast paths."""
         services = self._services
         self.close()
         self.log = open_request_log(
@@ -200,7 +207,7 @@ class ClientRequests:
             self.log = None
 
     def count(self) -> tuple[int, int]:
-        """How many requests were served and how many frames refused since the last time."""
+        """Return the numbers of handled requests and of malformed frames since the last call."""
         served = self.served + self._produce_paths.count() + self._fetch_paths.count()
         refused = self.refused
         self.served = self.refused = 0
@@ -208,16 +215,17 @@ class ClientRequests:
 
     @property
     def known_count(self) -> int:
-        """How many requests the fast paths served since `count`."""
+        """Number of requests that the fast paths have handled since the last `count`."""
         return self._produce_paths.known_count + self._fetch_paths.answered
 
     # -- draining -----------------------------------------------------------------------------------------------
 
     def drain(self, client: Client) -> int:
-        """Serve a Processor's requests; none while it has not read our answers.
+        """Handle a Processor's requests. Return the number of records that were taken.
 
-        A few at a time, so that it sends the first answers while the next requests are being handled; twice as
-        many each time there is more, because under saturation the fixed cost of a round counts.
+        It takes none while the Processor has not read our earlier responses. The first batch is small, so that the
+        Processor sends its responses while the next batch is handled. Each further batch is twice as large, because
+        under saturation the fixed cost of a batch counts.
         """
         taken = 0
         client.had_turn.clear()
@@ -251,13 +259,14 @@ class ClientRequests:
             inbox.release()
             outbox.flush()
             taken += len(batch)
-            if len(batch) < limit or taken >= self._batch_max:  # The other Processors want their turn.
+            # Stop after `_batch_max` records, so that the other Processors get their turn.
+            if len(batch) < limit or taken >= self._batch_max:
                 client.first_batch = taken >> 1 if taken > 2 * _BATCH_MIN else _BATCH_MIN
                 return taken
             limit *= 2
 
     def _serve_frames(self, client: Client, view: memoryview) -> None:
-        """Serve one record: the frames that one read of a connection brought."""
+        """Handle one record: the frames of one read of a connection."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
         while position < end:
@@ -267,11 +276,11 @@ class ClientRequests:
                 client, view, (begin, position), (connection_id, sequence, listener, flags)
             ):
                 return  # The connection is being closed.
-            flags &= ~FLAG_TIMED  # Of the first one only.
+            flags &= ~FLAG_TIMED  # Only the first frame of a record is timed.
             sequence = (sequence + 1) & SEQUENCE_MASK
 
     def _serve_block(self, client: Client, view: memoryview) -> None:
-        """Serve one large frame, which is in the Processor's arena."""
+        """Handle one large frame, which is in the Processor's arena."""
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
         offset, length = BLOCK.unpack_from(view, HEAD_BYTES)
@@ -289,9 +298,11 @@ class ClientRequests:
         *,
         record: memoryview | None = None,
     ) -> bool:
-        """One frame, without its length, at `place` of a view. False: its connection takes no other.
+        """Handle one frame at `place` (begin and end, without its length) of a view.
 
-        `view` is a REQUEST record, or the frame that such a `record` of a block names.
+        view: a REQUEST record, or the frame in a block that `record` names.
+
+        Returns False if the connection is being closed, so that its further frames must be discarded.
         """
         begin, end = place
         frame = view[begin:end]
@@ -303,7 +314,7 @@ class ClientRequests:
         if path is not None and path.serve_frame(frame, connection_id, sequence, listener, flags):
             return True
         services = self._services.uncounted() if flags & FLAG_PROBE else self._services
-        header = 0, 0, 0, 0  # Of one cut short.
+        header = 0, 0, 0, 0  # For a frame that is shorter than a header. It is rejected below.
         if len(frame) >= REQUEST_HEADER.size:
             header = REQUEST_HEADER.unpack_from(frame)
         api_key, version, correlation_id, client_id_length = header
@@ -336,7 +347,8 @@ class ClientRequests:
             self._hold(client, key, request)
         if request.is_closed:
             return False
-        # Fast paths neither count a client's bytes nor note answers, and the broker's own requests count nowhere.
+        # Do not learn from this request: fast paths do not count bytes for quotas and do not log or time responses. The
+        # broker's own requests (FLAG_PROBE) are not counted at all.
         if is_limited or self.log is not None or services is not self._services or flags & FLAG_TIMED:
             return True
         if placed is not None:
@@ -373,7 +385,7 @@ class ClientRequests:
         body_bytes: int,
     ) -> None:
         if isinstance(path, FetchFastPath) and path.repeats(record):
-            return  # This request could not be answered by the fast path, but the next one may be.
+            return  # The fast path could not handle this request, but it may handle the next one.
         if should_learn(path):
             self._adopt(client, key, path, self._fetch_paths.learn(request, record, body_bytes))
 
@@ -386,18 +398,18 @@ class ClientRequests:
             client.paths[key] = NoFastPath()
 
     def _mark_done(self) -> None:
-        """Note the end of local work for the timed requests of this pass that are not answered yet."""
+        """Record the end of local work for the timed requests of this duty cycle that have no response yet."""
         now_ns = self._services.clock.now_ns()
         for request in self._timed:
             request.done_ns = now_ns
         self._timed.clear()
 
     def _on_news(self, client: Client, kind: int, view: memoryview) -> None:
-        """A connection of that Processor is new, has ended, leaves or has arrived: see migrating_connections.py."""
+        """Handle a Processor's record about a connection: login, disconnect, migration, socket time, block recall."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
             client.requests.introduce(connection_id, view[HEAD_BYTES:])
-            # A fast path knows the rights of the former session, which may have had another principal.
+            # The fast path was learned with the rights of the former session, which can have another principal.
             key = view[:CONNECTION_BYTES].tobytes()
             client.paths.pop(key, None)
             if key in client.held:
@@ -405,13 +417,13 @@ class ClientRequests:
         elif kind == SOCKET_TIME:
             self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
         elif kind == RECALL_BLOCK:
-            # Append the gathered requests first: their records lie in blocks.
+            # Append the queued Produce requests first, because their records can be in that block.
             self._produce.flush()
             key = view[:CONNECTION_BYTES].tobytes()
             if key not in client.held or self._copy_block(client, key, attempt):
                 client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
         elif kind == MOVE_OUT:
-            # Append and answer the gathered requests first, by the old state of the connection.
+            # Append the queued Produce requests first, so that their responses go to the old Processor.
             self._produce.flush()
             self.moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
@@ -420,7 +432,8 @@ class ClientRequests:
             client.requests.forget(connection_id)
             client.paths.pop(key, None)
             client.metered.discard(connection_id)
-            if flags & FLAG_MOVED:  # A re-authentication continues at the next Processor.
+            if flags & FLAG_MOVED:
+                # Keep an unfinished re-authentication, because it continues at the next Processor.
                 self.moving.gave_away(client.requests, connection_id, self._services.clock.now_ns())
             else:
                 self.logins.forget(connection_id)
@@ -435,16 +448,16 @@ class ClientRequests:
         return self._divided.is_ready() or bool(self.without_room and self._has_room_for_first())
 
     def work_large(self) -> int:
-        """Run one step of one large request. Then handle what held connections have sent meanwhile.
+        """Run one step of one large request. Then handle the parked requests of connections that are released.
 
-        Called in every duty cycle as long as there are large requests. Returns the amount of work.
+        Called in every duty cycle while there are large requests. Returns the amount of work.
         """
         if self._parked.total > _PARKED_BYTES_MAX:
             self._close_largest()
         work = self._divided.work()
         while self._released:
             self._release(*self._released.popleft())
-        # Room comes from an answer, a client that disconnected, or a Processor that died.
+        # A response, a client's disconnect or a Processor's death makes room for the next large request.
         while self.without_room and self._has_room_for_first():
             self._admitted = self.without_room.popleft()
             self._release(*self._admitted)
@@ -462,10 +475,11 @@ class ClientRequests:
         client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
 
     def _rest(self, client: Client, key: bytes, path: FastPath | None) -> HeldConnection:
-        """Park what a connection sends until its next turn, in a later duty cycle.
+        """Park the requests of a connection until its next turn, in a later duty cycle.
 
-        Kafka handles one request of a connection at a time. Here up to INFLIGHT_MAX may be in the ring: without turns
-        others would wait for all of them. Produce requests are exempt: they are gathered, and clients send several.
+        Kafka handles one request of a connection at a time. Here up to INFLIGHT_MAX requests of one connection can be
+        in the ring. Without turns, other connections would wait for all of them. Produce requests are exempt, because
+        they are queued and appended together, and producers usually have several in flight.
         """
         held = HeldConnection(None, self._parked)
         held.is_resting, held.path = True, path
@@ -478,12 +492,12 @@ class ClientRequests:
         return any(not client.outbox.has_overflow for client, _ in self.resting)
 
     def resume_resting(self) -> int:
-        """Handle the next request of resting connections, of as many as fit into _TURNS_NS. Return how many."""
+        """Handle the next request of each resting connection, for up to _TURNS_NS. Return the number of connections."""
         until_ns = self._services.clock.now_ns() + _TURNS_NS
         work = 0
         for _ in range(len(self.resting)):
             client, key = self.resting.popleft()
-            if client.outbox.has_overflow:  # Its Processor has not read our answers.
+            if client.outbox.has_overflow:  # Its Processor has not read our earlier responses.
                 self.resting.append((client, key))
                 continue
             client.had_turn.discard(key)
@@ -502,7 +516,7 @@ class ClientRequests:
             self._mark_done()
 
     def _close_largest(self) -> None:
-        """Close the held connections that have parked most, until the others fit."""
+        """Close the held connections with the most parked bytes, until the others fit into the limit."""
         places = (*self._holders.values(), *self.without_room, *self.resting)
         held = [(client, client.held[key]) for client, key in places]
         held.sort(key=lambda each: each[1].parked_bytes, reverse=True)
@@ -529,7 +543,7 @@ class ClientRequests:
         held = client.held.get(key)
         if held is None:
             api_key = int.from_bytes(frame[:2], "big")
-            # A new request waits behind the parked ones, or small requests would overtake a large one for ever.
+            # A new request waits behind the parked ones. Otherwise smaller requests could overtake a large one forever.
             is_next = not self.without_room or self._admitted == (client, key)
             if api_key in (_PRODUCE, _FETCH) or (is_next and self._divided.has_room(len(frame))):
                 return False
@@ -543,7 +557,7 @@ class ClientRequests:
         return self._divided.has_room(client.held[key].first_bytes)
 
     def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
-        """Copy a frame of a held connection out of the arena. Return False if the bound of copies is reached."""
+        """Copy a frame of a held connection out of the arena. Return False if the limit of copies is reached."""
         arena, held = client.link.arena, client.held[key]
         assert arena is not None, "a Processor's link comes with its arena"
         before = held.copied_bytes
@@ -582,7 +596,7 @@ class ClientRequests:
                 return
 
     def _abandon(self, client: Client, key: bytes) -> None:
-        """Drop the large request of a closed connection, and everything that it sent after that request."""
+        """Abandon the large request of a closed connection, and discard everything that it sent after that request."""
         held = client.held.pop(key, None)
         if held is None:
             return
@@ -598,7 +612,7 @@ class ClientRequests:
         self._free_blocks(client, held)
 
     def _free_blocks(self, client: Client, held: HeldConnection) -> None:
-        """Answer NO_OP for parked frames in the arena that are dropped: the Processor frees a block at its answer."""
+        """Send NO_OP for each discarded frame in the arena, because the Processor frees a block at its response."""
         for kind, record in held.records[held.answered_count :]:
             if kind == REQUEST_BLOCK:
                 connection_id, sequence, _, _ = HEAD.unpack_from(record)
@@ -607,7 +621,10 @@ class ClientRequests:
     # -- serving -----------------------------------------------------------------------------------------------
 
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
-        """Gather a Produce and return its partition; dispatch any other request."""
+        """Queue a Produce and return its destination. Dispatch any other request and return None.
+
+        An exception fails this request only.
+        """
         services = self._services
         self.served += request.services is services
         if request.is_timed:
@@ -627,7 +644,7 @@ class ClientRequests:
                 if placed is not None and placed.owned is None:
                     self._hint(request, body, placed.owner)
                 return placed
-            # A request sees what the Produce requests before it appended.
+            # A request must see the records of the Produce requests before it.
             self._produce.flush()
             dispatch(request, body)
             if self._timed:
@@ -642,7 +659,7 @@ class ClientRequests:
         return None
 
     def _serve_limited(self, client: Client, request: HandlerRequest, body: memoryview) -> Placed | None:
-        """Serve a request of somebody who may have a quota; apart from all others if its time counts."""
+        """Handle a request while quotas are set. Append it alone if its time counts for a request_percentage quota."""
         if not self.rates.is_metered(request):
             return self._serve(request, body)
         if request.connection_id not in client.metered:
@@ -657,12 +674,12 @@ class ClientRequests:
     def _meter_socket(
         self, client: Client, connection_id: int, client_id: bytes, *, is_on: bool = True
     ) -> None:
-        """Tell the Processor to measure its time for a connection, or not to."""
+        """Make the Processor start (or stop, without `is_on`) measuring its time for a connection."""
         (client.metered.add if is_on else client.metered.discard)(connection_id)
         client.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
 
     def _charge_socket_time(self, client: Client, connection_id: int, body: memoryview) -> None:
-        """Charge a client for what its Processor did."""
+        """Charge a client for the time that its Processor spent on the socket."""
         (used_ns,) = SOCKET_NS.unpack_from(body)
         client_id = bytes(body[SOCKET_NS.size :])
         identity = client.requests.identities.get(connection_id)
@@ -672,13 +689,13 @@ class ClientRequests:
             self._meter_socket(client, connection_id, client_id, is_on=False)
 
     def _throttle(self, request: HandlerRequest, body_bytes: int) -> None:
-        """Count a Produce; a client that is above its quota is not read for a while, beginning now."""
+        """Count a Produce's bytes. If the client is above its quota, throttle its connection from now on."""
         client_id = request.client_id_bytes
         size = REQUEST_HEADER.size + len(client_id or b"") + body_bytes
         request.begin_throttle(self.rates.on_produce(request.principal.name, client_id, size))
 
     def _hint(self, request: HandlerRequest, body: memoryview, owner: int) -> None:
-        """Tell the Processor where the next Produce of this partition belongs."""
+        """Send the Processor the owner of this partition, so that it sends the next Produce there directly."""
         key = body_key(request.api_version, body)
         if key is not None:
             request.peer.outbox.push(HINT, OWNER.pack(owner), key)
@@ -688,7 +705,7 @@ class ClientRequests:
         request.reject(reason)
 
     def tell_of_floods(self, now_ns: int) -> None:
-        """By the Handler's tick: how much of what clients brought about was not logged."""
+        """Log how many log lines about clients were suppressed. Called by the Handler's tick."""
         self._services.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.tell_of_floods(now_ns)

@@ -42,16 +42,19 @@ class HeldConnection:
     )  # fmt: skip
 
     def __init__(self, divided: DividedRequest | None, parked: ParkedBytes) -> None:
-        # None if its large request is still parked, because too many others are in work; or if it rests.
+        # The large request that is being handled. None while it is parked because too many others are being handled,
+        # and None for a connection that rests.
         self.divided = divided
-        self.is_resting = False  # It waits for its next turn.
-        self.path: FastPath | None = None  # Restored after the rest.
-        self.is_closed = False  # It had parked too much.
-        self.answered_count = 0  # Of the first records; they only stay until the connection has its turn.
+        self.is_resting = False  # The connection waits for its next turn.
+        self.path: FastPath | None = None  # The fast path to restore after the rest.
+        self.is_closed = False  # The connection was closed because it had parked too much.
+        # Number of first records that have a response and stay only until the next turn.
+        self.answered_count = 0
         self.parked = parked
-        self.parked_bytes = 0  # Of this connection's share in `parked`.
-        self.records: list[tuple[int, bytearray]] = []  # Writable, because offsets are written into batches.
-        self.copied_bytes = 0  # Of frames that were recalled from the arena.
+        self.parked_bytes = 0  # This connection's share of `parked`.
+        # Writable, because the log writes offsets into batches.
+        self.records: list[tuple[int, bytearray]] = []
+        self.copied_bytes = 0  # Bytes of frames that were copied because the Processor recalled their blocks.
         self.misses = 0
 
     def serve(self, record: memoryview) -> bool:
@@ -83,7 +86,7 @@ class HeldConnection:
         self.release()
 
     def release(self) -> None:
-        """Return this connection's share: its records are handled or discarded."""
+        """Subtract this connection's share from `parked`, because its records are handled or discarded."""
         self._count(-self.parked_bytes)
 
     @property

@@ -1,9 +1,9 @@
-"""MigratingConnections: a Handler keeps the answers of connections that migrate from one Processor to another.
+"""MigratingConnections: keeps responses of connections that migrate from one Processor to another.
 
-Between MOVE_OUT and MOVE_IN it is open which Processor will have the socket: the target may die or refuse. So the
-answers of requests that are parked, or park meanwhile, are kept here until a Processor claims them. Whatever happens
-to the two Processors, an answer is delivered once, or its connection is closed. Requests that do not park are answered
-as ever: their Processor waits for them before it gives the socket away.
+Between MOVE_OUT and MOVE_IN it is unknown which Processor will have the socket, because the target can die or reject
+it. So the Handler keeps the responses of parked requests until a Processor claims the connection with MOVE_IN. Whatever
+happens to the two Processors, a response is delivered once, or its connection is closed. Responses of requests that are
+not parked go to the old Processor, which waits for them before it passes the socket on.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from kproc.broker.request.request import ClientPeer
 from kproc.broker.transport.envelope import CLOSE, HEAD, MOVED, SEND, pack_sequences
 
-# Time between the old Processor's report that it gave the socket away, or its death, and the new one's claim.
+# Time that the new Processor has for its claim, after the old one has reported that it passed the socket on, or died.
 _CLAIM_NS: Final = 10_000_000_000
 
 
 class KeptAnswers:
-    """Takes the place of an Outbox: stores the answers for the Processor that claims the connection."""
+    """Replaces an Outbox: stores the responses for the Processor that claims the connection."""
 
     __slots__ = ("answers",)
 
@@ -30,7 +30,7 @@ class KeptAnswers:
 
 
 class _Moving:
-    """One connection: its former Processor, its kept answers, and until when they are kept."""
+    """One connection: its former Processor, its kept responses, and the time until which they are kept."""
 
     __slots__ = ("expires_ns", "kept", "kept_answers", "origin")
 
@@ -38,11 +38,12 @@ class _Moving:
         self.origin = origin
         self.kept_answers = KeptAnswers()
         self.kept = ClientPeer(self.kept_answers)
-        self.expires_ns = 0  # 0: not before the old Processor has reported or died.
+        # 0: the old Processor has neither reported nor died, so the time has not started.
+        self.expires_ns = 0
 
 
 class MigratingConnections:
-    """One per Handler; nearly always empty."""
+    """The migrating connections of one Handler. Nearly always empty."""
 
     def __init__(self) -> None:
         self._moving: dict[int, _Moving] = {}
@@ -51,12 +52,12 @@ class MigratingConnections:
         return len(self._moving)
 
     def has_holders(self) -> bool:
-        """Whether a running Processor still has one of the connections, and will claim it or give it away."""
+        """Return True if a running Processor still has one of the connections and will claim it or pass it on."""
         return any(not moving.expires_ns for moving in self._moving.values())
 
     def move_out(self, origin: ClientPeer, connection_id: int, attempt: int) -> None:
-        """Keep the answers of parked requests from now on; list these requests in MOVED."""
-        self.forget(connection_id)  # Drop what is left of an earlier attempt.
+        """Keep the responses of parked requests from now on. Send the Processor a list of these requests (MOVED)."""
+        self.forget(connection_id)  # Remove the rest of an earlier attempt to migrate.
         moving = self._moving[connection_id] = _Moving(origin)
         origin.moving[connection_id] = moving.kept, attempt
         requests = origin.waiting.pop(connection_id, None)
@@ -68,8 +69,10 @@ class MigratingConnections:
             origin.outbox.push(MOVED, HEAD.pack(connection_id, attempt, 0, 0), sequences)
 
     def move_in(self, peer: ClientPeer, connection_id: int, sequences: list[int]) -> None:
-        """Send the kept answers to the Processor that has the socket; close the connection if it expects
-        unknown ones.
+        """Send the kept responses to the Processor that has the socket now.
+
+        sequences: the requests without a response, by that Processor. If a response of one of them is lost, close the
+        connection.
         """
         expected = set(sequences)
         moving = self._moving.pop(connection_id, None)
@@ -87,26 +90,27 @@ class MigratingConnections:
             peer.outbox.push(CLOSE, HEAD.pack(connection_id, sequence, 0, 0))
 
     def gave_away(self, origin: ClientPeer, connection_id: int, now_ns: int) -> None:
-        """Note that another Processor has the socket. Its claim may still be under way, in another ring."""
+        """Record that another Processor has the socket. Its claim can still be unread in another ring."""
         moving = self._moving.get(connection_id)
-        if moving is not None and moving.origin is origin:  # Otherwise it is claimed already.
+        if moving is not None and moving.origin is origin:  # Otherwise the connection was claimed already.
             self._await_claim(connection_id, moving, now_ns)
 
     def gone(self, origin: ClientPeer, connection_id: int) -> None:
-        """Forget a connection that the client closed before it migrated."""
+        """Remove a connection that the client closed before it migrated."""
         moving = self._moving.get(connection_id)
         if moving is not None and moving.origin is origin:
             self.forget(connection_id)
 
     def lose(self, origin: ClientPeer, now_ns: int) -> None:
-        """A Processor has died. Connections that it gave away before may still be claimed."""
+        """Handle the death of a Processor. Connections that it passed on before that can still be claimed."""
         for connection_id, moving in list(self._moving.items()):
             if moving.origin is origin and not moving.expires_ns:
                 self._await_claim(connection_id, moving, now_ns)
 
     def _await_claim(self, connection_id: int, moving: _Moving, now_ns: int) -> None:
-        """Wait for a claim, for a limited time. Without kept answers forget the connection at once, because a leaving
-        Handler waits for this table to be empty.
+        """Wait for a claim for a limited time.
+
+        Without kept responses remove the connection at once, because a leaving Handler waits until this table is empty.
         """
         if moving.kept_answers.answers or moving.kept.waiting:
             moving.expires_ns = now_ns + _CLAIM_NS
@@ -114,13 +118,13 @@ class MigratingConnections:
             self.forget(connection_id)
 
     def expire(self, now_ns: int) -> None:
-        """Drop answers that were not claimed in time: the Processor with the socket has died."""
+        """Discard responses that were not claimed in time, because the Processor with the socket has died."""
         for connection_id, moving in list(self._moving.items()):
             if moving.expires_ns and moving.expires_ns <= now_ns:
                 self.forget(connection_id)
 
     def forget(self, connection_id: int) -> None:
-        """Cancel the parked requests of a connection and drop its kept answers."""
+        """Cancel the parked requests of a connection and discard its kept responses."""
         moving = self._moving.pop(connection_id, None)
         if moving is not None:
             moving.origin.moving.pop(connection_id, None)

@@ -1,14 +1,15 @@
-"""The request log: one JSON line for each request that was answered, after Kafka's kafka.request.logger.
+"""The request log: one JSON line per request with a response, like Kafka's kafka.request.logger.
 
-Each Handler writes a file of its own, `requests-handler-N.log`: one writer for every file, as everywhere in kproc, so
-that lines need no bound (PIPE_BUF) and the file can be renamed by whoever writes it. At kproc.request.log.bytes it
-becomes `.1`, over the one before: the log never takes more than twice that much for each Handler. It is not synced,
-and a full disk costs lines, not requests.
+Each Handler writes its own file, `requests-handler-N.log`. A file has one writer, so lines may be longer than PIPE_BUF,
+and the writer can rename the file. At kproc.request.log.bytes the file is renamed to `.1` and replaces the last one, so
+the log takes at most twice that size per Handler. It is not synced. If the disk is full, lines are lost and requests go
+on.
 
-Values of AlterConfigs and IncrementalAlterConfigs that may be secret are hidden, as by Kafka: those of type PASSWORD,
-and those of names that nobody knows. So are the secrets of delegation tokens, the tokens of logins, and salted
-passwords. Record batches, other long bytes, and requests above 16 KiB are logged as their size.
-Switched by the dynamic broker config kproc.request.log: off, all, or slow (kproc.slow.request.log.ms and above).
+As in Kafka, values of AlterConfigs and IncrementalAlterConfigs that can be secret are hidden: those of type PASSWORD
+and those of unknown names. Secrets of delegation tokens, tokens of logins and salted passwords are hidden, too. Record
+batches, other long bytes and requests above 16 KiB are logged as their size.
+
+The dynamic broker config kproc.request.log switches the log: off, all, or slow (kproc.slow.request.log.ms and above).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 OFF, ALL, SLOW = "off", "all", "slow"
 HIDDEN: Final = "[hidden]"
-_BYTES_SHOWN_MAX: Final = 16  # A topic id. What is longer is records, or metadata of a client's own.
+_BYTES_SHOWN_MAX: Final = 16  # The length of a topic id. Longer bytes are records or a client's own metadata.
 # A request is decoded for the log in one step, so only the size of a larger one is logged.
 _BODY_SHOWN_MAX: Final = 16 << 10
 _ALTERS: Final = (int(ApiKey.ALTER_CONFIGS), int(ApiKey.INCREMENTAL_ALTER_CONFIGS))
@@ -52,7 +53,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class RequestLog:
-    """One per Handler; made when the request log is switched on."""
+    """The request log's file of one Handler. Created when the log is switched on."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class RequestLog:
         self._size = os.fstat(self._fd).st_size
 
     def add(self, request: LoggedRequest, outcome: str, response_bytes: int) -> None:
-        """Add the line of an answered request; it is written at the end of the duty cycle."""
+        """Add the line of a request with a response. It is written at the end of the duty cycle."""
         total_ns = self.now_ns() - request.begun_ns
         if total_ns < self._slow_ms * _NS_PER_MS:
             return
@@ -128,18 +129,21 @@ class RequestLog:
 
 
 class LoggedRequest(HandlerRequest):
-    """A request that records its answer. Used instead of HandlerRequest while the log is on."""
+    """A request that logs its response. Used instead of HandlerRequest while the log is on."""
 
     __slots__ = ("_log", "begun_ns", "client_address", "endpoint", "shown")
 
     _log: RequestLog
     client_address: str
-    endpoint: Endpoint  # Stored, because the listener may be removed before the request is answered.
+    endpoint: Endpoint  # Stored, because the listener may be removed before the response.
     shown: Any
     begun_ns: int
 
     def begin(self, log: RequestLog, body: memoryview | None) -> None:
-        """Store what the line will show, because the frame's bytes are gone later. None: the header is incomplete."""
+        """Store the request's fields for the line, because the frame is overwritten after this duty cycle.
+
+        body: None if the header is incomplete.
+        """
         self._log = log
         self.client_address = self.client_host
         self.endpoint = self.services.endpoints[self.listener_index]
@@ -178,7 +182,7 @@ def loggable(api_key: int, version: int, body: memoryview) -> Any:
 
 
 def hide_secrets(api_key: int, fields: Any) -> Any:
-    """A copy of the fields without values that may be secret; the same object if there are none."""
+    """Return a copy of the fields without values that can be secret, or the same object if the API has none."""
     if api_key == _AUTHENTICATE:
         return {**fields, "auth_bytes": HIDDEN}
     if api_key == _ALTER_USERS:
@@ -201,7 +205,7 @@ def _hide(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_harmless(resource_type: int, name: str) -> bool:
-    """Whether we know a config, and that it holds no secret."""
+    """Return True if a config is known and holds no secret."""
     if resource_type == _TOPIC:
         return name in TOPIC_CONFIGS
     if resource_type != _BROKER:
@@ -211,7 +215,7 @@ def _is_harmless(resource_type: int, name: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """Return the value as plain types for JSON. Long bytes become their size."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -238,7 +242,7 @@ def open_request_log(
     now_ns: Callable[[], int],
     wall_ms: Callable[[], int],
 ) -> RequestLog | None:
-    """The request log by the settings in force, or None if it is off."""
+    """Open the request log by the settings in force. Return None if it is off or cannot be opened."""
     mode = settings("kproc.request.log")
     if mode == OFF:
         return None
