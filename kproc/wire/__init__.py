@@ -1,6 +1,9 @@
-"""Bytes to meaning and back: Kafka's wire protocol without I/O, clock or state.
+"""Kafka's wire protocol: encoding and decoding without I/O, clock or state.
 
-`codec` encodes and decodes every API as plain dicts, `hot` does Produce and Fetch by hand without copying,
-`record_batch` knows what a batch of records looks like. Import from the modules; nothing is re-exported here,
-so that a role which needs headers does not pay for the codec.
+- `codec` encodes and decodes every API as plain dicts.
+- `hot` encodes and decodes Produce and Fetch by hand, without copying records.
+- `record_batch` checks, stamps and makes batches of records.
+
+Import from the modules. This package re-exports nothing, so that a role that needs only headers does not load the
+codec.
 """

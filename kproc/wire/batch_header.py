@@ -1,7 +1,7 @@
-"""The 61 bytes in front of every record batch (magic 2), as one struct, and where each field stands in what it unpacks.
+"""The 61-byte header of a record batch (magic 2) as a struct, and the index of each field in the unpacked tuple.
 
-Who looks at one batch takes record_batch.py's BatchHeader. Walks over thousands take the plain tuple, by these names:
-it costs 0.2 us, a BatchHeader 0.5 us.
+Code that reads one batch uses record_batch.py's BatchHeader. Walks over thousands of batches use the plain tuple with
+these indexes, which costs 0.2 us a batch instead of 0.5 us.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size
-STAMP: Final = Struct(">qii")  # Its first three fields, which an append writes.
+STAMP: Final = Struct(">qii")  # The first three fields, which an append writes.
 Header = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 BASE_OFFSET: Final = 0
@@ -33,5 +33,5 @@ CRC_FROM: Final = 21  # The CRC-32C is of all bytes from here on.
 
 
 def last_offset_of(header: Header) -> int:
-    """The offset of the batch's last record, also after compaction has removed it."""
+    """Return the offset of the batch's last record, also if compaction has removed that record."""
     return header[BASE_OFFSET] + header[LAST_OFFSET_DELTA]

@@ -1,7 +1,7 @@
-"""CRC-32C, by the compiled module of the library `crc32c` alone.
+"""CRC-32C: loads only the compiled module of the library `crc32c`.
 
-`import crc32c` also looks up its own version in the metadata of every installed package: a tenth of a broker's start,
-for nothing.
+`import crc32c` also searches the metadata of all installed packages for its own version. That takes a tenth of a
+broker's start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def _compiled():
-        """The package's module without the package; the package where it is built in another way."""
+        """Load the compiled module without its package. Return the package if the module has another name."""
         package = find_spec("crc32c")
         places = package.submodule_search_locations if package is not None else None
         spec = PathFinder.find_spec("_crc32c", places) if places else None

@@ -1,9 +1,9 @@
-"""Every API in every version, as plain dicts.
+"""Encodes and decodes every API in every version, as plain dicts.
 
-All versions look the same: field names are kio's (Kafka's in snake_case, `_ms` left off), values are plain. A
-UUID is 16 bytes, error codes and times are ints, times in milliseconds. Decoding gives exactly the fields of
-that version. Encoding drops fields which the version lacks and fills in what is missing, so that a handler is
-written once; a name that no version has is refused, because a typo would otherwise vanish.
+Field names are kio's: Kafka's in snake_case, without `_ms`. Values are plain: a UUID is 16 bytes, error codes are ints,
+times are ints in milliseconds. Decoding gives exactly the fields of the version. Encoding ignores fields that the
+version lacks and fills in defaults, so that a handler is written once for all versions. A name that no version has
+raises ValueError, because a typo would otherwise go unnoticed.
 
 kio supplies the schemas (schema_source.py), in a table that is read at the start (schema_table.py). Its readers and
 writers are not used. They raise KeyError for an unknown tagged field, which must be skipped. They reject writable
@@ -29,7 +29,7 @@ Direction = Literal["request", "response"]
 
 @cache
 def schema_of(api_key: int, version: int, direction: Direction) -> Schema:
-    """Schema of the body. ProtocolError for a version that does not exist."""
+    """Return the schema of a body. Raises ProtocolError if the version does not exist."""
     schema = find_schema(api_key, version, direction)
     if schema is None:
         raise ProtocolError(f"API key {int(api_key)} has no version {version}")
@@ -48,7 +48,7 @@ def _step_reader(api_key: int, version: int) -> StepReader:
 
 @cache
 def _names(api_key: int, version: int, direction: Direction) -> frozenset[str]:
-    """Paths of every field of one version, below the message."""
+    """Return the paths of all fields of one version, relative to the message."""
     names: set[str] = set()
 
     def collect(schema: Schema, prefix: str) -> None:
@@ -68,7 +68,7 @@ def has_response_field(api_key: int, version: int, name: str) -> bool:
 
 
 def _is_in_any_version(api_key: int, direction: Direction, name: str) -> bool:
-    """Looks in the newest first, which has nearly every name: each further one takes milliseconds to import."""
+    """Return True if some version has the field. Try the newest first, which has nearly every name."""
     versions = reversed(known_versions(api_key))
     return any(name in _names(api_key, version, direction) for version in versions)
 
@@ -94,7 +94,7 @@ class RowSchema:
 
     def __init__(self, field: Field, write: Writer) -> None:
         self.write = write
-        # An error message can differ between two answers about one thing.
+        # Error messages do not identify a row, because two responses about one resource can have different ones.
         self.identity = (
             tuple(
                 each.name
@@ -150,17 +150,16 @@ def _encode(
 
 
 def prepare(api_key: int, version: int) -> None:
-    """Load now what serving the first request of a version would load."""
+    """Build the reader and writer of a version now instead of at its first request."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
     _names(api_key, known_versions(api_key)[-1], "response")
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
-    """Fields of a request's body. Bytes after the body are ignored, as Kafka does.
+    """Decode the body of a request. Ignores bytes after the body, as Kafka does. Raises ProtocolError.
 
-    The body is copied first, so that nothing in the result refers to a ring or an arena: a parked request may
-    keep it for as long as it likes.
+    Copies the body first, so that nothing in the result refers to a ring or an arena: a parked request may keep it.
     """
     read = _reader(api_key, version, "request")
     return _decode(read, bytes(body), 0, f"request of API key {int(api_key)} v{version}")
@@ -189,7 +188,7 @@ def _decode_by_steps(
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]) -> bytes:
-    """The whole frame of a response: length, header of the right version, body."""
+    """Encode the whole frame of a response: length, header, body. Raises ValueError for wrong fields."""
     head = encode_response_header(api_key, version, correlation_id)
     return _encode(head, api_key, version, "response", fields)
 
@@ -197,13 +196,13 @@ def encode_response(api_key: int, version: int, correlation_id: int, fields: Map
 def encode_request(
     api_key: int, version: int, correlation_id: int, client_id: str | None, fields: Mapping[str, Any]
 ) -> bytes:
-    """The whole frame of a request."""
+    """Encode the whole frame of a request: length, header, body. Raises ValueError for wrong fields."""
     head = encode_request_header(api_key, version, correlation_id, client_id)
     return _encode(head, api_key, version, "request", fields)
 
 
 def decode_response(api_key: int, version: int, frame_body: Buffer) -> tuple[int, dict[str, Any]]:
-    """Correlation id and fields of a response frame without its length."""
+    """Decode a response frame without its length. Return (correlation id, fields). Raises ProtocolError."""
     data = bytes(frame_body)
     read = _reader(api_key, version, "response")
     correlation_id, position = parse_response_header(api_key, version, data)
@@ -211,9 +210,10 @@ def decode_response(api_key: int, version: int, frame_body: Buffer) -> tuple[int
 
 
 def api_versions_fallback(correlation_id: int, versions: range) -> bytes:
-    """Answer to an ApiVersions request of a version outside `versions`, whose body nobody can read (KIP-511).
+    """Encode the response to an ApiVersions request of a version outside `versions` (KIP-511).
 
-    Version 0 whatever was asked for, with the error and the one range the client needs to try again.
+    It always has version 0, which every client can read, with UNSUPPORTED_VERSION and the range of ApiVersions itself,
+    so that the client can try again.
     """
     row = {
         "api_key": int(ApiKey.API_VERSIONS),

@@ -32,8 +32,8 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-# A batch is at most message.max.bytes (1 MiB by default) as it travels; 128 MiB is what the best codec makes
-# of a batch of that size when its content repeats, and far below what a role may hold.
+# A compressed batch has at most message.max.bytes, 1 MiB by default. 128 MiB is the decompressed size of a repetitive
+# batch of that size with the best codec, and far below the memory limit of a role.
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
 # The largest ratio of gzip; lz4 reaches 255 and snappy 21. Only zstd can exceed it: 4 kB can become 128 MiB.
 INFLATION_RATIO_MAX: Final = 1032
@@ -52,10 +52,11 @@ _RATIO_MAX: Final[dict[int, int]] = {
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + INT32.pack(1) + INT32.pack(1)
-# What snappy-java buffers by default; its reader sizes its own buffer by it.
+# The default block size of snappy-java. Its reader chooses its buffer by it.
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
-# cramjam's only sign that the output was too small rather than the input wrong; a test holds it to that.
+# Text of cramjam's error if the output buffer is too small. Nothing else distinguishes it from damaged input, so a test
+# checks that it stays the same.
 _TOO_SMALL: Final = "failed to write whole buffer"
 
 
@@ -88,9 +89,9 @@ def _compress_xerial(raw: Buffer) -> bytes:
 
 
 def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
-    """Records compressed so that every Kafka client reads them. `raw` may be a view of anything.
+    """Compress records so that every Kafka client can read them. Raises UNSUPPORTED_COMPRESSION_TYPE.
 
-    `level` is Kafka's compression.<codec>.level; without it gzip, lz4 and zstd take their own default.
+    `level` is Kafka's compression.<codec>.level. With None, gzip, lz4 and zstd use their own default.
     """
     match codec:
         case Compression.NONE:
@@ -131,7 +132,7 @@ def has_frame_start(codec: int, data: Buffer) -> bool:
 
 
 def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
-    # The standard library's own bound is exact, so there is no need to guess the size.
+    # zlib can limit the output exactly, so there is no need to guess the size.
     inflater = zlib.decompressobj(wbits=31)
     raw = inflater.decompress(data, limit_bytes + 1)
     if len(raw) > limit_bytes:
@@ -195,7 +196,7 @@ def _grow_until_it_fits(codec: int, data: Buffer, limit_bytes: int) -> bytes:
                 raise
             if size == limit_bytes:
                 raise InflatesTooMuch(limit_bytes) from None
-            # Four times: all tries together cost a third more than the last one.
+            # Grow by a factor of 4, so that all tries together cost only a third more than the last one.
             size = min(limit_bytes, 4 * size)
         else:
             return bytes(memoryview(room)[:length])

@@ -1,7 +1,7 @@
-"""FileRange: bytes that travel as a reference to a file instead of a copy.
+"""FileRange: a reference to bytes of a file, which travels between processes instead of a copy.
 
-A Handler answers a Fetch with ranges of segment files and a Processor sends them with sendfile(). The range
-names the file twice, by path to open it and by inode to notice that the path meanwhile means another file.
+A Handler responds to a Fetch with ranges of segment files, and a Processor sends them with sendfile(). The range has
+the file's path to open it, and its inode to detect that the path meanwhile names another file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class FileRange(NamedTuple):
-    """`length` bytes of a file from byte `position`; whoever opens `path` must compare `inode` first."""
+    """`length` bytes of a file from byte `position` on. After opening `path`, compare its inode with `inode`."""
 
     path: bytes
     inode: int

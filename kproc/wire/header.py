@@ -5,9 +5,9 @@
     response header v0   correlation id int32
     response header v1   correlation id int32, then tagged fields
 
-Flexible versions of an API (KIP-482) use request header v2 and response header v1. The one exception: the
-ApiVersions response always has header v0, because a client sends that request before it knows what the broker
-speaks and must be able to read the answer of an older one.
+Flexible versions of an API (KIP-482) use request header v2 and response header v1. The ApiVersions response is the only
+exception and always has header v0 (KIP-511). A client sends this request before it knows the broker's versions, and it
+must be able to read the response of an older broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kproc.wire.primitives import INT16, INT32, Buffer, skip_tagged_fields
 
 
 class ApiKey(IntEnum):
-    """Every API of Kafka 4.x by its schema's name. Keys 4-7 went with ZooKeeper: refused as unknown."""
+    """Every API of Kafka 4.x by its schema's name. Keys 4-7 were removed with ZooKeeper and count as unknown."""
 
     PRODUCE = 0
     FETCH = 1
@@ -224,7 +224,7 @@ REQUEST_HEADER: Final = Struct(">hhih")  # API key, version, correlation id, len
 
 
 class RequestHeader(NamedTuple):
-    """What stands in front of every request. A null client id is an empty one, as in Kafka."""
+    """The header of a request. A null client id is shown as an empty string, as in Kafka."""
 
     api_key: ApiKey
     api_version: int
@@ -233,27 +233,27 @@ class RequestHeader(NamedTuple):
 
 
 def first_flexible(api_key: int) -> int:
-    """First version of the API with compact strings and tagged fields; NEVER_FLEXIBLE when it has none."""
+    """Return the first version with compact strings and tagged fields (KIP-482), or NEVER_FLEXIBLE."""
     return _FIRST_FLEXIBLE[api_key]
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
-    """1 or 2. A version newer than we know still has the header of the flexible ones."""
+    """Return the request header's version, 1 or 2. An unknown newer version has the header of flexible versions."""
     return 2 if api_version >= first_flexible(api_key) else 1
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    """0 or 1."""
+    """Return the response header's version, 0 or 1."""
     if api_key == ApiKey.API_VERSIONS:
         return 0
     return 1 if api_version >= first_flexible(api_key) else 0
 
 
 def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, int]:
-    """Header and the position where the body starts.
+    """Parse a request header. Return (header, position of the body). Raises ProtocolError.
 
-    The version is not judged here: whether it is served is the registry's knowledge, and an ApiVersions
-    request of an unknown version must be answered all the same.
+    Accepts any version, because only the registry knows the supported ones, and because an ApiVersions request of an
+    unknown version must get a response (KIP-511).
     """
     try:
         key, version, correlation_id, client_id_bytes = REQUEST_HEADER.unpack_from(view, offset)
@@ -276,7 +276,7 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
     elif client_id_bytes < -1:
         raise ProtocolError(f"client id of {client_id_bytes} bytes")
     if version >= _FIRST_FLEXIBLE[api_key]:
-        # Nobody sends tags in a header yet: one zero byte.
+        # No client sends tagged fields in a header yet. The block is then one zero byte.
         if position < len(view) and view[position] == 0:
             position += 1
         else:
@@ -287,7 +287,7 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
 def encode_request_header(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """Bytes of a request header of the version that the API's version asks for."""
+    """Encode a request header in the header version that the API's version requires."""
     head = INT16.pack(api_key) + INT16.pack(api_version) + INT32.pack(correlation_id)
     if client_id is None:
         head += INT16.pack(-1)
@@ -298,14 +298,14 @@ def encode_request_header(
 
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
-    """Bytes of the response header."""
+    """Encode a response header in the header version that the API's version requires."""
     if response_header_version(api_key, api_version):
         return INT32.pack(correlation_id) + b"\0"
     return INT32.pack(correlation_id)
 
 
 def parse_response_header(api_key: int, api_version: int, view: Buffer, offset: int = 0) -> tuple[int, int]:
-    """Correlation id and the position where the body starts."""
+    """Parse a response header. Return (correlation id, position of the body). Raises ProtocolError."""
     try:
         (correlation_id,) = INT32.unpack_from(view, offset)
     except StructError:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def hidden(name: str) -> Iterator[None]:
-    """Inside, `import name` fails as if it were not installed; one that is loaded already stays usable."""
+    """Make `import name` fail inside the context, as if it were not installed. A loaded module stays usable."""
     if name in sys.modules:
         yield
         return

@@ -1,7 +1,6 @@
-"""The two hot APIs by hand: Produce (`hot_produce.py`) and Fetch (`hot_fetch.py`).
+"""Hand-written codecs of the two hot APIs: Produce (`hot_produce.py`) and Fetch (`hot_fetch.py`).
 
-Same results as codec.py, at a tenth of its cost and without copying records. Whoever speaks them imports from
-here; the files are two because the formats have nothing in common.
+They give the results of codec.py at a tenth of its cost, and without copying records. Other packages import from here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fetch, versions 4-18, by hand: the answer's records stay file ranges until a Processor sends them.
+"""Decodes and encodes Fetch, versions 4-18, by hand. Records stay file ranges until a Processor sends them.
 
     request    replica id int32 (to v14; then in tag 1) | max wait int32 | min bytes int32 | max bytes int32
                | isolation int8 | v7: session id int32, session epoch int32 | topics | v7: forgotten topics
@@ -11,9 +11,10 @@
                | v5: log start offset int64 | aborted transactions nullable array (producer id, first offset)
                | v11: preferred read replica int32 | records nullable bytes
 
-Flexible from v12, topic ids instead of names from v13. Never filled in: diverging epoch, current leader,
-snapshot id (tags of a partition) and node endpoints (v16): there is one broker and nobody follows it. Of the
-request's tags only the replica id is read.
+Flexible from v12 (KIP-482), topic ids instead of names from v13 (KIP-516), sessions from v7 (KIP-227), replica id in
+the tagged replica state from v15 (KIP-903). Responses never have the tagged fields diverging epoch, current leader and
+snapshot id of a partition, nor node endpoints (v16, KIP-951), because there is one broker without followers. Only the
+replica id is read of the request's tagged fields.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ NO_SESSION_EPOCH: Final = -1
 
 
 class FetchPartition(msgspec.Struct, gc=False, array_like=True):
-    """One partition that the client wants. -1 stands for what its version cannot say."""
+    """One partition that the client fetches. -1 stands for a field that the request's version lacks."""
 
     index: int
     current_leader_epoch: int
@@ -72,7 +73,7 @@ ForgottenTopic = tuple[str | None, bytes | None, list[int]]
 
 
 class FetchRequest(msgspec.Struct, gc=False):
-    """A Fetch request; holds nothing of the body it came from."""
+    """A Fetch request. It has no views of the body that it was decoded from."""
 
     max_wait_ms: int
     min_bytes: int
@@ -87,7 +88,11 @@ class FetchRequest(msgspec.Struct, gc=False):
 
 
 class FetchPartitionResult(msgspec.Struct, gc=False):
-    """The answer for one partition. `aborted` is None for read uncommitted; the records may be in pieces."""
+    """The response for one partition.
+
+    `aborted` has (producer id, first offset) of aborted transactions, or is None for read_uncommitted. `records` may be
+    several pieces, in order.
+    """
 
     index: int
     error_code: int
@@ -105,7 +110,7 @@ _HEAD_WITH_SESSION: Final = Struct(">iiiibii")
 _HEAD_WITHOUT_REPLICA: Final = Struct(">iiibii")
 
 
-# Limit of topics and partitions of one Fetch. A Fetch is handled in one step, and 5,000 take some 50 ms.
+# Limit of topics and partitions of one Fetch. A Fetch is handled in one step, and 5,000 partitions take about 50 ms.
 FETCH_ROWS_MAX: Final = 5_000
 
 
@@ -121,7 +126,7 @@ _PARTITIONS: Final = {version: _partition_struct(version) for version in FETCH_V
 
 
 def decode_fetch(version: int, body: memoryview) -> FetchRequest:
-    """The request. ProtocolError for anything malformed."""
+    """Decode a request. Raises ProtocolError if it is malformed."""
     try:
         return _decode(version, body)
     except (StructError, IndexError):
@@ -131,7 +136,11 @@ def decode_fetch(version: int, body: memoryview) -> FetchRequest:
 
 
 def locate_fetch_offset(version: int, body: memoryview) -> tuple[FetchRequest, int] | None:
-    """Of a request for one partition: what it says, and where its fetch offset begins. None for any other."""
+    """Decode a request for one partition. Return (request, position of its fetch offset in the body).
+
+    Returns None for a request with several partitions or none. A fast path recognizes the next request of a consumer by
+    comparing everything but this offset.
+    """
     request = decode_fetch(version, body)
     if len(request.topics) != 1 or len(request.topics[0][2]) != 1:
         return None
@@ -191,7 +200,7 @@ def _count(version: int, body: memoryview, position: int) -> tuple[int, int]:
     else:
         (count,) = INT32.unpack_from(body, position)
         position += 4
-    # Every element takes a byte at least, so a count is never larger than what remains.
+    # An element has at least one byte, so a count larger than the remaining bytes is malformed.
     if not 0 <= count <= len(body) - position:
         raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
     return count, position
@@ -258,7 +267,7 @@ def _decode_forgotten(version: int, body: memoryview, position: int) -> tuple[li
 
 
 def _decode_tags(version: int, body: memoryview, position: int, replica_id: int) -> int:
-    """Replica id out of the request's tagged fields, when one of them is the replica state (v15)."""
+    """Return the replica id of the tagged replica state (v15, KIP-903), or `replica_id` if there is none."""
     count, position = read_unsigned_varint(body, position)
     for _ in range(count):
         tag, position = read_unsigned_varint(body, position)
@@ -278,14 +287,14 @@ _NO_PREFERRED_REPLICA: Final = INT32.pack(-1)
 
 
 def _head_struct(version: int) -> Struct:
-    """Frame length, correlation id, tags of the header, throttle time, error, session id."""
+    """Return the struct of frame length, correlation id, tags of the header, throttle time, error and session id."""
     if version >= _FLEXIBLE:
         return Struct(">iixihi")
     return Struct(">iiihi" if version >= _SESSIONS else ">iii")
 
 
 def _common_partition_struct(version: int) -> Struct:
-    """A whole partition up to its records when there are no aborted transactions to tell of."""
+    """Return the struct of a partition without aborted transactions, up to its records."""
     if version >= _FLEXIBLE:
         return Struct(">ihqqqBi")
     if version >= _RACK:
@@ -307,9 +316,10 @@ def encode_fetch_response(
     session_id: int,
     topics: Sequence[FetchTopicResult],
 ) -> list[bytes | FileRange]:
-    """The frame as bytes and file ranges in sending order; its length in front counts the files' bytes too.
+    """Encode the whole frame. Return its bytes and file ranges in the order of sending.
 
-    Bytes among the records are copied into the answer; file ranges are passed on, empty ones left out.
+    The frame's length includes the file ranges. Records given as bytes are copied into the frame. Empty file ranges are
+    left out.
     """
     if len(topics) == 1 and version >= _RACK:
         name, topic_id, partitions = topics[0]
@@ -357,7 +367,7 @@ def encode_fetch_response(
     return _finish(parts, out)
 
 
-# As for Produce: a compact length of one byte, and a bounded number of prepared structs.
+# As for Produce: the largest key with a compact length of one byte. It limits the number of prepared structs.
 _KEY_BYTES_MAX: Final = 126
 _OFFSETS_BYTES: Final = 24  # High watermark, last stable offset, log start.
 _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic, the body.
@@ -365,7 +375,7 @@ _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic
 
 @cache
 def _one(version: int, key_bytes: int) -> tuple[Struct, bytes]:
-    """Struct of an answer up to the length of its records, and the constant bytes before the topic's key."""
+    """Prepare a response for one partition: (struct up to the records' length, constant before the topic's key)."""
     if version >= _TOPIC_IDS and key_bytes != 16:
         raise ValueError(f"a topic id of {key_bytes} bytes")
     if version >= _FLEXIBLE:
@@ -378,7 +388,10 @@ def _one(version: int, key_bytes: int) -> tuple[Struct, bytes]:
 def _encode_one(
     version: int, ids: tuple[int, int, int, int], key: bytes, result: FetchPartitionResult, piece: FileRange
 ) -> list[bytes | FileRange]:
-    """One partition, one file range, nothing aborted: what a consumer that keeps up gets, in one struct."""
+    """Encode a response with one partition, one file range and no aborted transactions, by one struct.
+
+    A read_uncommitted consumer that keeps up with the log gets this shape.
+    """
     prepared, before = _one(version, len(key))
     # Null aborted transactions and one-element arrays look different in the two encodings.
     if version >= _FLEXIBLE:
@@ -404,11 +417,15 @@ def _encode_one(
     return [head + records, piece, _FLEXIBLE_END] if version >= _FLEXIBLE else [head + records, piece]
 
 
-FIRST_KNOWN_FETCH: Final = _LOG_START  # From here on an answer has a log start.
+# Responses have a log start from this version on.
+FIRST_KNOWN_FETCH: Final = _LOG_START
 
 
 class KnownFetchAnswer:
-    """Makes the frames for one partition without an error, with records and without aborted transactions."""
+    """Encodes the responses of a repeated Fetch: one partition, no error, some records, no aborted transactions.
+
+    The constant bytes are prepared once. `frame` fills in correlation id, offsets and lengths.
+    """
 
     __slots__ = ("_after", "_before", "_is_flexible", "_pack", "_rest_bytes")
 
@@ -433,7 +450,7 @@ class KnownFetchAnswer:
     def of(
         cls, version: int, name: str | None, topic_id: bytes | None, index: int, isolation_level: int
     ) -> KnownFetchAnswer | None:
-        """The answer for such requests; None for those that fall back to the general path."""
+        """Prepare the encoder for such requests, or return None if they must take the general path."""
         key = topic_id if version >= _TOPIC_IDS else (name or "").encode()
         return (
             cls(version, key, index, lists_aborted=isolation_level == READ_COMMITTED)
@@ -444,7 +461,10 @@ class KnownFetchAnswer:
     def frame(
         self, correlation_id: bytes, end: int, stable: int, start: int, records_bytes: int
     ) -> tuple[bytes, bytes]:
-        """What stands before the records and what stands behind them, by the log's offsets."""
+        """Encode a frame. Return (bytes before the records, bytes after them).
+
+        `end` is the high watermark, `stable` the last stable offset, `start` the log start.
+        """
         before, after, length = self._before, self._after, self._rest_bytes + records_bytes
         if self._is_flexible:
             size = encode_unsigned_varint(records_bytes + 1)
@@ -455,7 +475,7 @@ class KnownFetchAnswer:
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:
-    """Close the last part and write the frame's length into the first."""
+    """Append the last part, and write the frame's length into the first."""
     if out:
         parts.append(out)
     total = 0
@@ -478,7 +498,7 @@ def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) ->
 
 
 def _encode_partition(version: int, result: FetchPartitionResult) -> bytes:
-    """Everything of a partition in front of its records."""
+    """Encode a partition up to its records."""
     index, error_code = result.index, result.error_code
     high_watermark, last_stable_offset = result.high_watermark, result.last_stable_offset
     if result.aborted is not None:

@@ -1,4 +1,4 @@
-"""Produce, versions 3-13, by hand: records stay views of the body that was given.
+"""Decodes and encodes Produce, versions 3-13, by hand. Records stay views of the request's body.
 
     request    transactional id nullable string | acks int16 | timeout int32 | topics
     topic      name string, from v13 id uuid | partitions
@@ -7,11 +7,11 @@
     partition  index int32 | error int16 | base offset int64 | log append time int64
                | v5: log start offset int64 | v8: record errors array, error message nullable string
 
-Flexible from v9, topic ids instead of names from v13. Never filled in: the tagged fields current leader and node
-endpoints (v10): with one broker there is nobody else to go to.
+Flexible from v9 (KIP-482), topic ids instead of names from v13 (KIP-516), record errors from v8 (KIP-467). Responses
+never have the tagged fields current leader and node endpoints (v10, KIP-951), because there is only one broker.
 
-Nearly every request has one topic with one partition, so that shape has its own decoder and encoder; whatever
-is not exactly of it falls back to the general ones. A differential test holds both equal to codec.py.
+Nearly every request has one topic with one partition, so this shape has its own decoder and encoder. All other requests
+fall back to the general ones. A differential test compares both with codec.py.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ PRODUCE_VERSIONS: Final = range(3, 14)
 _FLEXIBLE: Final = 9
 _TOPIC_IDS: Final = 13
 
-# (index, records); None is a null, which the broker answers as INVALID_RECORD.
+# (index, records). None stands for null records, for which the broker responds with INVALID_RECORD.
 PartitionRecords = tuple[int, memoryview | None]
-# (number in its batch, what is wrong with it)
+# (index of the record in its batch, reason), for KIP-467
 RecordErrors = Sequence[tuple[int, str]]
 # (index, error code, base offset, log append time in ms, log start offset, error message, record errors)
 PartitionAnswer = tuple[int, int, int, int, int, str | None, RecordErrors]
@@ -61,7 +61,7 @@ class ProduceTopic(msgspec.Struct, gc=False):
 
 
 class ProduceRequest(msgspec.Struct, gc=False):
-    """A Produce request. Its records are views of the request's body and live no longer than that."""
+    """A Produce request. Its records are views of the request's body and are valid only as long as the body."""
 
     transactional_id: str | None
     acks: int
@@ -70,7 +70,7 @@ class ProduceRequest(msgspec.Struct, gc=False):
 
     @property
     def is_transactional(self) -> bool:
-        """It names a transactional id, or a partition's first batch says that it belongs to a transaction."""
+        """True if the request has a transactional id, or a partition's first batch is transactional."""
         if self.transactional_id is not None:
             return True
         for topic in self.topics:
@@ -85,7 +85,7 @@ class ProduceRequest(msgspec.Struct, gc=False):
 
 
 _MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22  # Their low byte.
+_ATTRIBUTES_AT: Final = 22  # The low byte of the attributes.
 _HEAD: Final = Struct(">hhiih")  # transactional id's length, acks, timeout, topic count, name's length
 _FLEXIBLE_HEAD: Final = Struct(">BhiBB")
 _ID_HEAD: Final = Struct(">BhiB16sBi")  # ... topic count, id, partition count, index
@@ -99,11 +99,11 @@ PRODUCE_ROWS_MAX: Final = 2_000
 
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
-    """The request, without copying its records. ProtocolError for anything malformed."""
+    """Decode a request without copying its records. Raises ProtocolError if it is malformed."""
     try:
         request = (_decode_one if version < _FLEXIBLE else _decode_one_flexible)(version, body)
     except (StructError, IndexError):
-        # Shorter than a request with one partition can be: none at all, or cut off.
+        # The body is shorter than any request with one partition. The general decoder accepts or rejects it.
         request = None
     except UnicodeDecodeError:
         raise ProtocolError("topic name is not UTF-8") from None
@@ -125,7 +125,11 @@ def _decode_one(version: int, body: memoryview) -> ProduceRequest | None:
 
 
 def _decode_one_in_transaction(version: int, body: memoryview) -> ProduceRequest | None:
-    """The same behind a transactional id: all that follows stands as it does behind none."""
+    """Decode a request with a transactional id and one partition, or return None for any other shape.
+
+    The fields behind the id are encoded as without one, so `_decode_one_flexible` decodes them. Its view begins with
+    the last byte of the id, which takes the place of the null id's byte.
+    """
     size = body[0]
     if version < _FLEXIBLE or not 1 < size < 128:
         return None
@@ -157,7 +161,8 @@ def _decode_one_flexible(
     if size > 127:
         size, start = read_unsigned_varint(body, at)
     end = start + size - 1
-    # No tagged field behind partition, topic and request: the last of these three lies inside the body.
+    # Three zero bytes mean no tagged fields of partition, topic and request. The last index also checks, by an
+    # IndexError, that the records end inside the body.
     if size == 0 or body[end] or body[end + 1] or body[end + 2]:
         return None
     name = None if topic_id is not None else str(body[name_at : at - 5], "utf-8")
@@ -251,7 +256,7 @@ _CORRELATION: Final = Struct(">ii")
 def encode_produce_response(
     version: int, correlation_id: int, topics: Sequence[TopicAnswer], throttle_ms: int = 0
 ) -> bytes:
-    """The whole frame, for any number of topics and partitions."""
+    """Encode the whole frame of a response, for any number of topics and partitions."""
     flexible = version >= _FLEXIBLE
     frame = bytearray(_CORRELATION.pack(0, correlation_id))
     if flexible:
@@ -300,14 +305,14 @@ def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer
         frame += b"\xff\xff" if message is None else encode_string(shortened(message))
 
 
-# A topic name has at most 249 bytes; a compact length of one byte reaches 126. Longer ones take the general
-# way, which also bounds how many prepared structs there can be.
+# A topic name has at most 249 bytes, and a compact length of one byte at most 126. Longer names take the general
+# encoder. This also limits the number of prepared structs in the cache.
 _NAME_BYTES_MAX: Final = 126
 
 
 @cache
 def _one(version: int, name_bytes: int) -> tuple[Struct, int, bytes, bytes]:
-    """Struct, frame length, and the constant bytes before the name and at the end, for one answer.
+    """Prepare the response for one partition: (struct, frame length, constant before the name, constant at the end).
 
     length int32 | correlation id int32 | constant | name or id | partition count | the partition | constant
     """
@@ -338,7 +343,7 @@ def encode_produce_response_one(
     append_time: int,
     log_start: int,
 ) -> bytes:
-    """The whole frame for one partition without an error message: one struct, prepared per name length."""
+    """Encode the whole frame for one partition without an error message, by one struct for each name length."""
     if version >= _TOPIC_IDS:
         key = topic_id
         assert key is not None

@@ -24,8 +24,8 @@ from kproc.wire.records import RECORD_BYTES_MIN, read_record
 Row = tuple[int | bytes, bytes | None, bytes | None]
 
 _key_of = itemgetter(1)
-# A shape is compiled after this many records of its length were read one by one. Compiling takes as long as reading
-# some 200 records.
+# A shape is compiled after this many records of its length were read one by one, because compiling takes as long as
+# reading about 200 records.
 _COMPILED_AFTER: Final = 200
 # Limit of compiled shapes.
 _SHAPES_MAX: Final = 256

@@ -37,7 +37,7 @@ _LZ4_MAGIC_BYTES: Final = 4
 
 
 class OldMessage(NamedTuple):
-    """One message as it stands in a log: a record, or with a codec several of them."""
+    """One message of a log. It is one record, or with a codec a compressed sequence of records."""
 
     offset: int
     magic: int

@@ -1,11 +1,10 @@
 """The smallest parts of Kafka's wire format: fixed-width structs, varints, tagged fields.
 
-Everything here is a pure function of a buffer and a position. Readers return the value with the position
-after it and raise ProtocolError for bytes that cannot be right; a reader never allocates by a length that it
-has not compared with what remains.
+All functions are pure functions of a buffer and a position. Readers return (value, position after it) and raise
+ProtocolError for malformed bytes. A reader compares a length with the remaining bytes before it allocates.
 
     unsigned varint   7 bits a byte, low bits first, bit 7 set when more follow; at most 5 bytes
-    varint, varlong   the same of a zig-zag coded signed number; at most 5 and 10 bytes
+    varint, varlong   an unsigned varint of a zig-zag coded signed number; at most 5 and 10 bytes
     tagged fields     count, then for each: tag, size, that many bytes (all three unsigned varints)   KIP-482
 """
 
@@ -33,11 +32,11 @@ _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_SHIFT_MAX: Final = 63
 # Limit of tagged fields in one struct. Clients send a handful, and millions of empty ones would be skipped one by one.
 TAGS_MAX: Final = 100
-# Kafka's limit for a string in both encodings, although a compact length could say more.
+# Kafka's limit of a string's bytes in both encodings, although a compact length could be larger.
 STRING_BYTES_MAX: Final = 0x7FFF
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))
-# Those of the numbers from 0 on, zig-zag coded: lengths, and how far records are from the first one of their batch.
+# The varints of the numbers 0 to 1023. Most lengths and offset deltas of records are among them.
 _VARINTS: Final = tuple(
     bytes((value << 1,)) if value < 64 else bytes((value << 1 & 127 | 128, value >> 6))
     for value in range(1024)
@@ -45,7 +44,7 @@ _VARINTS: Final = tuple(
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """Bytes of a non-negative number."""
+    """Encode a non-negative number. Raises ValueError for a negative one."""
     if value < 128:
         # A negative value must not wrap into the end of the table.
         if value < 0:
@@ -60,21 +59,21 @@ def encode_unsigned_varint(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """Bytes of a signed number, zig-zag coded. Python's integers do not wrap, so it serves varlong too."""
+    """Encode a signed number as varint or varlong. They differ only in their limits, which this does not check."""
     if 0 <= value < 1024:
         return _VARINTS[value]
     return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
 def as_int64(value: int) -> int:
-    """The low 64 bits as a signed number: what Java makes of a sum that does not fit into a long."""
+    """Return the low 64 bits as a signed number, as Java does with a sum that does not fit into a long."""
     return (value - INT64_MIN & 0xFFFF_FFFF_FFFF_FFFF) + INT64_MIN
 
 
 def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int]:
     value = shift = 0
     try:
-        # Two bytes are the common case wherever this function is called: callers look at one byte themselves.
+        # Two bytes are the common case here, because callers decode one byte themselves.
         first = data[position]
         if first < 128:
             return first, position + 1
@@ -95,18 +94,18 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
 
 
 def read_unsigned_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Number of at most 5 bytes, and the position after it."""
+    """Read a number of at most 5 bytes. Return (number, position after it)."""
     return _read_base128(data, position, _VARINT_SHIFT_MAX)
 
 
 def read_unsigned_varlong(data: Buffer, position: int) -> tuple[int, int]:
-    """Number of at most 10 bytes, and the position after it; of more than 64 bits the low ones, as in Java."""
+    """Read a number of at most 10 bytes. Return (its low 64 bits, position after it), as Java does."""
     value, position = _read_base128(data, position, _VARLONG_SHIFT_MAX)
     return value & 0xFFFF_FFFF_FFFF_FFFF, position
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Signed number of at most 5 bytes, and the position after it."""
+    """Read a signed number of at most 5 bytes. Return (number, position after it)."""
     raw, position = _read_base128(data, position, _VARINT_SHIFT_MAX)
     return raw >> 1 ^ -(raw & 1), position
 
@@ -118,7 +117,7 @@ def check_tag_count(count: int) -> None:
 
 
 def skip_tagged_fields(data: Buffer, position: int) -> int:
-    """Position after a block of tagged fields of which none is of interest."""
+    """Skip a block of tagged fields (KIP-482). Return the position after it."""
     count, position = read_unsigned_varint(data, position)
     check_tag_count(count)
     for _ in range(count):
@@ -131,7 +130,7 @@ def skip_tagged_fields(data: Buffer, position: int) -> int:
 
 
 def encode_string(text: str) -> bytes:
-    """Not nullable string of a non-flexible version: int16 length, UTF-8."""
+    """Encode a string for a non-flexible version: int16 length, UTF-8."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
         raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
@@ -139,7 +138,7 @@ def encode_string(text: str) -> bytes:
 
 
 def encode_compact_string(text: str) -> bytes:
-    """Not nullable string of a flexible version: length + 1 as unsigned varint, UTF-8."""
+    """Encode a string for a flexible version: length + 1 as unsigned varint, UTF-8."""
     encoded = text.encode()
     if len(encoded) > STRING_BYTES_MAX:
         raise ValueError(f"string of {len(encoded)} bytes is too long for the wire")
@@ -147,12 +146,12 @@ def encode_compact_string(text: str) -> bytes:
 
 
 def shortened(text: str, bytes_max: int = STRING_BYTES_MAX) -> str:
-    """`text`, or as much of its beginning as takes at most that many bytes."""
+    """Return the longest beginning of `text` that has at most `bytes_max` bytes in UTF-8."""
     return text.encode(errors="replace")[:bytes_max].decode(errors="ignore")
 
 
 def read_string(data: Buffer, position: int) -> tuple[str | None, int]:
-    """String of a non-flexible version, None for null, and the position after it."""
+    """Read a string of a non-flexible version. Return (text or None for null, position after it)."""
     (length,) = INT16.unpack_from(data, position)
     position += 2
     if length < 0:
@@ -166,7 +165,7 @@ def read_string(data: Buffer, position: int) -> tuple[str | None, int]:
 
 
 def read_compact_length(data: Buffer, position: int) -> tuple[int, int]:
-    """Length or count of a flexible version, -1 for null, and the position after it."""
+    """Read a length or count of a flexible version. Return (number or -1 for null, position after it)."""
     byte = data[position]
     if byte < 128:
         return byte - 1, position + 1
@@ -175,7 +174,7 @@ def read_compact_length(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_compact_string(data: Buffer, position: int) -> tuple[str | None, int]:
-    """String of a flexible version, None for null, and the position after it."""
+    """Read a string of a flexible version. Return (text or None for null, position after it)."""
     length, position = read_compact_length(data, position)
     if length < 0:
         return None, position
@@ -186,5 +185,5 @@ def read_compact_string(data: Buffer, position: int) -> tuple[str | None, int]:
 
 
 def skip_tags(data: Buffer, position: int) -> int:
-    """skip_tagged_fields() for places where there are hardly ever any."""
+    """Skip a block of tagged fields that is usually empty. Return the position after it."""
     return position + 1 if data[position] == 0 else skip_tagged_fields(data, position)

@@ -1,4 +1,4 @@
-"""RecordBatch v2: the header as the broker sees it, checked and stamped in place; no records are touched.
+"""RecordBatch v2 (KIP-98): checks and stamps the header of a batch in place, without touching its records.
 
        0  base offset             int64   stamped by the broker
        8  batch length            int32   bytes from 12 to the end
@@ -15,10 +15,9 @@
       57  record count            int32
       61  records, compressed together when the codec says so
 
-The two fields that the broker fills lie before the CRC'd bytes, so a batch is written as it was received and
-its CRC is computed once. What the single records look like is known to `records.py`, the codecs to
-`compression.py`: both are needed only where batches are made or read by the broker itself, never on the way
-from a producer to the log.
+The two fields that the broker stamps are in front of the bytes that the CRC covers. A batch is therefore written as it
+was received, and its CRC is computed once. `records.py` describes the single records, `compression.py` the codecs. Only
+batches that the broker itself makes or reads need them, not those on the way from a producer to the log.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from kproc.wire.compression import compress, decompress, inflated_bytes_max
 from kproc.wire.primitives import Buffer
 from kproc.wire.records import Record
 
-# Base offset and length: what must be read to know where the next batch starts.
+# Base offset and length, which are enough to find the start of the next batch.
 LOG_OVERHEAD_BYTES: Final = 12
 MAGIC: Final = 2
 
@@ -104,22 +103,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """True when max timestamp is the broker's append time and stands for every record's."""
+        """True if the max timestamp is the broker's append time. It is then the timestamp of every record."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:
-        """True for batches inside a transaction, its markers included."""
+        """True for batches inside a transaction, and for its marker."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """True for batches of markers, which are never handed to applications."""
+        """True for control batches, such as transaction markers, which clients do not show to applications."""
         return bool(self.attributes & CONTROL)
 
 
 def parse_header(view: Buffer, offset: int = 0) -> BatchHeader:
-    """Header of the batch that starts at `offset`. Only its length is checked: see check_batch()."""
+    """Parse the header of the batch that starts at byte `offset`. Checks only that the header is complete."""
     try:
         return BatchHeader._make(_unpack_header(view, offset))
     except StructError:
@@ -130,19 +129,19 @@ def parse_header(view: Buffer, offset: int = 0) -> BatchHeader:
 
 
 def crc_of(view: Buffer) -> int:
-    """CRC-32C of one whole batch, computed over its bytes as they are now."""
+    """Compute the CRC-32C of one whole batch, over its present bytes."""
     return crc32c(memoryview(view)[CRC_FROM:])
 
 
 class NotOneBatch(KafkaError):
-    """A partition's records in Produce that are not exactly one batch; Kafka says so before it looks for the log."""
+    """A partition's records in a Produce are not exactly one batch. Kafka checks this before it looks up the log."""
 
     def __init__(self, message: str = "a partition's records must hold exactly one batch") -> None:
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
 def check_one_batch(view: Buffer) -> None:
-    """Raise NotOneBatch, or CORRUPT_MESSAGE for what has no header, by the batch's length and format only."""
+    """Raise NotOneBatch, or CORRUPT_MESSAGE if no header fits. Checks only length and format of the batch."""
     size = len(view)
     if size < HEADER_BYTES:
         raise _why_short(view)
@@ -152,11 +151,11 @@ def check_one_batch(view: Buffer) -> None:
 
 
 def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
-    """Header of `view` when it is exactly one whole, undamaged batch of version 2.
+    """Return the header of `view` if it is exactly one complete, undamaged batch of version 2.
 
-    KafkaError otherwise, with the code Kafka answers: INVALID_RECORD for what a client put together wrongly
-    (no batch, more than one, half a batch, counts that contradict each other or the batch's size), CORRUPT_MESSAGE for
-    damaged bytes, INVALID_RECORD for the formats before 2 too. Does not read the records: see record_check.py.
+    Raises KafkaError with Kafka's code otherwise. INVALID_RECORD means that the client made a wrong batch: none, more
+    than one, an incomplete one, an older format, or counts that contradict each other or the size. CORRUPT_MESSAGE
+    means damaged bytes, UNSUPPORTED_COMPRESSION_TYPE an unknown codec. Does not read the records: see record_check.py.
     """
     size = len(view)
     if size < HEADER_BYTES:
@@ -209,13 +208,13 @@ def _why_misshapen(size: int, batch_length: int, magic: int) -> KafkaError:
 
 
 def check_base_offset(base_offset: int) -> None:
-    """Clients count their records from 0."""
+    """Raise INVALID_RECORD unless the base offset is 0: a client numbers the records of a batch from 0."""
     if base_offset != 0:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"base offset of a produced batch is {base_offset}, not 0")
 
 
 def check_from_client(header: BatchHeader) -> None:
-    """Refuse what only the broker itself may write (for origin "client"; INVALID_RECORD, as Kafka)."""
+    """Raise INVALID_RECORD, as Kafka does, for a batch that only the broker itself may write."""
     if header.attributes & CONTROL:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
     check_base_offset(header.base_offset)
@@ -226,8 +225,8 @@ def check_from_client(header: BatchHeader) -> None:
 
 
 def stamp(view: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Write the batch's place in the log. Both fields lie before the CRC'd bytes: the CRC stays good."""
-    # One store for base offset, length and epoch: the length between them is written back as it must be.
+    """Write base offset and leader epoch into a batch. The CRC stays valid, because it does not cover them."""
+    # STAMP writes both fields in one assignment, together with the unchanged length between them.
     view[0:16] = STAMP.pack(base_offset, len(view) - LOG_OVERHEAD_BYTES, leader_epoch)
 
 
@@ -243,7 +242,7 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 
 
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
-    """Make a batch say which timestamp of its records is the largest; its producer said something else."""
+    """Correct the max timestamp of a batch whose producer set another one. Return the new header."""
     view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
     crc = crc_of(view)
     view[CRC_AT:CRC_FROM] = _UINT32.pack(crc)
@@ -253,9 +252,9 @@ def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: in
 def rebuild(
     header: BatchHeader, payload: bytes, *, codec: int, max_timestamp: int
 ) -> tuple[bytearray, BatchHeader]:
-    """The batch of `header` with its records compressed otherwise: all that does not follow from that stays.
+    """Make a batch with the fields of `header` and records compressed with `codec`. Return (batch, header).
 
-    But for a delete horizon, which only the cleaner gives: as in Kafka a producer's is dropped.
+    Removes a delete horizon (KIP-534) as Kafka does, because only the cleaner may set one.
     """
     header = header._replace(
         batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
@@ -280,9 +279,10 @@ def encode_batch(
     leader_epoch: int = NO_LEADER_EPOCH,
     flags: int = 0,
 ) -> bytearray:
-    """One whole batch of the records, writable so that it can be stamped.
+    """Encode one whole batch of records. The result is writable, so that it can be stamped.
 
-    Records without an offset follow one another from `base_offset`. `flags` are TRANSACTIONAL and CONTROL.
+    Records with offset -1 get the offsets after the record before, from `base_offset` on. `flags` is a combination of
+    TRANSACTIONAL and CONTROL. Raises ValueError for no records or for offsets that do not rise.
     """
     if not records:
         raise ValueError("a batch holds at least one record")
@@ -350,7 +350,7 @@ def walk_batch(batch: Buffer, limit_bytes: int | None = None) -> Iterator[Record
 
 
 class ControlType(IntEnum):
-    """What a control record says: the second int16 of its key."""
+    """The types of control records that end transactions: the second int16 of the record's key (KIP-98)."""
 
     ABORT = 0
     COMMIT = 1
@@ -358,8 +358,8 @@ class ControlType(IntEnum):
 
 _CONTROL_KEY: Final = Struct(">hh")
 _CONTROL_VALUE: Final = Struct(">hi")
-# The record of a marker, up to the end of its key's length: the record's length, attributes, deltas, the key's length;
-# its key, with the outcome; the value's length; its value, with the coordinator's epoch; the count of headers.
+# The record of a marker: 5 bytes up to the key (the record's length, attributes, two deltas, the key's length), the key
+# with the outcome, the value's length, the value with the coordinator's epoch, the number of headers.
 _END: Final = Struct(">5shhBhiB")
 _END_HEAD: Final = bytes((2 * (_END.size - 1), 0, 0, 0, 2 * _CONTROL_KEY.size))
 _VALUE_LENGTH: Final = 2 * _CONTROL_VALUE.size
@@ -369,7 +369,7 @@ _END_BATCH: Final = Struct(HEADER.format + _END.format[1:])
 def encode_end_transaction(
     outcome: ControlType, *, timestamp_ms: int, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> bytearray:
-    """The marker that ends a producer's transaction in one partition: what `encode_batch` would make of it."""
+    """Encode the marker that ends a producer's transaction in one partition, with the result of `encode_batch`."""
     batch = bytearray(
         _END_BATCH.pack(
             0, _END_BATCH.size - LOG_OVERHEAD_BYTES, NO_LEADER_EPOCH, MAGIC, 0, TRANSACTIONAL | CONTROL, 0,
@@ -382,7 +382,7 @@ def encode_end_transaction(
 
 
 def read_end_transaction(batch: memoryview) -> tuple[bool, int] | None:
-    """(is abort, coordinator epoch) of a batch as `encode_end_transaction` makes it; None for any other bytes."""
+    """Return (is abort, coordinator epoch) of a batch of `encode_end_transaction`, or None for any other batch."""
     if len(batch) != _END_BATCH.size:
         return None
     head, _, outcome, value_length, _, epoch, headers = _END.unpack_from(batch, HEADER_BYTES)
@@ -392,7 +392,7 @@ def read_end_transaction(batch: memoryview) -> tuple[bool, int] | None:
 
 
 def control_type(record: Record) -> int:
-    """Type of a control record; ControlType knows the two that end transactions."""
+    """Return the type of a control record. ControlType has the two that end transactions."""
     if record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise KafkaError(ErrorCode.INVALID_RECORD, "control record without a type")
     kind: int = _CONTROL_KEY.unpack_from(record.key)[1]
@@ -400,7 +400,7 @@ def control_type(record: Record) -> int:
 
 
 def coordinator_epoch_of(record: Record) -> int:
-    """Epoch of the coordinator that wrote a transaction's end marker."""
+    """Return the epoch of the coordinator that wrote a transaction marker."""
     if record.value is None or len(record.value) < _CONTROL_VALUE.size:
         raise KafkaError(ErrorCode.INVALID_RECORD, "transaction marker without a coordinator epoch")
     epoch: int = _CONTROL_VALUE.unpack_from(record.value)[1]

@@ -1,9 +1,9 @@
-"""The single records inside a batch of version 2, uncompressed. Knows nothing of the batch's header.
+"""Encodes and decodes the uncompressed records inside a batch of version 2. Needs no batch header.
 
 record   length varint | attributes int8 (unused, 0) | timestamp delta varlong | offset delta varint
          | key length varint (-1: null) | key | value length varint (-1: null) | value
          | header count varint | header*
-         A timestamp delta may take the timestamp out of 64 bits: it then wraps, as it does in every Java client.
+         If base timestamp plus delta exceeds 64 bits, the timestamp wraps, as in every Java client.
 header   key length varint | key UTF-8 | value length varint (-1: null) | value
 """
 
@@ -23,18 +23,18 @@ from kproc.wire.primitives import (
     read_varint,
 )
 
-# Length, attributes, two deltas, two lengths and the header count take a byte each at least.
+# Length, attributes, two deltas, two lengths and the header count have at least one byte each.
 RECORD_BYTES_MIN = 7
 _HEADER_BYTES_MIN = 2
-# In one batch. Kafka has no such limit; but an empty header takes two bytes on the wire, next to none compressed, and
-# 80 here: without it a batch of 5 kB would fill 5 GB and keep whoever reads it busy for half a minute.
+# Limit of the headers in one batch; Kafka has none. An empty header has two bytes on the wire, almost none compressed,
+# and 80 bytes as Python objects. Without the limit, a batch of 5 kB would fill 5 GB and take half a minute to read.
 HEADER_COUNT_MAX = 1_000_000
 
 _new_tuple = tuple.__new__
 
 
 class Record(NamedTuple):
-    """One record. On the way in, offset -1 means: next after the one before."""
+    """One record. For encoding, offset -1 means the offset after the record before."""
 
     key: bytes | None
     value: bytes | None
@@ -48,7 +48,7 @@ def _nullable_bytes(value: bytes | None) -> bytes:
 
 
 def encode_records(records: Iterable[tuple[int, int, Record]]) -> bytes:
-    """The records' bytes, each given with its timestamp delta and offset delta."""
+    """Encode records. Each comes as (timestamp delta, offset delta, record)."""
     encoded = bytearray()
     for timestamp_delta, offset_delta, record in records:
         body = bytearray(1)
@@ -106,12 +106,12 @@ def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, 
 
 
 def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int) -> tuple[Record, int]:
-    """One record and the position after it.
+    """Decode one record. Return (record, position after it). Raises KafkaError, ProtocolError or IndexError.
 
-    Nearly every varint is one byte, and calling a function costs more than what it would do, so the one-byte
-    case of each is written out: this loop runs once per record of everything that the broker itself reads.
+    This runs once for each record that the broker itself reads. Nearly every varint has one byte, and a function call
+    costs more than decoding it, so the one-byte case of each varint is written out.
     """
-    # 1. Length. Zig-zag coded, so an odd one is negative.
+    # 1. Length. It is zig-zag coded, so that an odd one is negative.
     length = raw[position]
     position += 1
     if length > 127:
@@ -119,7 +119,7 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     end = position + (length >> 1)
     if length & 1 or end > len(raw):
         raise _cut_off("record")
-    # 2. The two deltas, behind one byte of unused attributes.
+    # 2. The two deltas, after one byte of unused attributes.
     timestamp_delta = raw[position + 1]
     position += 2
     if timestamp_delta > 127:
@@ -128,7 +128,7 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     position += 1
     if offset_delta > 127:
         offset_delta, position = read_unsigned_varint(raw, position - 1)
-    # 3. Key and value; an odd length is negative: null.
+    # 3. Key and value. An odd length is negative and means null.
     key = value = None
     size = raw[position]
     position += 1
@@ -144,7 +144,8 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     if not size & 1:
         value = raw[position : position + (size >> 1)]
         position += size >> 1
-    # 4. Headers. Slices above may have been cut at the end of the data; then the position is beyond `end`.
+    # 4. Headers. A slice above may have been cut at the end of the data. The position is then beyond `end`, and the
+    # comparison below rejects the record.
     headers: Sequence[tuple[str, bytes | None]] = ()
     if raw[position]:
         headers, position = _read_headers(raw, position, end)
@@ -156,14 +157,14 @@ def read_record(raw: bytes, position: int, base_timestamp: int, base_offset: int
     if not INT64_MIN <= timestamp <= INT64_MAX:
         timestamp = as_int64(timestamp)
     offset = base_offset + (offset_delta >> 1 ^ -(offset_delta & 1))
-    # A named tuple built by hand: its own constructor costs as much as the rest of a short record.
+    # Build the named tuple by tuple.__new__, because its own constructor costs as much as the rest of a short record.
     return _new_tuple(Record, (key, value, timestamp, headers, offset)), end
 
 
 def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> Iterator[Record]:
-    """All `count` records one by one; they must fill `raw` exactly. INVALID_RECORD otherwise, once that is seen.
+    """Yield `count` records one by one. Raises INVALID_RECORD at the first error, after it has yielded earlier records.
 
-    Offsets must rise: compaction leaves gaps, but nothing ever repeats or goes back.
+    The records must fill `raw` exactly. Their offsets must rise; compaction leaves gaps, but never repeats an offset.
     """
     if not 0 <= count <= len(raw) // RECORD_BYTES_MIN:
         raise _invalid(f"{count} records in {len(raw)} bytes")
@@ -188,5 +189,5 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
 
 
 def decode_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) -> list[Record]:
-    """`walk_records` as a list: for callers that know that so many records fit into memory."""
+    """Return the records of `walk_records` as a list. Use it only if so many records fit into memory."""
     return list(walk_records(raw, count, base_timestamp, base_offset))

@@ -1,18 +1,18 @@
-"""Schemas: what a message of one version looks like, and readers built from that.
+"""Schemas of messages, and the readers built from them.
 
-A Schema is a table of fields; `reader_of` turns one into a function, once, by nesting closures; the writers of
-`schema_writer.py` are made the same way. `step_reader_of` turns one into a generator, for messages with many rows.
-Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None; a UUID is 16 bytes.
+A Schema is a table of fields of one version. `reader_of` turns it once into a function, by nesting closures, and
+`schema_writer.py` makes writers in the same way. `step_reader_of` turns it into a generator, for messages with many
+rows. Values are plain: dicts by field name, lists, str, bytes, int, float, bool and None. A UUID is 16 bytes.
 
     array      int32 count, flexible: unsigned varint of count + 1; -1 or 0 is null
     string     int16 length, flexible: unsigned varint of length + 1; -1 or 0 is null
     bytes      int32 length, flexible: unsigned varint of length + 1; -1 or 0 is null
     struct     its fields in order, flexible: then tagged fields; nullable: int8 in front, negative is null
 
-Readers trust nothing: a length is compared with what remains before anything is sliced, a count with how many
-of the smallest elements could still follow. Two kinds of exception besides ProtocolError leave a reader,
-struct.error and UnicodeDecodeError (and IndexError from varints); codec.py turns them into ProtocolError once
-per message, because a try block in every reader would cost as much as the reading.
+Readers trust no input. They compare a length with the remaining bytes before they slice, and a count with the number of
+smallest elements that could still follow. Besides ProtocolError, a reader raises struct.error, UnicodeDecodeError, and
+IndexError from varints. codec.py turns these into ProtocolError once per message, because a try block in every reader
+would cost as much as the reading.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A struct of one version. `path` says where it stands in its message: for error texts and checks."""
+    """A struct of one version. `path` is its place in the message, for error messages and checks."""
 
     path: str
     is_flexible: bool
@@ -76,7 +76,7 @@ class Schema:
 
 
 def default_of(field: Field) -> Any:
-    """A fresh value for a field that nobody set: lists and dicts are never shared between messages."""
+    """Return the default of a field. Lists and dicts are new ones, so that messages do not share them."""
     if field.is_array:
         return None if field.default is None else []
     if field.kind == "struct" and field.default is not None:
@@ -86,7 +86,7 @@ def default_of(field: Field) -> Any:
 
 
 def _bytes_min(field: Field, is_flexible: bool) -> int:
-    """Fewest bytes an element of this field's type takes: bounds an array's count by what remains."""
+    """Return the smallest number of bytes of an element, to check an array's count against the remaining bytes."""
     if field.kind in FIXED_CODES:
         return Struct(">" + FIXED_CODES[field.kind]).size
     if field.kind == "struct":
@@ -170,7 +170,7 @@ def _fixed_reader(kind: str) -> Reader:
 
 
 def _fixed_items_reader(kind: str) -> Callable[[bytes, int, int], tuple[list[Any], int]]:
-    """All elements of an array of numbers at once."""
+    """Make a function that reads all elements of an array of a fixed-width type at once."""
     code = FIXED_CODES[kind]
     size = Struct(">" + code).size
 
@@ -249,7 +249,7 @@ def _field_reader(field: Field, schema: Schema) -> Reader:
 
 
 def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
-    """Reads a block of tagged fields into the struct's dict. Unknown tags are skipped, as KIP-482 asks."""
+    """Make a function that reads tagged fields into the struct's dict. It skips unknown tags, as KIP-482 requires."""
     tagged = [field for field in schema.fields if field.tag is not None]
     readers = {field.tag: (field.name, _field_reader(field, schema)) for field in tagged}
 
@@ -284,7 +284,7 @@ def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
 
 
 def fixed_runs(schema: Schema) -> list[tuple[Field, ...]]:
-    """The untagged fields in order, neighbours of fixed width together: one struct call serves them all."""
+    """Return the untagged fields in order, grouped so that one struct call handles neighbours of fixed width."""
     runs: list[tuple[Field, ...]] = []
     can_join = False
     for field in schema.fields:
@@ -323,7 +323,7 @@ def _single_reader(field: Field, schema: Schema) -> Callable[[bytes, int, Fields
 
 
 def reader_of(schema: Schema) -> Reader:
-    """Function that reads one struct of this schema: a dict of all its fields, and the position after it."""
+    """Make a function that reads one struct of this schema. It returns (dict of all fields, position after it)."""
     steps = [
         _run_reader(run) if len(run) > 1 else _single_reader(run[0], schema) for run in fixed_runs(schema)
     ]

@@ -21,7 +21,7 @@ from kproc.wire.primitives import ZERO_UUID
 from kproc.wire.schema import Field, Schema
 from kproc.wire.schema_table import PATH, encode_schema
 
-# kio loads hypothesis wherever it finds it: 0.1 s for nothing.
+# kio imports hypothesis if it is installed, which takes 0.1 s and is not needed here.
 with hidden("hypothesis"):
     from kio.index import load_request_schema, load_response_schema
     from kio.schema.index import api_key_map, schema_name_map
@@ -52,8 +52,8 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_array: bool) -> Any:
     """Return the value of a field that nobody sets, in plain values.
 
-    Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here
-    and empty there; Kafka's own handlers always set those to null before they answer.
+    Differs from Kafka in one point: a nullable string or bytes without a default in the schema is null here and empty
+    in Kafka. Kafka's own handlers always set these fields to null before they respond.
     """
     default = field.default
     if default is dataclasses.MISSING:
@@ -63,7 +63,7 @@ def _default(field: dataclasses.Field[Any], kind: str, is_nullable: bool, is_arr
             return None
         return {} if kind == "struct" else _IMPLICIT_DEFAULTS.get(kind, 0)
     if default is None and not is_array:
-        # kio's None for "no UUID" and "no time" has a number on the wire.
+        # kio uses None for "no UUID" and "no time", which have a value on the wire.
         return {"uuid": ZERO_UUID, "int64": -1}.get(kind)
     if isinstance(default, timedelta):
         return default // timedelta(milliseconds=1)

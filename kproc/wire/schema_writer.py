@@ -1,7 +1,7 @@
-"""Writers built from schemas: the other half of `schema.py`, which describes the encoding.
+"""Writers built from schemas, the counterpart of the readers in `schema.py`, which describes the encoding.
 
-A writer appends to a bytearray. Its input is our own code's, so what does not fit raises ValueError,
-TypeError or struct.error: mistakes of the caller, never of a client.
+A writer appends to a bytearray. Its input comes from kproc's own code, so a wrong value is a bug of the caller and
+raises ValueError, TypeError or struct.error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kproc.wire.primitives import (
 from kproc.wire.schema import FIXED_CODES, Field, Schema, default_of, fixed_runs
 
 Writer = Callable[[bytearray, Any], None]
-# Told of names that a struct lacks in this version: (path, name); raises when no version has it.
+# Called as (path, name) for a name that a struct lacks in this version. Raises ValueError if no version has it.
 NameCheck = Callable[[str, str], None]
 
 
@@ -43,7 +43,7 @@ def _write_string(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 
 
 def _write_message(write_string: Writer) -> Writer:
-    """Of a text for people, which may quote what a client sent: as much as fits, for the answer must be encodable."""
+    """Write an error message, shortened to the limit of a string: it may quote a long text that a client sent."""
 
     def write_message(out: bytearray, value: Any) -> None:
         write_string(out, None if value is None else shortened(value))
@@ -67,7 +67,7 @@ def _write_bytes(path: str, is_flexible: bool, is_nullable: bool) -> Writer:
 def _uuid_bytes(value: bytes | None) -> bytes:
     if value is None:
         return ZERO_UUID
-    # The struct module would cut or pad another length in silence.
+    # Check the length, because the struct module would cut or pad another one without an error.
     if len(value) != len(ZERO_UUID):
         raise ValueError(f"a UUID of {len(value)} bytes")
     return value
@@ -181,7 +181,7 @@ def _write_single(field: Field, write: Writer) -> Step:
 
 
 def _write_tags(schema: Schema, check_name: NameCheck) -> Step:
-    """Tagged fields in rising order; one that encodes like its default is left out, as in Kafka."""
+    """Write tagged fields in the order of their tags. As in Kafka, leave out a field that has its default."""
     tagged: list[tuple[int, str, Writer, bytes]] = []
     for field in schema.fields:
         if field.tag is not None:
@@ -210,7 +210,7 @@ def _write_tags(schema: Schema, check_name: NameCheck) -> Step:
 
 
 def writer_of(schema: Schema, check_name: NameCheck) -> Writer:
-    """Function that appends one struct of this schema, given a mapping; absent fields take their defaults."""
+    """Make a function that appends one struct of this schema from a mapping. Absent fields get their defaults."""
     steps: list[Step] = [
         _write_run(run) if len(run) > 1 else _write_single(run[0], _field_writer(run[0], schema, check_name))
         for run in fixed_runs(schema)
