@@ -1,4 +1,4 @@
-"""The bit fields of KIP-430: what this client may do with a resource. Bit n is Operation n."""
+"""The bit fields of KIP-430: the operations that a client may do with a resource. Bit n is Operation n."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def _bits(operations: Iterable[Operation]) -> int:
 
 
 _ALL: Final = {resource: _bits(operations) for resource, operations in _OF.items()}
-# "Not asked for, or not known": the smallest int32.
+# Kafka's value if the client did not ask for the operations, or they are unknown: the smallest int32.
 NOT_TOLD: Final = -(2**31)
 
 
 def operations_on(context: RequestContext, resource: ResourceType, name: str) -> int:
-    """What the client may do with it; everything without an authorizer."""
+    """Return the bits of the operations that the client may do with a resource. Without an authorizer, all of them."""
     if context.services.authorizer is None:
         return _ALL[resource]
     operations = _OF[resource]
@@ -59,7 +59,7 @@ def operations_on(context: RequestContext, resource: ResourceType, name: str) ->
 
 
 def operations_on_cluster(context: RequestContext) -> int:
-    """The same for the cluster; nothing is told to who may not describe it."""
+    """Return the bits for the cluster, or 0 if the client may not describe it."""
     if not context.is_allowed(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return 0
     return operations_on(context, ResourceType.CLUSTER, CLUSTER_NAME)

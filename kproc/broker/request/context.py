@@ -1,8 +1,9 @@
-"""What a handler function gets: the request's header, a way to answer, and the services of its Handler.
+"""RequestContext and Services: the arguments with which an API's handler function works.
 
-`RequestContext` is the request as seen from `api/`; request/request.py makes it answer over a link. Parts of
-one request that belong to other Handlers are asked for with `services.peers`, metadata changes with
-`ask_controller`; both reply by a callback on the Handler's own thread, so nothing here needs a lock.
+`RequestContext` is one request as `api/` sees it. request/request.py implements it over a link. A handler function
+sends parts of a request to other Handlers with `services.peers`, and changes of metadata with `ask_controller`. Both
+reply by a callback in the Handler's own thread, so nothing here needs a lock. The protocols describe the Handler's
+services, so that `api/` does not import the Handler.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class PartitionMoving(KafkaError):
-    """We own the partition, but its log is still being transferred from its former owner, or will be opened later.
+    """This Handler owns the partition, but its log is still being transferred from the former owner, or opens later.
 
     A request waits for it with `services.transfers.when_ready`. Callers that cannot wait return a retriable error. The
     offsets are those that the former owner last published, or -1.
@@ -54,7 +55,7 @@ class PartitionMoving(KafkaError):
 
 
 class Endpoint(Protocol):
-    """One listener: the name in `listeners`, and what its clients are told to connect to."""
+    """One listener: its name in `listeners`, and the host and port that Metadata advertises to its clients."""
 
     @property
     def name(self) -> str: ...
@@ -67,7 +68,7 @@ class Endpoint(Protocol):
 
 
 class OwnedPartition(Protocol):
-    """A partition of this Handler: its log, and who waits for its bytes to be on disk."""
+    """A partition of this Handler: its log, and the requests that wait until its bytes are on disk."""
 
     key: PartitionKey
     log: Log
@@ -79,59 +80,61 @@ class OwnedPartition(Protocol):
         """True as long as the high watermark that clients saw before a crash is unknown."""
 
     def after_append(self) -> None:
-        """Publish the new end and wake whoever waits for data."""
+        """Publish the log's new end and wake parked Fetch requests."""
 
     def after_start_moved(self) -> None:
-        """Publish the new start, and wake parked fetches below it."""
+        """Publish the log's new start and wake parked Fetch requests below it."""
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         """Call `on_done(error code)` once everything below `offset` is on disk."""
 
 
 class Partitions(Protocol):
-    """The partitions that this Handler owns; logs are opened at first touch."""
+    """The partitions that this Handler owns. Logs are opened at their first use."""
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
-        """The open partition. Raises KafkaError: KAFKA_STORAGE_ERROR when its log is offline or damaged, and
-        PartitionMoving."""
+        """Return the partition with its log open.
+
+        Raises KafkaError: KAFKA_STORAGE_ERROR if its log is offline or damaged, or PartitionMoving.
+        """
 
     def traffic_of(self, topic: str) -> LogTraffic:
-        """What this Handler has counted of a topic."""
+        """Return this Handler's counters of a topic."""
 
 
 class ClientRates(Protocol):
-    """Byte rates of clients against their quotas. Nothing is asked of it while `is_on` is False."""
+    """Byte rates of clients against their quotas. Its methods must not be called while `is_on` is False."""
 
     is_on: bool
 
     def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
-        """How long the client is throttled before it gets any records."""
+        """Return how many ms the client is throttled before it gets any records."""
 
     def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
-        """The client gets that many bytes of records."""
+        """Count `count` bytes of records that the client gets."""
 
     def note_throttle(self, kind: str, duration_ms: int) -> None:
-        """A client of ours is throttled by that quota, which somebody else has counted."""
+        """Record in the metrics that a quota which another role measures throttles a client of ours."""
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
-        """What one answer may hold; None: no limit."""
+        """Return how many bytes of records one response may have. None: no limit."""
 
 
 class Meter(Protocol):
-    """The Handler's time for a request of a client that has a request_percentage."""
+    """Measures the Handler's time for a request of a client that has a request_percentage (KIP-124)."""
 
     def stop(self) -> None:
-        """Stop measuring: the Handler does something else."""
+        """Stop measuring, because the Handler works on something else."""
 
     def resume(self) -> None:
         """Continue measuring after `stop`."""
 
     def settle(self) -> int:
-        """Charge the client; how long it is throttled, in ms."""
+        """Charge the client for the measured time. Return how many ms it is throttled."""
 
 
 class _NoRates:
-    """Nobody has a quota."""
+    """The ClientRates of a role whose clients have no quotas. It is always off."""
 
     is_on = False
 
@@ -149,20 +152,20 @@ class _NoRates:
 
 
 class PartitionTransfer(Protocol):
-    """Changes of the owners, as they reach this Handler."""
+    """Transfers of partitions to and from this Handler."""
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back when a moving partition can be asked again; with False when that takes too long."""
+        """Call back when a moving partition can be used. The callback gets False if that takes too long."""
 
     def later(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back in a later duty cycle: for work on a partition that must not keep the others waiting."""
+        """Call back in a later duty cycle, for work on a partition that must not delay the other partitions."""
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        """Call back when the metadata here has that version, which another Handler has spoken of."""
+        """Call back when this Handler's image has reached `version`, which another Handler has already."""
 
 
 class Peers(Protocol):
-    """The other Handlers, the controller and the cleaner, by calls that are answered later."""
+    """Calls to the other Handlers, the controller and the cleaner, which reply later."""
 
     def ask(
         self,
@@ -172,59 +175,59 @@ class Peers(Protocol):
         on_reply: Callable[[R | Lost], None],
         payload: bytes | memoryview = b"",
     ) -> None:
-        """Ask another Handler."""
+        """Call another Handler. `on_reply` gets Lost if it dies before it replies."""
 
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None: ...
 
     def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        """Ask for what touches many files, which would stall a Handler."""
+        """Call the cleaner, for work on many files that would stall a Handler."""
 
 
 class ProducerIds(Protocol):
-    """Blocks of producer ids, see api/init_producer_id.py."""
+    """Producer ids, from blocks that the controller allocates (api/init_producer_id.py)."""
 
     def allocate(self, on_id: Callable[[int], None], on_failure: Callable[[KafkaError], None]) -> None: ...
 
 
 class Forwarded(Protocol):
-    """What another Handler asked of coordinators of ours (peers/coordinator_call.py)."""
+    """A request of another Handler to coordinators of this Handler (peers/coordinator_call.py)."""
 
-    home: int  # The Handler that asked.
+    home: int  # The Handler that sent the request.
 
     def finish(self) -> None:
-        """Answer it with what there is."""
+        """Reply with the results that there are so far."""
 
 
 class Coordinators(Protocol[C_co]):
-    """The coordinators of one internal topic at this Handler, and where the others are."""
+    """The coordinators of one internal topic at this Handler, and the partitions of all coordinators."""
 
     def partition_of(self, name: str) -> PartitionImage | None:
-        """The topic's partition that keeps what has that name (a group, say); None before the topic is made."""
+        """Return the partition that is responsible for a name, such as a group id. None if the topic does not exist."""
 
     def coordinator(self, index: int) -> C_co:
-        """The coordinator of a partition of ours. KafkaError with what its clients must be told otherwise."""
+        """Return the coordinator of a partition of ours. Raises KafkaError with the error for its clients otherwise."""
 
     def when_settled(self, index: int, on_settled: Callable[[], None]) -> None:
-        """For who was told COORDINATOR_LOAD_IN_PROGRESS: call back, once and soon, when it is worth asking again."""
+        """Call back once, when a retry after COORDINATOR_LOAD_IN_PROGRESS may succeed."""
 
     def give_up(self, index: int) -> None:
-        """An operation of that coordinator of ours raised and left it half changed: it is loaded anew."""
+        """Load a coordinator of ours anew, because an operation raised and may have left it half changed."""
 
     def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
-        """End a transaction at a partition of ours: `on_code(NONE)` when the marker is durable, else its error.
+        """End a transaction at a partition of ours. Call `on_code` with NONE when the marker is durable, or an error.
 
-        KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if nothing was appended, or it may not have been.
+        Raises KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if the caller must try again.
         """
 
     def loaded(self) -> Sequence[C_co]:
-        """All coordinators of ours that can be asked."""
+        """Return all coordinators of ours that are loaded."""
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
         """Load every partition of ours that has been written to, then call back."""
 
 
 class Authorizer(Protocol):
-    """What clients may do, by the access control lists of the metadata in force: security/authorizer.py."""
+    """Decides the rights of clients by the access control lists of the metadata (security/authorizer.py)."""
 
     def is_allowed(
         self,
@@ -237,42 +240,42 @@ class Authorizer(Protocol):
         is_question: bool = False,
         count: int = 1,
     ) -> bool:
-        """Whether the client may do that; the answer goes into the audit log with the request's API key.
+        """Return True if the client may do that. Log the decision in the audit log with the request's API key.
 
-        With `is_question` the client attempts nothing (a list leaves out what it may not see): as in Kafka that is
-        logged at TRACE alone, whatever the answer.
+        With `is_question` the client has not attempted the operation, for example because a list skips resources that
+        it may not see. As in Kafka, such a decision is logged at TRACE only.
         """
 
     def is_allowed_for_any(
         self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
     ) -> bool:
-        """Whether there is some resource of that type, which need not exist, with which the client may do that."""
+        """Return True if there is a name of that type, not necessarily an existing one, for which the client may."""
 
     def tell_of_floods(self, now_ns: int) -> None:
-        """Log how many decisions the audit log left out."""
+        """Log how many decisions the audit log has suppressed."""
 
 
 class Logins(Protocol):
-    """Logins of clients whose sessions have an end, and who prolong them: handler/logins.py."""
+    """Re-authentication of clients before their sessions expire (KIP-368, handler/logins.py)."""
 
     def begin_again(self, context: Any, mechanism: str) -> bool:
-        """Answer a SaslHandshake of a client that has logged in. False: it has nothing to prolong."""
+        """Answer a SaslHandshake of a client that has logged in. Return False if it cannot re-authenticate."""
 
     def go_on(self, context: Any, token: bytes) -> bool:
-        """Answer a SaslAuthenticate, now or later. False: no login has begun."""
+        """Answer a SaslAuthenticate, now or later. Return False if no login has begun."""
 
 
 class DividedRequests(Protocol):
-    """The role's requests with many rows, which are handled in steps: request/divided_requests.py."""
+    """The role's requests with many rows, which are handled in steps (request/divided_requests.py)."""
 
     def add(self, request: Any, api: Any, decoded: Any, size_bytes: int) -> None:
         """Handle a request in later duty cycles."""
 
     def divide(self, request: Any, name_rows: Callable[[], dict[str, Any]], *, is_held: bool) -> None:
-        """Handle, in later duty cycles, the request that names all rows which `request` stands for."""
+        """Handle the request that `name_rows` returns instead of `request`, in later duty cycles."""
 
     def add_listing(self, listing: Any) -> None:
-        """Collect an answer (request/listing.py) now if it is short, else in later duty cycles."""
+        """Collect a response (request/listing.py) now if it is short, or else in later duty cycles."""
 
     def add_pages(self, pages: Any) -> None:
         """Send a list to another Handler, the first page now and the others in later duty cycles."""
@@ -282,7 +285,7 @@ _NO_RATES: Final = _NoRates()
 
 
 class Services:
-    """Everything a Handler offers to the APIs. One per Handler, made by handler/handler.py."""
+    """The services that a Handler offers to the APIs. One per Handler, created by handler/handler.py."""
 
     __slots__ = (
         "authorizer",
@@ -335,7 +338,7 @@ class Services:
         self.purgatory = purgatory
         self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
         self.waits_for_sync = config.kproc_flush == "group"
-        # The API keys that are served here; None: all. The control listener serves few.
+        # The API keys that this role serves, or None for all. The control listener serves few.
         self.served: frozenset[int] | None = None
         self.authorizer: Authorizer | None = None  # None: everybody may do everything.
         self.logins: Logins | None = None  # None: where nobody logs in.
@@ -345,10 +348,10 @@ class Services:
         self.transfers: PartitionTransfer
         self.client_rates: ClientRates = _NO_RATES
         self.coordinators: Mapping[str, Coordinators[Any]]  # By internal topic.
-        self.forwarded: dict[Forwarded, None] = {}  # Of other Handlers, whose clients wait here.
+        self.forwarded: dict[Forwarded, None] = {}  # Requests of other Handlers that wait here.
 
     def count_fetched(self, topic: str | bytes | None, count: int) -> None:
-        """Records of a topic, by its name or id, left in the answer of a Fetch."""
+        """Count `count` bytes of records of a topic, by its name or id, in the response to a Fetch."""
         if isinstance(topic, bytes):
             found = self.image.topic_by_id(topic)
             topic = found.name if found is not None else None
@@ -358,14 +361,14 @@ class Services:
             traffic.fetches += 1
 
     def uncounted(self) -> Services:
-        """The same for a request of the broker's own, which is in no figure of its clients."""
+        """Return a copy whose request counters are discarded, for requests of the broker itself."""
         services = copy(self)
         services.counts = Counts(memoryview(bytes(8)).cast("Q"), 0, 0)  # Never stored.
         return services
 
 
 def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
-    """Every error code of an answer but NONE, wherever it stands."""
+    """Yield every error code but NONE in a response, at any depth."""
     for name, value in fields.items():
         if name == "error_code":
             if value:
@@ -376,7 +379,7 @@ def error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
 
 
 def row_error_codes(fields: Mapping[str, Any]) -> Iterator[int]:
-    """The error codes in the rows of an answer. The one of the whole answer counts once, when it is sent."""
+    """Yield the error codes in the rows of a response. The caller counts the response's own code when it is sent."""
     for value in fields.values():
         if isinstance(value, list):
             for row in value:
@@ -408,9 +411,9 @@ class RequestContext:
     connection_id: int
     listener_index: int
     identity: Identity  # The client's address and principal when the request came in.
-    decoded: Any  # The request's fields, for an answer that names them; None until they are read.
-    throttle_ms: int  # What the answer says of it; 0 unless the client is above its quota.
-    meter: Meter | None  # Until the request is answered; None for a client without a request_percentage.
+    decoded: Any  # The request's fields, for an error response that names them; None until they are decoded.
+    throttle_ms: int  # The response's throttle_time_ms; 0 unless the client is above its quota.
+    meter: Meter | None  # Set until the request is answered; None for a client without a request_percentage.
 
     @property
     def header(self) -> RequestHeader:
@@ -430,17 +433,17 @@ class RequestContext:
         return self.services.endpoints[self.listener_index].advertised_port
 
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        """Ask the controller; `on_reply` runs after every Handler has taken in the change."""
+        """Call the controller. `on_reply` runs after every Handler has applied the change to its image."""
         self.services.peers.ask_controller(call, body, on_reply)
 
     @property
     def client_host(self) -> str:
-        """The client's address as Kafka shows it to those who describe groups: `/127.0.0.1`."""
+        """The client's address as DescribeGroups shows it in Kafka: `/127.0.0.1`."""
         raise NotImplementedError
 
     @property
     def principal(self) -> Principal:
-        """Who the client is; ANONYMOUS if nobody asked."""
+        """The client's principal. ANONYMOUS if it has not authenticated."""
         return self.identity.principal
 
     def is_allowed(
@@ -452,41 +455,44 @@ class RequestContext:
         is_question: bool = False,
         count: int = 1,
     ) -> bool:
-        """Whether the client may do that to that resource. True without an authorizer, and for the broker's own.
+        """Return True if the client may do that to that resource, if there is no authorizer, or for our own probe.
 
-        `is_question`: it does not attempt it, so a denial is not for the audit log. `count`: how often it names the
-        resource, for that log.
+        is_question: the client has not attempted the operation, so the audit log does not show a denial.
+        count: how often the request names the resource, for the audit log.
         """
         raise NotImplementedError
 
     def is_allowed_for_any(self, operation: Operation, resource: ResourceType) -> bool:
-        """Whether the client may do that to some resource of that type."""
+        """Return True if the client may do that to some resource of that type, which need not exist."""
         raise NotImplementedError
 
     def count_error(self, code: int) -> None:
-        """Enter an error code of the answer into the metrics, one for each place where it stands in the answer."""
+        """Count one error code of the response in the metrics. Called for each occurrence of the code."""
         self.services.counts.add(ERRORS, self.api_key, code)
 
     def count_row_errors(self, fields: Mapping[str, Any]) -> None:
-        """Count the error codes in the rows of an answer that is sent in parts."""
+        """Count the error codes in the rows of a response that is joined from parts."""
         for code in row_error_codes(fields):
             self.count_error(code)
 
     def reply(self, fields: Mapping[str, Any]) -> None:
-        """Answer with the response's fields in any version's shape."""
+        """Send a response with these fields, encoded for the request's version, and count its error codes."""
         for code in error_codes(fields):
             self.count_error(code)
         if self.meter is not None:
             self.settle()
         answer = dict(fields)
-        # The responses of DescribeQuorum, WriteTxnMarkers and some old versions have no field for it. Their connections
-        # are throttled all the same.
+        # The responses of DescribeQuorum, WriteTxnMarkers and some old versions have no field for the throttle time.
+        # Their connections are throttled nevertheless.
         if self.throttle_ms and codec.has_response_field(self.api_key, self.api_version, "throttle_time"):
             answer["throttle_time"] = self.throttle_ms
         self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, answer))
 
     def settle(self) -> None:
-        """Charge the time for this request, right before its answer is encoded, whose `throttle_ms` may grow by it."""
+        """Charge the client for the time of this request. Called right before the response is encoded.
+
+        This may raise `throttle_ms`, which is part of the response.
+        """
         meter = self.meter
         if meter is None:
             return
@@ -494,45 +500,50 @@ class RequestContext:
         self.begin_throttle(meter.settle())
 
     def begin_throttle(self, duration_ms: int) -> None:
-        """Throttle the client if that is longer than what it is throttled for already."""
+        """Throttle the client for `duration_ms`, unless this request throttles it for longer already."""
         if duration_ms > self.throttle_ms:
             self.throttle_ms = duration_ms
             self.throttle(duration_ms)
 
     def send(self, frame: bytes) -> None:
-        """Answer with a whole frame."""
+        """Send a whole frame as the response."""
         raise NotImplementedError
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
-        """Answer with a frame made of bytes and file ranges."""
+        """Send a response made of bytes and file ranges."""
         raise NotImplementedError
 
     def fail(self) -> None:
-        """A surprise came up: answer UNKNOWN_SERVER_ERROR, else close the connection. Nothing if it was answered."""
+        """Answer UNKNOWN_SERVER_ERROR after an unexpected exception, or close the connection if that is not possible.
+
+        Do nothing if the request was answered already.
+        """
         raise NotImplementedError
 
     def divide(self, name_rows: Callable[[], dict[str, Any]]) -> None:
         """Handle the request that `name_rows` returns instead of this one, which stands for many rows (all topics).
 
-        The rows are named when their turn comes: the requests that wait until then take no memory for them.
+        `name_rows` is called only when the request's turn comes, so that waiting requests take no memory for rows.
         """
         raise NotImplementedError
 
     def no_op(self) -> None:
-        """Finish without an answer (Produce with acks=0)."""
+        """Finish without a response (Produce with acks=0)."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Finish by closing the connection: the only way to report an error of an acks=0 Produce."""
+        """Finish by closing the connection. A Produce with acks=0 can report an error in no other way."""
         raise NotImplementedError
 
     def throttle(self, duration_ms: int) -> None:
-        """Let nothing more be read of this connection for that long: before the answer, which says so. The longest one
-        counts."""
+        """Stop reading this connection for `duration_ms`. Call it before the response, which has the duration, is sent.
+
+        If it is called several times, the longest duration counts.
+        """
         raise NotImplementedError
 
     def note_client(self, software_name: str, software_version: str) -> None:
-        """What ApiVersions told of the client, for those who look at its connection."""
+        """Store the client's software name and version from ApiVersions (KIP-511), for `kproc clients`."""
         raise NotImplementedError
 
     def when_gone(self, on_gone: Callable[[], None]) -> None:

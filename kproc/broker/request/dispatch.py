@@ -1,4 +1,4 @@
-"""dispatch: decodes one request frame and calls its API's handler function. It knows the registry, not the APIs."""
+"""dispatch: decodes one request frame and calls the handler function of its API, which it finds in the registry."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _API_VERSIONS_SERVED: Final = range(5)
 
 
 def dispatch(request: HandlerRequest, body: memoryview) -> None:
-    """Answer one request, or park it. An unexpected exception is answered with UNKNOWN_SERVER_ERROR.
+    """Handle one request, which is answered now or parked. An unexpected exception gives UNKNOWN_SERVER_ERROR.
 
-    Raises ProtocolError when the bytes are not what the header claims.
+    Raises ProtocolError if the API or version is not served, or the bytes do not match the schema.
     """
     api_key, version = request.api_key, request.api_version
     counts = request.services.counts
@@ -98,7 +98,7 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
 
 
 def after_header_tags(body: memoryview) -> memoryview:
-    """The body of a flexible request, which begins behind the header's tagged fields (nearly always one zero byte)."""
+    """Return the body of a flexible request, which begins behind the header's tagged fields (usually one zero byte)."""
     if not body:
         raise ProtocolError("a frame shorter than its header")
     return body[skip_tags(body, 0) :]

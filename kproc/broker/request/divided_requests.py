@@ -66,7 +66,7 @@ class DecodedBySteps:
         self._steps: Generator[None, None, Fields] = codec.decode_request_by_steps(
             api_key, version, body, budget
         )
-        self.fields: Fields | None = None  # Until the last step is done.
+        self.fields: Fields | None = None  # None until the last step is done.
 
     def step(self) -> None:
         """Decode the rows of one step. Raises ProtocolError for malformed bytes."""
@@ -145,7 +145,7 @@ class SliceRequest(RequestContext):
 
 
 class DividedRequest:
-    """A large request in work: its bytes, which are `decoded` by steps, or one whose rows `name_rows` names."""
+    """A large request in work. Its bytes are `decoded` by steps, or `name_rows` returns its rows."""
 
     __slots__ = (
         "__weakref__",
@@ -181,24 +181,24 @@ class DividedRequest:
     ) -> None:
         self.request = request
         self.size_bytes = size_bytes
-        self.on_gone: Callable[[], None] | None = None  # Of the slice that is parked.
+        self.on_gone: Callable[[], None] | None = None  # Cancels the slice that is parked.
         self.is_over = False
         self._api = api
         self._decoded = decoded
         self._name_rows = name_rows
-        self._fields: Fields | None = None  # While they are checked as a whole.
+        self._fields: Fields | None = None  # Set while the whole request is validated.
         self._preparing: Iterator[None] | None = None  # The checks of the whole request.
         self._rows: Rows | None = None
         self._shared = 0  # Rows.shared
         self._slices: Iterator[Slice] | None = None
         self._joined: JoinedAnswer | None = None
         self._failure: KafkaError | None = None  # The error for the remaining rows.
-        self._left: Iterator[Slice] | None = None  # Of the answer to a slice, which has many rows.
+        self._left: Iterator[Slice] | None = None  # The rest of a long response to a slice.
         self._is_waiting = False
         self._errors_per_step = 1
         # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
         self._known: dict[bytes, tuple[int, bytes]] | None = None
-        self._key = b""  # Of the slice in work.
+        self._key = b""  # The encoded slice in work.
 
     @property
     def is_ready(self) -> bool:
@@ -255,7 +255,7 @@ class DividedRequest:
                 self._start(self._decoded.fields)
 
     def _start(self, fields: Fields) -> None:
-        """Check the decoded request as a whole. A request without divisible rows is handled as a whole, too."""
+        """Begin to validate the decoded request as a whole. Handle it at once if it has no divisible rows."""
         request = self.request
         if self._api.rows_in(fields) is None:
             self.is_over = True
@@ -273,7 +273,7 @@ class DividedRequest:
         self._prepare_some(fields)
 
     def _prepare_some(self, fields: Fields) -> None:
-        """Take a step of the checks of the whole request. After the last one divide it."""
+        """Run one step of `prepare` for the whole request. After the last step, divide the request."""
         if self._preparing is not None:
             try:
                 next(self._preparing)
@@ -286,12 +286,12 @@ class DividedRequest:
         self._divide(fields)
 
     def _fail(self, error: KafkaError) -> None:
-        """Answer the rows that are left with an error."""
-        # A new error without the traceback, whose frames refer to all rows and to this object.
+        """Answer the remaining rows with an error."""
+        # Store a new error without the traceback, because its frames refer to all rows and to this object.
         self._failure = KafkaError(error.code, error.message)
 
     def _divide(self, fields: Fields) -> None:
-        # What was to be named may be gone by now: there is a slice without rows then.
+        # The rows may not exist any more when `name_rows` is called. There is one slice without rows then.
         where = next(each for each in self._api.rows if each.request[0] in fields)
         self._shared = where.shared
         self._joined = JoinedAnswer(
@@ -371,7 +371,7 @@ class DividedRequest:
             self.on_gone()
 
     def abandon(self) -> None:
-        """The client has disconnected. The request is finished, so that its block is freed."""
+        """Stop and finish the request, because the client has disconnected. Finishing it frees its block."""
         if not self.is_over:
             self.stop()
             self.request.no_op()
@@ -379,7 +379,8 @@ class DividedRequest:
     def _answer(self) -> None:
         assert self._joined is not None
         self.is_over = True
-        self.request.done_ns = 0  # The work of a timed request ends now, not at its first step.
+        # The local work of a timed request ends now, not at its first step.
+        self.request.done_ns = 0
         self.request.reply(self._joined.fields())
 
 
@@ -392,7 +393,8 @@ def handle(request: HandlerRequest, api: Api) -> None:
         if api.needs:
             check_needs(request, api.needs, request.decoded)
         if api.prepare is not None:
-            api.prepare(request, request.decoded)  # The iterator is for slices.
+            # Discard the returned iterator, which is needed only for a request that is divided.
+            api.prepare(request, request.decoded)
         fields = api.handler(request, request.decoded)
     except KafkaError as error:
         fields = _error_fields(request, api, error)
@@ -469,9 +471,10 @@ class DividedRequests:
         self._on_end = on_end
         self._in_work: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
-        self.jobs: dict[Job, None] = {}  # All of them. The duty cycle checks whether it is empty.
+        # All jobs, in work or waiting. Every duty cycle checks whether it is empty.
+        self.jobs: dict[Job, None] = {}
         self.newest: DividedRequest | None = None  # The last request that was added.
-        self._has_stepped = False  # A page was collected since `work`.
+        self._has_stepped = False  # True if a page was collected since the last `work`.
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -482,7 +485,10 @@ class DividedRequests:
         self._add(self.newest)
 
     def divide(self, request: HandlerRequest, name_rows: Callable[[], Fields], *, is_held: bool) -> None:
-        """Handle, in later duty cycles, the request that names all rows which `request` stands for."""
+        """Handle the request that `name_rows` returns instead of `request`, in later duty cycles.
+
+        `is_held` says that the request must hold up the connection's requests behind it.
+        """
         divided = DividedRequest(request, APIS[request.api_key], name_rows=name_rows)
         if is_held:
             self.newest = divided
@@ -491,7 +497,7 @@ class DividedRequests:
         self._add(divided)
 
     def add_listing(self, listing: Listing) -> None:
-        """Collect an answer now if it is short, else in later duty cycles."""
+        """Collect a response now if it is short, or else in later duty cycles."""
         if self._has_slot():
             listing.step()
             self._has_stepped = True
@@ -504,7 +510,8 @@ class DividedRequests:
         """Send a list to another Handler, the first page now and the others in later duty cycles."""
         self._send_page(pages)
         if not pages.is_over:
-            # It waits for nothing and takes no slot: the Handler that called may be waiting in a slot of its own.
+            # It takes no slot. The calling Handler may wait in a slot of its own, and two Handlers that wait for each
+            # other's slots would wait for ever.
             self.jobs[pages] = None
             self._in_work.append(pages)
 
@@ -534,7 +541,10 @@ class DividedRequests:
         return any(each.is_ready for each in self._in_work) or bool(self._waiting and self._has_slot())
 
     def work(self) -> int:
-        """Take one step of one job, unless a new list has taken one in this duty cycle. They take turns."""
+        """Run one step of one job and return 1 if there was one. Jobs take turns.
+
+        Run none if a new list has already collected a page in this duty cycle.
+        """
         self._admit()
         work, self._has_stepped = int(self._has_stepped), False
         for _ in range(len(self._in_work)):
@@ -578,7 +588,7 @@ class DividedRequests:
             request.meter.stop()
 
     def clear(self) -> None:
-        """Abandon all jobs: the Processor of all clients has died."""
+        """Abandon all jobs, because the only Processor, and with it every client's connection, has died."""
         for job in list(self.jobs):
             self.abandon(job)
 

@@ -23,7 +23,7 @@ UniqueKey = Callable[[Any], Hashable]
 SLICE_ROWS: Final = 200
 # Documented in SECURITY.md.
 ANSWER_BYTES_MAX: Final = 16 << 20
-# It stands in each of the rows that are left.
+# The error message in each of the remaining rows.
 TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer rows"
 
 
@@ -31,12 +31,12 @@ TOO_LARGE: Final = f"Answer above {ANSWER_BYTES_MAX >> 20} MiB, request fewer ro
 class Rows:
     """The arrays of an API whose elements are handled independently of each other.
 
-    `request` and `response` are paths of array fields, outermost first: with "topics.partitions" each partition of each
-    topic is a row. `size` is the limit of rows that are handled at once. Rows with an equal `unique` key are handled at
-    once, however many there are, because the API rejects duplicates. If `are_looked_up_once` is true, equal rows are
-    looked up once and their answer is repeated.
-    The first `shared` levels of `response` are not in the request: all rows are answered within one element of them.
-    `response` may be longer at its end: the answer to one row has rows of its own then.
+    `request` and `response` are paths of array fields, outermost first. With "topics.partitions", each partition of
+    each topic is a row. `size` is the limit of rows that are handled at once. Rows with an equal `unique` key are
+    handled together, however many there are, because the API rejects duplicates. With `are_looked_up_once`, equal rows
+    are looked up once and their response is repeated.
+    The first `shared` levels of `response` are not in the request. All rows are answered within one element of them.
+    `response` may have more levels at its end. The response to one row has rows of its own then.
     """
 
     request: tuple[str, ...]
@@ -135,14 +135,14 @@ class _Cutter:
         name = self._path[depth]
         found: list[Any] | None = container[name]
         if found is None:
-            # Null stands for all rows that there are. They fill the slice.
+            # Null stands for all existing rows, so it fills the slice.
             self._open[depth][name] = None
             self._room = 0
             return
         is_last = depth == len(self._path) - 1
         at = 0
         while at < len(found):
-            # A container is started only if one of its rows fits, too.
+            # Start a container only if one of its rows fits, too.
             if self._room < (1 if is_last else 2):
                 yield depth
             if is_last:
@@ -168,7 +168,7 @@ class JoinedAnswer:
         self._schemas = [codec.response_rows(api_key, version, path[: at + 1]) for at in range(len(path))]
         self._fields: Fields = {}
         self._rows = [EncodedRows() for _ in path]
-        # At each level but the last: the container whose rows are being collected, without these rows.
+        # The container whose rows are being collected, without these rows, at each level but the last.
         self._open: list[Fields | None] = [None] * (len(path) - 1)
 
     def size_bytes(self) -> int:
@@ -189,7 +189,7 @@ class JoinedAnswer:
         return self._rows[0].count
 
     def add(self, fields: Fields, continued: int = 0) -> None:
-        """Add the next part of the answer. Its first rows continue the last ones at so many levels of the path."""
+        """Add the next part of the response. Its first rows continue the last ones at `continued` levels of `path`."""
         name = self.path[0]
         others = {key: value for key, value in fields.items() if key != name}
         if not self._fields or (others.get("error_code") and not self._fields.get("error_code")):

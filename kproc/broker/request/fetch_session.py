@@ -1,8 +1,8 @@
-"""Incremental fetch sessions (KIP-227): what a consumer fetches is remembered, so it need not repeat it.
+"""Incremental fetch sessions (KIP-227): the broker stores a consumer's partitions, so that it need not repeat them.
 
-A session belongs to the home Handler of the connection that made it. A client that comes back over another
-connection may reach another Handler, is told FETCH_SESSION_ID_NOT_FOUND and starts again with a full
-Fetch: allowed by the protocol at any time, and rare.
+A session belongs to the home Handler of the connection that created it. A client that reconnects may reach another
+Handler. It then gets FETCH_SESSION_ID_NOT_FOUND and starts again with a full Fetch. The protocol allows this error at
+any time, and it is rare.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _TARGET_BYTES: Final = 500
 
 
 class FetchTarget:
-    """One partition of a Fetch, and what its client was told last."""
+    """One partition of a Fetch, and the offsets that its client got last."""
 
     __slots__ = ("found_name", "index", "last_offsets", "name", "request", "topic_id")
 
     def __init__(self, name: str | None, topic_id: bytes | None, request: FetchPartition) -> None:
         self.name = name
         self.topic_id = topic_id
-        self.found_name: str | None = None  # Of a topic that is named by its id and was there.
+        # The name of a topic that the request names by its id, once it was found.
+        self.found_name: str | None = None
         self.index = request.index
         self.request = request
         self.last_offsets = (-1, -1, -1)  # Log start, end and last stable offset.
@@ -48,11 +49,11 @@ class FetchTarget:
 
     @property
     def size_bytes(self) -> int:
-        """The approximate memory of the target."""
+        """The approximate memory of the target in bytes."""
         return _TARGET_BYTES + len(self.name or "")
 
     def topic(self, image: ClusterImage) -> TopicImage | None:
-        """The topic that it names. As in Kafka a session knows the name afterwards that was found by an id."""
+        """Return the topic, or None if it does not exist. As in Kafka, remember the name that was found by an id."""
         if self.name is not None:
             return image.topics_by_name.get(self.name)
         topic = image.topics_by_id.get(self.topic_id or b"")
@@ -61,7 +62,7 @@ class FetchTarget:
         return topic
 
     def known_name(self, image: ClusterImage) -> str | None:
-        """The topic's name; None for an id that no topic has, or had when this session asked before."""
+        """Return the topic's name, or None for an id that no topic has and that this session never found."""
         if self.name is not None:
             return self.name
         self.topic(image)
@@ -69,7 +70,7 @@ class FetchTarget:
 
 
 class FetchSession:
-    """The partitions of one consumer, in the order in which they are served next."""
+    """The partitions of one consumer, in the order in which the next Fetch reads them."""
 
     __slots__ = ("epoch", "id", "last_used_ns", "size_bytes", "targets", "uses_topic_ids")
 
@@ -84,7 +85,7 @@ class FetchSession:
         self.uses_topic_ids = uses_topic_ids
 
     def update(self, request: FetchRequest) -> None:
-        """Take in an incremental request: changed, added and forgotten partitions."""
+        """Apply an incremental request: changed, added and forgotten partitions."""
         for target in targets_of(request):
             known = self.targets.get(target.key)
             if known is None:
@@ -100,7 +101,7 @@ class FetchSession:
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
     def served(self, keys: Iterable[tuple[str | bytes | None, int]]) -> None:
-        """Those that got data go to the end of the queue, so that max.bytes cannot starve the others."""
+        """Move partitions that got data to the end of the queue, so that max.bytes cannot starve the others."""
         for key in keys:
             target = self.targets.pop(key, None)
             if target is not None:
@@ -122,9 +123,9 @@ class SessionCache:
     def resolve(
         self, request: FetchRequest, version: int, now_ns: int
     ) -> tuple[list[FetchTarget], FetchSession | None, bool]:
-        """What to fetch, the session it belongs to (None: sessionless), and whether only changes are answered.
+        """Return (the partitions to fetch, their session or None, True if the response has only changed partitions).
 
-        Raises KafkaError with the session error that Kafka gives.
+        Raises KafkaError with the same session error as Kafka.
         """
         if version < 7 or request.session_epoch == FINAL_EPOCH:
             self._discard(request.session_id)
@@ -146,18 +147,18 @@ class SessionCache:
         session.update(request)
         self.size_bytes += session.size_bytes - before_bytes
         if len(session.targets) > FETCH_ROWS_MAX or session.size_bytes > SESSION_BYTES_MAX:
-            # Many small requests must not build a session that takes as long as a Fetch above the limit.
+            # Many small requests must not build a session that takes longer to read than the largest allowed Fetch.
             self._discard(session.id)
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         self._discard_oldest()
         if not session.targets:
             self._discard(session.id)
-            # As in Kafka; it may have been told to forget them, too.
+            # As in Kafka, a session without partitions ends. The request itself may have removed them all.
             return list(targets_of(request)), None, False
         return list(session.targets.values()), session, True
 
     def reads(self, session_id: int, name: str, topic_id: bytes) -> bool:
-        """Whether a session has a partition of that topic."""
+        """Return True if a session has a partition of that topic."""
         session = self._sessions.get(session_id)
         return session is not None and any(key[0] in (name, topic_id) for key in session.targets)
 
@@ -170,7 +171,7 @@ class SessionCache:
             self._discard(oldest.id)
         if len(self._sessions) >= self._slots_max:
             if oldest is None or now_ns - oldest.last_used_ns < _EVICTION_NS:
-                return None  # The client goes on with full requests.
+                return None  # The client continues with full requests.
             self._discard(oldest.id)
         session_id = self._random.randint(1, _EPOCH_MAX)
         while session_id in self._sessions:
@@ -195,7 +196,7 @@ class SessionCache:
 
 
 def targets_of(request: FetchRequest) -> Iterable[FetchTarget]:
-    """The partitions that a request names, in its order."""
+    """Yield the partitions that a request names, in its order."""
     for name, topic_id, partitions in request.topics:
         for partition in partitions:
             yield FetchTarget(name, topic_id, partition)

@@ -1,8 +1,9 @@
-"""Answer an API that lists what the broker has (groups, rules, topics): a page of it in a duty cycle of the role.
+"""Lists of groups, rules or topics: a long response is collected page by page, at most one page in a duty cycle.
 
-The request is small and bounds nothing. `list_items` answers a short list at once. A long one is collected, filtered by
-the client's rights and encoded a page at a time, and other clients are served between two pages. Only the encoded rows
-are kept, up to ANSWER_BYTES_MAX. Pages of other Handlers come as the open replies of one call (every_handler.py).
+A small request can ask for any number of items. `list_items` answers a short list at once. A long one is collected,
+filtered by the client's rights and encoded a page at a time, and the role handles other requests between two pages.
+Only the encoded rows are kept, up to ANSWER_BYTES_MAX. Pages of other Handlers come as the open replies of one call
+(every_handler.py).
 
 `request/divided_requests.py` decides when a page is collected, and how many lists are in work.
 """
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 Fields = dict[str, Any]
-# Yields what is listed, and None for what was looked at and is left out: both count for the size of a page.
+# Yields the items of a list, and None for an item that was examined and skipped. Both count for the size of a page,
+# because examining an item takes time, too.
 Items = Iterator[Any | None]
 ToRows = Callable[[list[Any]], list[Fields]]
 
@@ -44,7 +46,10 @@ def _as_rows(items: list[Any]) -> list[Fields]:
 
 
 class Listing:
-    """One client's answer. `start` is called once and makes each of `sources` add its pages or fail."""
+    """The response to one client's list request.
+
+    `start` is called once. It must make each of `sources` call `add_page` until its last page, or `fail`.
+    """
 
     __slots__ = (
         "_fields",
@@ -72,10 +77,10 @@ class Listing:
         to_rows: ToRows = _as_rows,
     ) -> None:
         self.request: Final[Any] = request
-        self.size_bytes = 0  # Of the request, which is small.
+        self.size_bytes = 0  # The request is small, so it does not count.
         self.is_over = False
         self._path = path
-        self._fields = fields  # Of the response, besides the rows. Read when the last page is added.
+        self._fields = fields  # The response's other fields. They are read when the last page is added.
         self._start = start
         self._is_started = False
         self._sources = sources
@@ -86,11 +91,11 @@ class Listing:
 
     @property
     def is_ready(self) -> bool:
-        """Return True if `step` has something to do, False while only other Handlers have."""
+        """True if `step` has something to do, False while only pages of other Handlers are missing."""
         return not self.is_over and (self._items is not None or not self._is_started)
 
     def step(self) -> None:
-        """Start, and collect a page of this Handler's own items."""
+        """Start if necessary, and collect a page of this Handler's own items."""
         if not self._is_started:
             self._is_started = True
             self._start(self)
@@ -105,7 +110,7 @@ class Listing:
         self._items = items
 
     def add_page(self, items: list[Any], *, is_last: bool) -> None:
-        """Add a page of one source. After the last page of the last source the client is answered."""
+        """Add a page of one source. After the last page of the last source, send the response."""
         if self.is_over:
             return
         self._sources -= is_last
@@ -123,7 +128,7 @@ class Listing:
             self._finish({**self._fields, **self._joined.fields()})
 
     def _continued_by(self, rows: list[Fields]) -> int:
-        """Return 1 if the first of these rows goes on with the last row of the page before, 0 if it is a new one."""
+        """Return 1 if the first of these rows continues the last row of the previous page, or 0 if it is a new one."""
         if len(self._path) == 1 or not rows:
             return 0
         first, last = ({**row, self._path[1]: None} for row in (rows[0], rows[-1]))
@@ -131,7 +136,7 @@ class Listing:
         return int(first == before)
 
     def fail(self, code: int, message: str | None = None) -> None:
-        """Answer with an error in place of the list."""
+        """Send an error response instead of the list."""
         api = lookup(self.request.api_key)
         if not self.is_over:
             assert api is not None
@@ -139,24 +144,25 @@ class Listing:
             self._finish(api.error_response(self.request.decoded, int(code), message))
 
     def stop(self) -> None:
-        """The client has disconnected; the caller finishes the request."""
+        """Collect no more pages, because the client has disconnected. The caller finishes the request."""
         self.is_over = True
         self._items = None
 
     def abandon(self) -> None:
-        """The client has disconnected."""
+        """Collect no more pages and finish the request, because the client has disconnected."""
         if not self.is_over:
             self.stop()
             self.request.no_op()
 
     def _finish(self, fields: Fields) -> None:
         self.stop()
-        self.request.done_ns = 0  # A timed request was in work until now.
+        # The local work of a timed request ends now, not at its first step.
+        self.request.done_ns = 0
         self.request.reply(fields)
 
 
 class ListedPages:
-    """The pages that another Handler has called for, each sent as a reply; all but the last one are open."""
+    """The pages of a list for another Handler. Each is a reply to its call, and all but the last are open replies."""
 
     __slots__ = ("_items", "_on_reply", "is_over", "size_bytes")
 
@@ -168,16 +174,16 @@ class ListedPages:
 
     @property
     def is_ready(self) -> bool:
-        """Return True until the last page is sent."""
+        """True until the last page is sent."""
         return not self.is_over
 
     def step(self) -> None:
-        """Send a page."""
+        """Send the next page."""
         page, self.is_over = next_page(self._items)
         self._on_reply(Page(items=page, is_open=not self.is_over))
 
     def fail(self) -> None:
-        """Answer the call as if this Handler had died."""
+        """Reply to the call as if this Handler had died."""
         self.is_over = True
         self._on_reply(None)
 
@@ -194,7 +200,10 @@ def list_items(
     fields: Fields | None = None,
     to_rows: ToRows = _as_rows,
 ) -> None:
-    """Answer with `fields` and the rows of `items` at `path`, which is dotted."""
+    """Send a response with `fields` and the rows of `items` at the dotted `path`, now or page by page.
+
+    `to_rows` converts the items of a page to rows. Without `fields`, the response has error_code NONE.
+    """
     listing = Listing(
         context,
         tuple(path.split(".")),

@@ -1,7 +1,7 @@
 """NamePattern: a client's regular expression over names, in RE2's syntax, matched in time linear in a name's length.
 
-Kafka takes such patterns by RE2/J, which has the same syntax. Python's matcher has another one, and backtracks: a
-repeated group may take it a time that is exponential in a name's length, and so hold a Handler.
+Kafka matches such patterns with RE2/J, which has the same syntax. Python's `re` has another syntax and backtracks: a
+repeated group can take time exponential in a name's length and would block the Handler.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import re2
 from kproc.common.errors import ErrorCode, KafkaError
 
 _LENGTH_MAX: Final = 1_000
-# Of a compiled pattern: about 10,000 instructions, each of them at most once for each character of a name.
+# Limit of a compiled pattern: about 10,000 instructions, each of which runs at most once per character of a name.
 _PROGRAM_BYTES_MAX: Final = 1 << 20
-# A match of a hostile pattern takes up to 8 us a character, 2 ms for 249. An item of a list takes 10 us.
+# A match of a hostile pattern takes up to 8 us per character, which is 2 ms for 249. An item of a list takes 10 us.
 _CHARACTERS_PER_ITEM: Final = 32
 
 
 class NamePattern:
-    """One pattern; KafkaError (INVALID_REGULAR_EXPRESSION) if it is none that is served. Empty: any name."""
+    """One pattern. An empty one matches any name. Raises KafkaError (INVALID_REGULAR_EXPRESSION) for an invalid one."""
 
     __slots__ = ("_compiled",)
 
@@ -38,11 +38,12 @@ class NamePattern:
         return 0 if self._compiled is None else len(name) // _CHARACTERS_PER_ITEM
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name fits."""
+        """Return True if the pattern matches the whole name."""
         return self._compiled is None or self._compiled.fullmatch(name) is not None
 
 
-@lru_cache(maxsize=1)  # Every Handler is asked for the same one; its own request checks it first.
+# One entry, because a Handler first validates a request's pattern and then matches the same pattern.
+@lru_cache(maxsize=1)
 def _compiled(pattern: str) -> re2._Regexp:
     options = re2.Options()
     options.log_errors = False  # They go to the client, not to stderr.

@@ -1,7 +1,7 @@
-"""The table of what this broker serves: API key, handler and version range, declared once in each api file.
+"""The table of APIs that this broker serves: API key, handler function and version range.
 
-`@api(ApiKey.X, versions=(lo, hi))` puts a handler into the table; dispatch and the answer to ApiVersions are
-both read from it, so the broker cannot advertise what it has no code for. `kproc.broker.api.load_all()` fills it.
+Each api file declares its API once with `@api(ApiKey.X, versions=(lo, hi))`. Dispatch and the response to ApiVersions
+both read the table, so that the broker cannot advertise an API without code. `kproc.broker.api.load_all()` fills it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from kproc.broker.request.division import SLICE_ROWS, Rows
 from kproc.broker.request.rights import Need
 from kproc.wire.header import ApiKey
 
-# The first argument is the RequestContext, the second the decoded request: a dict, or for Produce and Fetch
-# the structs of wire/hot.py. The answer is the response's fields, or None when the handler replies later.
+# The arguments are the RequestContext and the decoded request, which is a dict or, for Produce and Fetch, a struct of
+# wire/hot.py. The result is the response's fields, or None if the handler function replies later.
 HandlerFunction = Callable[[Any, Any], dict[str, Any] | None]
-# (request, error code, message) -> response fields that carry the code wherever this API has room for it.
+# (request, error code, message) -> response fields with the code in every place where this API can report it.
 ErrorResponse = Callable[[Any, int, str | None], dict[str, Any]]
-# (context, request fields): checks a request as a whole, once, before it is handled or divided. Raises KafkaError for
-# an error of the whole request, and may replace fields. If the request is divided, the returned iterator is run: it
-# looks at all rows for what no slice can see, and yields between steps that are as cheap as a slice.
+# (context, request fields): validates a request as a whole, once, before it is handled or divided. It raises KafkaError
+# for an error of the whole request, and may replace fields. If the request is divided, the returned iterator runs: it
+# finds errors between rows that no slice can see, and yields between steps that are as cheap as a slice.
 Prepare = Callable[[Any, dict[str, Any]], Iterator[None] | None]
 # Limit of rows of a request that is handled in one step. The most expensive rows, changes of users, then take 10 ms.
 ROWS_MAX: Final = 2_000
@@ -31,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Api:
-    """One served API. Made by the decorator at import, never changed."""
+    """One API that the broker serves. The decorator creates it at import, and it never changes."""
 
     __slots__ = (
         "advertised_lo",
@@ -63,12 +63,13 @@ class Api:
         self.lo = lo
         self.hi = hi
         self.advertised_lo = advertised_lo
-        self.needs = needs  # The rights without which a request is refused as a whole.
+        self.needs = needs  # The rights that a request needs as a whole.
         self.prepare = prepare
-        # A large request is divided by the first of these that it has. There may be several, because versions differ.
+        # A large request is divided by the first of these that it has. Versions can differ, so there may be several.
         self.rows = rows
         self.rows_max = rows_max  # Of a request that is not divided.
-        # Larger requests are decoded in steps. If few rows are expensive (a small slice), every request is.
+        # Larger requests are decoded in steps. If the rows are expensive, so that slices are small, every request is
+        # decoded in steps.
         self.direct_bytes_max = DIRECT_BYTES_MAX if all(each.size >= SLICE_ROWS for each in rows) else 0
 
     def rows_in(self, request: Mapping[str, Any]) -> Rows | None:
@@ -76,20 +77,20 @@ class Api:
         return next((each for each in self.rows if request.get(each.request[0])), None)
 
     def serves(self, version: int) -> bool:
-        """Whether a request of `version` reaches the handler."""
+        """Return True if the broker accepts requests of `version`."""
         return self.lo <= version <= self.hi
 
     @property
     def error_response(self) -> ErrorResponse | None:
-        """The api file's `error_response`, or None when it never raises KafkaError."""
-        # Looked up late: the function usually stands below the handler in its file.
+        """The api file's `error_response`, or None if its handler function never raises KafkaError."""
+        # Look it up late, because the function usually stands below the handler function in its file.
         module = sys.modules[self.handler.__module__]
         found: ErrorResponse | None = getattr(module, "error_response", None)
         return found
 
     @property
     def differences(self) -> str | None:
-        """In which ways Apache Kafka answers otherwise: what the api file's docstring says of it."""
+        """The differences from Apache Kafka, from the api file's docstring. None if there are none."""
         words = " ".join((sys.modules[self.handler.__module__].__doc__ or "").split())
         _, found, rest = words.partition("Differs from Kafka: ")
         return rest.partition(" Versions:")[0] if found else None
@@ -111,14 +112,13 @@ def api(
     rows: tuple[Rows, ...] = (),
     rows_max: int = ROWS_MAX,
 ) -> Callable[[_F], _F]:
-    """Serve `key` in `versions` (both ends included) with the decorated function, to who has the rights `needs`.
+    """Register the decorated function for `key` in `versions` (both ends included).
 
-    A request with many `rows` is divided by the first of `rows` that it has; see division.py. Without `rows` it is
-    handled in one step, and may have at most `rows_max` rows in all its arrays. `needs` and `prepare` are checked
-    once for the whole request, not for each slice.
-
-    `advertised_from` shows clients a lower minimum than is served. Only Produce needs it: librdkafka takes
-    compression away from a broker that does not show version 0 (KAFKA-18659).
+    needs: the rights that a client needs. prepare: validation of the whole request. Both run once, not for each slice.
+    rows: a request with many rows is divided by the first of `rows` that it has (division.py).
+    rows_max: without `rows` a request is handled in one step, and its arrays may have at most this many rows.
+    advertised_from: a lower minimum version for ApiVersions. Only Produce needs it, because librdkafka disables
+    compression for a broker that does not advertise version 0 (KAFKA-18659).
     """
     lo, hi = versions
     assert 0 <= lo <= hi, f"{key.name}: versions {lo}-{hi}"
@@ -134,10 +134,10 @@ def api(
 
 
 def lookup(key: int) -> Api | None:
-    """The API with that number, or None when it is not served."""
+    """Return the API with that number, or None if the broker does not serve it."""
     return APIS.get(key)
 
 
 def advertised() -> list[tuple[int, int, int]]:
-    """(key, lowest, highest version) of everything served, by key: the body of an ApiVersions answer."""
+    """Return (key, lowest, highest version) of every API, by key, for the response to ApiVersions."""
     return [(int(key), entry.advertised_lo, entry.hi) for key, entry in sorted(APIS.items())]

@@ -49,40 +49,40 @@ _HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connection
 
 @lru_cache(_HOSTS_KEPT)
 def host_text(packed: bytes) -> str:
-    """A client's address as Java prints it, and therefore Kafka: IPv6 is not shortened."""
+    """Format a client's address as Java and therefore Kafka prints it, with IPv6 not shortened."""
     return f"/{host_of_rule(address_text(packed))}"
 
 
 @lru_cache(_HOSTS_KEPT)
 def _session(packed: bytes) -> Session:
-    """All connections of one user whose sessions have no end share one object."""
+    """Decode a session. All connections of one user whose sessions never expire share one object."""
     return Session.unpack(packed)
 
 
 class Answers(Protocol):
-    """Where answers go: a Processor's Outbox, or the store of answers that are kept while a connection migrates."""
+    """The target of responses: a Processor's Outbox, or the store of responses while a connection migrates."""
 
     def push(self, kind: int, *parts: bytes | bytearray | memoryview) -> None: ...
 
 
 class ClientPeer:
-    """One Processor as its Handlers see it: where answers go, and which requests of which client still wait."""
+    """One Processor in its peer: the target of responses, its clients, and their parked requests."""
 
     __slots__ = ("identities", "moving", "outbox", "sessions", "waiting")
 
     def __init__(self, outbox: Answers) -> None:
         self.outbox = outbox
         self.identities: dict[int, Identity] = {}  # Connection id -> its client.
-        self.sessions: dict[int, Session] = {}  # Of connections whose clients have logged in.
-        # Connections that are leaving this Processor: the store of their answers, and the attempt; see
-        # migrating_connections.py.
+        self.sessions: dict[int, Session] = {}  # Connection id -> session of a client that has logged in.
+        # Connections that are leaving this Processor: the store of their responses, and the attempt
+        # (migrating_connections.py).
         self.moving: dict[int, tuple[ClientPeer, int]] = {}
-        # Connection id -> what to cancel when the client leaves. Only parked requests are in here.
+        # Connection id -> callbacks that cancel its parked requests when the client disconnects.
         self.waiting: dict[int, dict[HandlerRequest, Callable[[], None]]] = {}
 
     def introduce(self, connection_id: int, identity: memoryview) -> None:
-        """Store who the client of a connection is whose requests will follow."""
-        # First, because decoding the new identity may fail, and the connection must not keep the former one.
+        """Store the identity of a connection's client. It comes before the connection's requests."""
+        # Remove the old identity first, because decoding the new one may fail and the connection must not keep it.
         self.identities.pop(connection_id, None)
         self.sessions.pop(connection_id, None)
         host = host_text(bytes(identity[:ADDRESS_BYTES]))
@@ -94,8 +94,8 @@ class ClientPeer:
     def forget(self, connection_id: int) -> None:
         """Cancel the parked requests of a client that has disconnected.
 
-        Each of them is still answered: the Processor may have lent us a block for the request, and it frees the block
-        when the answer comes, not when the connection ends.
+        Each of them is still answered, because the Processor may have lent us a block for the request. It frees the
+        block when the response comes, not when the connection ends.
         """
         self.identities.pop(connection_id, None)
         self.sessions.pop(connection_id, None)
@@ -107,7 +107,7 @@ class ClientPeer:
 class HandlerRequest(RequestContext):
     """One request of a client. It is answered exactly once.
 
-    The Processor orders the answers of a connection by their sequence. `identity` is the client's at the time when the
+    The Processor orders the responses of a connection by their sequence. `identity` is the client's identity when the
     request arrived, and never changes.
     """
 
@@ -140,8 +140,8 @@ class HandlerRequest(RequestContext):
     ) -> None:
         self.services = services
         self.peer = peer
-        # Read once, when the request arrives. While its connection migrates, and after its client has disconnected,
-        # `peer` does not have the connection, and the request must not be handled as a request of ANONYMOUS.
+        # Read the identity once, when the request arrives. While its connection migrates, and after its client has
+        # disconnected, `peer` does not have the connection. The request must not be handled as one of ANONYMOUS then.
         self.identity = peer.identities.get(connection_id, _UNKNOWN)
         self.connection_id = connection_id
         self.sequence = sequence
@@ -155,8 +155,9 @@ class HandlerRequest(RequestContext):
         self.meter = None
         self._is_waiting = self.is_answered = False
         self.decoded = None
-        self.is_closed = False  # The connection is being closed: its further frames are ignored.
-        # Only for timed requests (processor/timed_requests.py): when it was taken, and when the local work was done.
+        # True if the connection is being closed, so that its further frames are ignored.
+        self.is_closed = False
+        # Of a timed request (processor/timed_requests.py): when it was dequeued, and when its local work ended.
         self._taken_ns = services.clock.now_ns() if flags & FLAG_TIMED else 0
         self.done_ns = 0
 
@@ -199,30 +200,30 @@ class HandlerRequest(RequestContext):
 
     @property
     def is_timed(self) -> bool:
-        """Whether the Processor waits for the times of this request."""
+        """True if the Processor waits for TIMES of this request."""
         return self._taken_ns > 0
 
     @property
     def taken_ns(self) -> int:
-        """When a timed request was taken."""
+        """The time at which a timed request was dequeued (monotonic ns), or 0 for an untimed one."""
         return self._taken_ns
 
     def leave_untimed(self) -> None:
-        """Record no times for this request: it is none of the advertised APIs."""
+        """Record no times for this request, because it belongs to no advertised API."""
         if self._taken_ns:
             self._taken_ns = 0
             body = TIMES_BODY.pack(UNTIMED_KEY, 0, 0, 0, 0)
             self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
     def _tell_times(self) -> None:
-        """Send TIMES; the answer must follow at once."""
+        """Send TIMES. The caller must send the response right after it."""
         now_ns = self.services.clock.now_ns()
         body = TIMES_BODY.pack(self.api_key, self.throttle_ms, self._taken_ns, self.done_ns or now_ns, now_ns)
         self._taken_ns = 0
         self.peer.outbox.push(TIMES, HEAD.pack(self.connection_id, self.sequence, 0, 0), body)
 
     def divide(self, name_rows: Callable[[], dict[str, Any]]) -> None:
-        # A request that has waited does not hold up the requests behind it.
+        # A request that was parked does not hold up the requests behind it.
         self.services.divided.divide(self, name_rows, is_held=not self._is_waiting)
 
     def send(self, frame: bytes) -> None:
@@ -246,7 +247,7 @@ class HandlerRequest(RequestContext):
             self.peer.outbox.push(SEND, head, *(part for part in parts if isinstance(part, bytes)))
 
     def send_range(self, head: bytes, records: FileRange, end: bytes) -> None:
-        """`send_parts` of bytes, one range and bytes, for a request that is not timed."""
+        """Send bytes, one file range and bytes, as `send_parts` does. Only for a request that is not timed."""
         self.is_answered = True
         if self._is_waiting:
             self._stop_waiting()
@@ -273,11 +274,11 @@ class HandlerRequest(RequestContext):
         self.close()
 
     def close_after(self, frame: bytes) -> None:
-        """Answer with a whole frame, then close the connection."""
+        """Send a whole frame as the response, then close the connection."""
         self._finish(CLOSE, frame)
 
     def authenticated(self, session: Session) -> None:
-        """The client has logged in. The answer must follow at once."""
+        """Tell the Processor that the client has logged in. The caller must send the response right after it."""
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         self.peer.outbox.push(AUTHENTICATED, head, session.pack())
 
@@ -294,7 +295,10 @@ class HandlerRequest(RequestContext):
             self.close()
 
     def throttle(self, duration_ms: int) -> None:
-        """Tell the Processor not to read this connection for that long, before the answer. The longest one counts."""
+        """Tell the Processor not to read this connection for `duration_ms`. Call it before the response is sent.
+
+        If it is called several times, the longest duration counts.
+        """
         head = HEAD.pack(self.connection_id, self.sequence, 0, 0)
         self.peer.outbox.push(THROTTLE, head, THROTTLE_MS.pack(duration_ms))
 
@@ -307,7 +311,7 @@ class HandlerRequest(RequestContext):
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self._is_waiting = True
         moving = self.peer.moving.get(self.connection_id)
-        # The request parks while its connection migrates: the Processor need not wait for its answer.
+        # The request parks while its connection migrates. Tell the Processor that it need not wait for its response.
         if moving is not None:
             keeper, attempt = moving
             sequences = pack_sequences((self.sequence,))

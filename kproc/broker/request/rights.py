@@ -1,9 +1,10 @@
-"""What a request's client must be allowed to do (KIP-11), asked before anything is looked up or passed on.
+"""Authorization of requests (KIP-11). It comes before any look-up, and before a part is sent to another Handler.
 
-Three shapes. What a request needs as a whole is declared with its API, `@api(..., needs=...)`, and dispatch asks for
-it. Of a request about many topics, groups or transactional ids those that are `denied` get the error, and the rest is
-served. A list leaves out what its client may not see. Calls between roles are trusted: the Handler that a client's
-request came to has asked. Without an authorizer nothing is asked.
+There are three forms. An API declares the rights that a request needs as a whole with `@api(..., needs=...)`, and
+dispatch checks them. In a request about many topics, groups or transactional ids, those that are `denied` get an error
+and the others are handled. A list skips the resources that its client may not see. Calls between roles are trusted,
+because the Handler that received the client's request has checked its rights. Without an authorizer everything is
+allowed.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ class Need(NamedTuple):
 
 
 def on_cluster(operation: Operation) -> Need:
-    """A right on the cluster."""
+    """Return the need for a right on the cluster."""
     return Need(operation, ResourceType.CLUSTER)
 
 
 def on_group(operation: Operation) -> Need:
-    """A right on the group that the request names."""
+    """Return the need for a right on the group that the request names."""
     return Need(operation, ResourceType.GROUP, "group_id")
 
 
 def on_transactional_id(operation: Operation) -> Need:
-    """A right on the transactional id that the request names."""
+    """Return the need for a right on the transactional id that the request names."""
     return Need(operation, ResourceType.TRANSACTIONAL_ID, "transactional_id")
 
 
-# What is told of a resource that the client has not the right for: code, and Kafka's words.
+# Error code, and Kafka's message, for a resource that the client has no right for.
 REFUSALS: Final[dict[ResourceType, tuple[ErrorCode, str]]] = {
     ResourceType.TOPIC: (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed."),
     ResourceType.GROUP: (ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
@@ -59,7 +60,7 @@ _CONFIGURED: Final = {RESOURCE_TOPIC: ResourceType.TOPIC, RESOURCE_GROUP: Resour
 
 
 def check_needs(context: RequestContext, needs: Iterable[Need], request: dict[str, Any]) -> None:
-    """KafkaError for the first right that the client has not."""
+    """Raise KafkaError for the first right that the client does not have."""
     for operation, resource, field in needs:
         name = CLUSTER_NAME if field is None else request[field] or ""
         if not context.is_allowed(operation, resource, name):
@@ -67,7 +68,10 @@ def check_needs(context: RequestContext, needs: Iterable[Need], request: dict[st
 
 
 def has_on_cluster(context: RequestContext, operation: Operation) -> bool:
-    """Whether the client has a right on the cluster, where another one would do."""
+    """Return True if the client has a right on the cluster. Use this where another right would do, too.
+
+    A denial is therefore not logged as an attempt.
+    """
     return context.is_allowed(operation, ResourceType.CLUSTER, CLUSTER_NAME, is_question=True)
 
 
@@ -79,12 +83,13 @@ def denied(
     *,
     is_question: bool = False,
 ) -> Collection[str]:
-    """Those of the names with which the client may not do that; each is asked for once, and logged with its count."""
+    """Return the names for which the client lacks the right. Each name is checked once and logged with its count."""
     if context.services.authorizer is None:
         return ()
     return {
         name
-        for name, count in Counter(iter(names)).items()  # Of a dict it would take the values.
+        # `iter`, because Counter would take a dict's values as counts.
+        for name, count in Counter(iter(names)).items()
         if not context.is_allowed(operation, resource, name, is_question=is_question, count=count)
     }
 
@@ -92,9 +97,9 @@ def denied(
 def refusal_of_topic(
     context: RequestContext, operation: Operation, name: str | None, topic_id: bytes | None, count: int
 ) -> int:
-    """TOPIC_AUTHORIZATION_FAILED for a topic with which the client may not do that, else 0; also for an unknown id.
+    """Return TOPIC_AUTHORIZATION_FAILED if the client lacks the right for a topic, or else 0. An unknown id gives 0.
 
-    `count`: how many of its partitions the request names.
+    `count` is the number of its partitions in the request, for the audit log.
     """
     services = context.services
     if services.authorizer is None:
@@ -111,9 +116,9 @@ def refusal_of_topic(
 def refused_resources(
     context: RequestContext, operation: Operation, resources: Iterable[dict[str, Any]]
 ) -> dict[int, KafkaError]:
-    """Resources of the APIs for configs with which the client may not do that: by position, what is told of each.
+    """Return the errors of the config resources for which the client lacks the right, by position in the request.
 
-    Whatever is neither a topic nor a group is the cluster's.
+    A resource that is neither a topic nor a group needs the right on the cluster.
     """
     refused = {}
     for at, resource in enumerate(resources):
@@ -125,5 +130,5 @@ def refused_resources(
 
 
 def denied_topics(context: RequestContext, operation: Operation, names: Iterable[str]) -> Collection[str]:
-    """The same for topics that a request names."""
+    """Return the topic names for which the client lacks the right."""
     return denied(context, operation, ResourceType.TOPIC, names)

@@ -1,9 +1,9 @@
-"""ProduceRouter: decides cheaply which Handler a frame is sent to.
+"""ProduceRouter: decides cheaply which Handler a Processor sends a frame to.
 
-It is used with several Handlers only. A Produce for one partition should go straight to that partition's owner; every
+It is used with several Handlers only. A Produce for one partition should go straight to that partition's owner. Every
 other frame goes to the connection's home Handler. The router knows no metadata. When a home Handler has to forward a
 Produce, it sends a hint: the bytes that name topic and partition, and the owner. The next frame with the same bytes
-goes to that owner. A stale hint costs one forwarding, never a wrong answer.
+goes to that owner. A stale hint costs one forwarding, but never causes a wrong response.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from kproc.common.errors import ProtocolError
 from kproc.wire.header import REQUEST_HEADER
 from kproc.wire.primitives import read_unsigned_varint
 
-_HINTS_MAX: Final = 8192  # Most hints that a Processor stores; when it has more, it drops all of them.
+_HINTS_MAX: Final = 8192  # Most hints that a Processor stores. When they are full, it discards all of them.
 # The fields behind the client id, as every producer without transactions writes them: transactional id, acks, timeout,
 # count of topics, length of the first topic's name.
 _PLAIN: Final = struct.Struct(">hhiih")
 # The same in flexible versions: tagged fields come first, and compact lengths are stored plus one.
 _COMPACT: Final = struct.Struct(">BBhiBB")
 _FLEXIBLE: Final = 9
-_BY_ID: Final = 13  # From this version on topics are named by id.
+_BY_ID: Final = 13  # From this version on Produce names topics by id (KIP-516).
 _ID_BYTES: Final = 16
 OWNER: Final = struct.Struct("=H")
 
 
 class ProduceRouter:
-    """One per Processor."""
+    """The hints of one Processor, by the bytes that name a partition."""
 
     def __init__(self) -> None:
         self._owners: dict[bytes, int] = {}
 
     def route(self, frame: memoryview) -> int:
-        """The owner's index for a Produce of one known partition, else -1 (home)."""
+        """Return the owner's index for a Produce to one known partition, or -1 for the home Handler."""
         if len(frame) < REQUEST_HEADER.size or frame[0] or frame[1]:  # API key 0, big-endian
             return -1
         key = _usual_key(frame) or partition_key(frame)
@@ -48,9 +48,10 @@ class ProduceRouter:
 
 
 def _usual_key(frame: memoryview) -> bytes | None:
-    """The result of `partition_key` for a frame of the usual form, found without walking over it; None for any other.
+    """Return the same bytes as `partition_key` for a frame of the usual form, or None for any other.
 
-    The count of partitions is a part of the key, so a frame with several partitions never equals a hint.
+    It reads the fields at fixed positions, which is faster. The count of partitions is part of the key, so a frame with
+    several partitions never equals a hint.
     """
     _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
     at = REQUEST_HEADER.size + client_bytes if client_bytes > 0 else REQUEST_HEADER.size
@@ -72,15 +73,16 @@ def _usual_key(frame: memoryview) -> bytes | None:
 
 
 def partition_key(frame: memoryview) -> bytes | None:
-    """The bytes of a Produce frame that name its only topic and partition, or None for any other frame.
+    """Return the bytes of a Produce frame that name its only topic and partition, or None for any other frame.
 
-    A malformed frame gives None too: its home Handler will say what is wrong with it.
+    A malformed frame gives None, too, so that its home Handler rejects it.
     """
     try:
         _, version, _, client_bytes = REQUEST_HEADER.unpack_from(frame)
         at = REQUEST_HEADER.size + max(0, client_bytes)
         if version >= _FLEXIBLE:
-            if frame[at]:  # Tagged fields in the header: not worth the while.
+            # A header with tagged fields is too rare to be worth code here.
+            if frame[at]:
                 return None
             at += 1
         return body_key(version, frame, at)
@@ -89,7 +91,7 @@ def partition_key(frame: memoryview) -> bytes | None:
 
 
 def body_key(version: int, body: memoryview, at: int = 0) -> bytes | None:
-    """`partition_key` of a request's body."""
+    """Return `partition_key` of a request's body, which begins at `at`."""
     try:
         return _flexible_key(body, at, version) if version >= _FLEXIBLE else _plain_key(body, at)
     except (IndexError, ProtocolError):
