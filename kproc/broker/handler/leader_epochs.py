@@ -34,7 +34,7 @@ class _Raise(NamedTuple):
 
 
 class LeaderEpochRaises:
-    """One per Handler."""
+    """The raises that one Handler has requested and that the metadata do not have yet."""
 
     def __init__(self, image: Callable[[], ClusterImage], ask_controller: AskController) -> None:
         self._image = image
@@ -43,7 +43,7 @@ class LeaderEpochRaises:
         self._in_flight: set[PartitionKey] = set()
 
     def request(self, key: PartitionKey, topic_id: bytes, epoch: int) -> None:
-        """Have the metadata raise a partition's leader epoch to at least this one."""
+        """Request that the controller raises a partition's leader epoch to at least `epoch`."""
         logger.warning(
             "%s-%d has records of leader epoch %d: raising the partition's epoch to %d",
             *key,
@@ -54,7 +54,7 @@ class LeaderEpochRaises:
         self._send(key)
 
     def tick(self) -> None:
-        """Drop the raises that the metadata have, and send the others again. Called about once a second."""
+        """Remove the raises that the metadata have, and send the others again. Called about once a second."""
         for key, wanted in list(self._wanted.items()):
             topic, partition = self._image().topic_by_id(wanted.topic_id), self._image().partition(*key)
             if topic is None or partition is None or partition.leader_epoch >= wanted.epoch:

@@ -1,4 +1,4 @@
-"""OwnedPartition: an open partition of a Handler: its log, its published row, the requests that wait for the disk."""
+"""OwnedPartition: an open partition of a Handler, with its log, its row, and the requests that wait for a sync."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kproc.common.errors import ErrorCode, FatalError
 
 
 class Owner(Protocol):
-    """What an open partition needs of the Handler's Partitions."""
+    """The members of Partitions that an open partition uses."""
 
     handler_index: int
     purgatory: Purgatory
     containment: Containment
-    # Partitions that a request waits for, and that are in no sync round yet.
+    # Partitions that need a sync, because a request waits for it or records are hidden. The next round takes them.
     unsynced: dict[OwnedPartition, None]
 
 
 class OwnedPartition:
-    """One open partition: its log, its row of the shared table, and the requests that wait for the disk."""
+    """One open partition: its log, its row of the shared table, and the requests that wait for a sync."""
 
     __slots__ = (
         "_holder_word",
@@ -56,17 +56,18 @@ class OwnedPartition:
         self._holder_word = holder_word(owner.handler_index)
         self._quiet_word = holder_word(owner.handler_index, has_producers=False)
         self._row = row
-        # The high watermark at which parked requests were last woken while records were hidden.
+        # The high watermark at the last wake-up of parked requests. Used while records are hidden.
         self._woken_at = 0
-        # The end of the log at its opening, if the high watermark before a crash is unknown; else 0.
+        # The end of the log when it was opened, if the high watermark before a crash is unknown. Otherwise 0.
         self.recovered_end = 0
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
     def hide_from(self, offset: int, *, is_recovery: bool) -> None:
-        """Hide the last records of a log that was just opened until a sync has confirmed them.
+        """Hide the records of a newly opened log from `offset` on until a sync has confirmed them.
 
-        After a crash (`is_recovery`) readers wait for that sync, or the high watermark would seem to decrease. The row
-        says so until then: the owner may die before the sync ends, and its successor must not trust the row.
+        After a crash (`is_recovery`) all readers wait for that sync, because clients could otherwise see the high
+        watermark decrease. Until then the row has the flag RECOVERING: if this Handler dies before the sync ends, its
+        successor must not trust the row's high watermark.
         """
         self.log.hide_from(offset)
         self._owner.unsynced[self] = None
@@ -76,7 +77,7 @@ class OwnedPartition:
             self._quiet_word |= RECOVERING
 
     def end_recovery(self) -> None:
-        """Trust the high watermark again if a sync has confirmed the recovered log. The next row says so."""
+        """Clear RECOVERING in the next row if a sync has confirmed the recovered log."""
         if self.recovered_end and not self.is_recovering:
             self.recovered_end = 0
             self._holder_word &= ~RECOVERING
@@ -84,7 +85,7 @@ class OwnedPartition:
 
     @property
     def is_recovering(self) -> bool:
-        """True as long as the high watermark that clients saw before a crash is unknown."""
+        """True while the high watermark that clients saw before a crash is unknown."""
         unconfirmed = self._log_state.unconfirmed
         return bool(unconfirmed) and unconfirmed[0][0] < self.recovered_end
 
@@ -106,23 +107,29 @@ class OwnedPartition:
         )
 
     def distrust(self) -> None:
-        """A sync failed: every row from now on says so, because no successor may believe the page cache."""
+        """Mark every row from now on with SYNC_FAILED. After a failed fdatasync no successor may trust the page cache.
+
+        Linux marks the pages as clean when fdatasync fails, so that a second fdatasync would succeed without writing.
+        """
         self._holder_word |= SYNC_FAILED
         self._quiet_word |= SYNC_FAILED
 
     def publish_closed(self) -> None:
-        """The log was closed in order: the next start need not recover it."""
+        """Publish that the log was closed cleanly, so that the next start need not recover it."""
         self._holder_word |= CLOSED
         self._quiet_word |= CLOSED
         self.publish()
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request waits for the disk."""
+        """True if a request waits for a sync."""
         return bool(self._waiting)
 
     def after_append(self) -> None:
-        """Publish the row and wake parked requests. Hidden records wake them only when a sync has confirmed them."""
+        """Publish the row and wake parked requests. Hidden records wake readers only after a sync has confirmed them.
+
+        Raises FatalError if the row cannot be published, because a successor would then lose the append.
+        """
         try:
             self.publish()
         except Exception as error:
@@ -134,7 +141,7 @@ class OwnedPartition:
             self._owner.purgatory.check(self.key)
 
     def after_start_moved(self) -> None:
-        """Publish the row after a DeleteRecords, and wake parked fetches below the log's new start."""
+        """Publish the row after a DeleteRecords, and wake parked requests: their offset can be below the new start."""
         self.publish()
         self._owner.purgatory.check(self.key)
 
@@ -153,7 +160,7 @@ class OwnedPartition:
         self._owner.unsynced[self] = None
 
     def on_synced(self, failure: OSError | None) -> None:
-        """A sync round has ended: answer the requests that it covered, or all of them if it failed."""
+        """Handle the end of a sync round: call back the requests that it covered, or all with an error if it failed."""
         waiting = self._waiting
         if failure is None and self._log_state.offline_reason is None:
             synced = self._log_state.recovery_point
@@ -161,15 +168,15 @@ class OwnedPartition:
                 on_done = waiting.popleft()[1]
                 try:
                     on_done(0)
-                except Exception as error:  # noqa: BLE001 - contained: the others are answered all the same
+                except Exception as error:  # noqa: BLE001 - contained: the other callbacks must run
                     self._contain(on_done, error)
             if waiting or self._log_state.unconfirmed:
                 self._owner.unsynced[self] = None
-            else:  # A request that came while the round ran was covered by it.
+            else:  # The round also covered requests that came while it ran.
                 self._owner.unsynced.pop(self, None)
             self._wake_readers()
             return
-        # A callback may wait again. It then waits for the next round, or this loop would not end.
+        # A callback may wait again. The new list makes it wait for the next round. Otherwise this loop would not end.
         self._waiting = deque()
         for _, on_done in waiting:
             try:

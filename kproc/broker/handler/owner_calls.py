@@ -1,10 +1,10 @@
-"""OwnerCalls: serves the calls of other Handlers, the controller and the cleaner to the owner of partitions.
+"""OwnerCalls: handles the calls of other Handlers, the controller and the cleaner to the owner of partitions.
 
-The calls that Handlers make for their clients are in the table of peers/served_calls.py.
+The table of peers/served_calls.py has the calls that Handlers make for their clients.
 
-A call whose sender has newer metadata than we do waits until ours is as new, and so do all later calls of that sender.
-It is dropped if the sender ends meanwhile, as if it had never been read: the sender's clients have lost their
-connections, and what they asked again must not be undone by what they asked first.
+A call from a sender with newer metadata than ours waits until ours are as new. If the sender ends meanwhile, the call
+is discarded, as if it had never been read. The sender's clients have lost their connections and may have retried, and
+the old call must not undo the retry.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from kproc.broker.produce.produce import ProduceBatcher
 from kproc.broker.produce.produce_order import PRODUCE, PRODUCE_RECORDS
 from kproc.broker.request.context import Services
 
-# Calls that change a log's files or its owner: if one fails half way, only a successor can repair that.
+# Calls that change a log's files or its owner. If one fails half way, only a successor of this role can repair that, so
+# an exception ends the role.
 _UNCONTAINED: Final = frozenset(
     call.name for call in (PREPARE_COMPACTION, SWAP_SEGMENTS, TAKE_PARTITIONS, ENFORCE_RETENTION)
 )
 
 
 class OwnerCalls:
-    """One per Handler."""
+    """The calls that one Handler handles, by operation."""
 
     __slots__ = ("_by_op", "_containment", "_services", "_transfers")
 
@@ -70,24 +71,27 @@ class OwnerCalls:
     def serve_raw(
         self, op: str, raw: msgspec.Raw, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone
     ) -> None:
-        """Answer a call as it comes from its link."""
+        """Handle a call from a link, with an encoded body."""
         try:
             body = self._by_op[op].decode(raw)
         except Exception as error:
-            if op in _UNCONTAINED:  # The claimer must not believe that we died: there would be two owners.
+            # Do not reply Lost to such a call. The claimer would believe that we died and open the log: two writers.
+            if op in _UNCONTAINED:
                 raise
             self._lose(op, error, on_reply)
         else:
             self.serve(op, body, payload, on_reply, is_gone)
 
     def serve(self, op: str, body: Any, payload: Payload, on_reply: OnResult[Any], is_gone: IsGone) -> None:
-        """Answer a call, now or later. An exception in work for a client ends that client's request only: the
-        Handler that made the call answers as if we had died.
+        """Handle a call, now or when our metadata are as new as the sender's.
+
+        An exception in work for a client ends only that client's request: the calling Handler gets Lost, as if we had
+        died.
         """
         try:
             version = body.image if isinstance(body, FromImage) else 0
             if version > self._services.image.version:
-                # A copy: the view ends with this pass, and offsets are written into the bytes.
+                # Copy the payload: the view ends with this duty cycle, and the log writes offsets into the bytes.
                 kept = bytearray(payload)
 
                 def go_on() -> None:
@@ -105,8 +109,10 @@ class OwnerCalls:
     def answer_for_nobody(
         self, call: Call[Any, Any], body: Any, payload: Payload, on_reply: Callable[[Any], None]
     ) -> None:
-        """Answer a call of ours that its peer, scaled away, never took. Nothing of it is there any more: whoever asked
-        looks for the owner by our metadata, which have changed since.
+        """Reply to a call of ours whose receiver was scaled away before it read the call.
+
+        If the call is for an owner (ForOwner), handle it here. This rejects the parts that are not ours, and the
+        operation routes them again by our metadata, which have changed since. Other calls are lost.
         """
         if isinstance(body, msgspec.Raw):
             body = call.decode_body(body)

@@ -1,25 +1,24 @@
-"""PartitionTransfer: partitions that go from one running Handler to another. One per Handler; single-threaded like it.
+"""PartitionTransfer: transfers partitions from one running Handler to another. One per Handler.
 
-A change of the Handler count reaches every Handler as one delta. The former owner *retires* a partition that it has
-open: it waits for the fdatasync that requests depend on, closes the log and keeps its state. The new owner *awaits*
-it: it claims the state ("take_partitions") from the former owner, and lets requests wait until the state or "not open
-here" has come. It opens the log only then, so that a log has one writer at any time:
+A change of the Handler count reaches every Handler as one delta of the metadata. The former owner *retires* a partition
+that it has open: it waits for the fdatasync that requests depend on, closes the log and keeps its state. The new owner
+*awaits* it: it claims the state ("take_partitions") from the former owner, and parks requests until the reply has the
+state or says "not open here". It opens the log only then, so that a log has one writer at any time:
 
     delta   old owner: open -> retiring -> retired --state--> new owner: awaited -> open
                                              |
                           nobody claims it   +-> row says that nobody holds it: opened from its files
 
-- Claims and answers carry the image version at which they were made; a Handler whose image is older waits for its
-  delta.
-- A state is given only to the owner by the holder's image. If a partition is transferred again before it has arrived,
-  the state is passed on to the next claimant; if it comes back to its former owner, that one opens it again.
-- The row names the Handler that has the log open (`holder`). A new owner that the former owner refused, a restarted
-  Handler that has not seen the delta, and an owner by older metadata ask that Handler, also where its successor has
-  opened the log since it was last asked.
-- Logs that no other Handler holds are opened at first touch, but for at most 20 ms per duty cycle: a request about
-  thousands of them would stall all others. The rest is *deferred*: requests for them wait as for a transfer.
-- If the new owner dies after the answer, or the former one before it, the log is opened from row and files, as after
-  any death.
+- Claims and replies carry the image version of their sender. A Handler with an older image first waits for its delta.
+- The holder sends a state only to the owner by its own image. If a partition is transferred again before it has
+  arrived, the state goes on to the next claimant. If it returns to its former owner, that Handler opens it again.
+- The partition's row in the shared table names the Handler that has the log open (`holder`). Three kinds of owner call
+  that Handler first: a new owner that the former owner rejected, a restarted Handler that missed the delta, and an
+  owner by older metadata. They call it again if its successor has opened the log since.
+- A Handler opens logs that no other Handler holds at first use, for at most 20 ms per duty cycle. Otherwise one request
+  about thousands of logs would stall all others. The remaining logs are *deferred*, and their requests are parked.
+- If the new owner dies after the reply, or the former owner before it, the log is opened from row and files, as after
+  any other death.
 """
 
 from __future__ import annotations
@@ -39,20 +38,19 @@ from kproc.common.errors import Corrupt, FatalError
 
 logger = logging.getLogger(__name__)
 
-StateGiven = tuple[
-    bytes, int, dict[str, Any] | None
-]  # Topic id, index, the partition's state if there was one.
+# Topic id, index, the partition's state or None.
+StateGiven = tuple[bytes, int, dict[str, Any] | None]
 
 
 class PartitionsClaimed(FromImage):
-    """A claim: the owner of these partitions, by that metadata version, asks their former owner for their states."""
+    """A claim: the owner of these partitions, by metadata version `image`, requests their states from the holder."""
 
     claimer: int
     parts: list[tuple[bytes, int]]  # Topic id and index.
 
 
 class StatesGiven(Reply):
-    """An answer to a claim: some of the states, and the metadata version of the Handler that gives them."""
+    """A reply to a claim: some of the states, and the metadata version of the sender."""
 
     image: int
     parts: list[StateGiven]
@@ -64,34 +62,34 @@ Ask = Callable[
     [int, Call[PartitionsClaimed, StatesGiven], PartitionsClaimed, Callable[[StatesGiven | Lost], None]], None
 ]
 
-_CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim: some 6 KB.
-_STATES_PER_REPLY: Final = 16  # A state is about 1 KB, with many producers far more.
-# How long a request waits for a partition. Its clients' own timeouts are 30 s.
+_CLAIMED_AT_ONCE: Final = 256  # Partitions in one claim, which is then about 6 KB.
+_STATES_PER_REPLY: Final = 16  # A state is about 1 KB, and far more with many producers.
+# Time that a request waits for a partition. It is shorter than the clients' own timeouts of 30 s.
 _WAIT_NS: Final = 20_000_000_000
-# How long an unclaimed state is kept: its new owner has died, and row and files have the same information.
+# Time that an unclaimed state is kept. Its new owner has probably died, and row and files have the same information.
 _KEEP_NS: Final = 5_000_000_000
-# Time for opening logs in one duty cycle; at least one is opened.
+# Time for opening logs in one duty cycle. At least one log is opened.
 _OPENING_NS: Final = 20_000_000
 
 
 class _Arrival:
-    """A partition that another Handler may hold, and the requests that wait for it here."""
+    """A partition that another Handler may have open, and the requests that wait for it here."""
 
     __slots__ = ("holder", "key", "later_holder", "row_stores", "since_ns", "waiters")
 
     def __init__(self, key: PartitionKey, holder: int, row_stores: int, since_ns: int) -> None:
         self.key = key
         self.holder = holder
-        self.row_stores = row_stores  # As the partition's row was when the holder was asked.
+        self.row_stores = row_stores  # Store count of the partition's row when the holder was called.
         self.since_ns = since_ns
         self.waiters: list[OnReady] = []
-        # If the partition was transferred away and back while we waited: its last owner. A refusal by `holder` then
-        # refers to the time before that.
+        # The last owner, if the partition was transferred away and back while we waited. A rejection by `holder` is
+        # then about the time before that, so the last owner must be called, too.
         self.later_holder: int | None = None
 
 
 class _Retired(NamedTuple):
-    """The state of a partition that was closed for its next owner."""
+    """The state of a partition that was closed for its next owner, until that Handler claims it."""
 
     topic_id: bytes
     state: dict[str, Any]
@@ -99,7 +97,7 @@ class _Retired(NamedTuple):
 
 
 class _Claim:
-    """A claim of another Handler that is not answered completely yet."""
+    """A claim of another Handler that does not have its last reply yet."""
 
     __slots__ = ("_image", "_left", "_on_reply")
 
@@ -111,13 +109,13 @@ class _Claim:
         self._on_reply = on_reply
 
     def give(self, parts: list[StateGiven]) -> None:
-        """Answer for some of its partitions: [topic id, index, state or None]."""
+        """Reply with the states of some of its partitions: (topic id, index, state or None)."""
         self._left -= len(parts)
         self._on_reply(StatesGiven(self._image().version, parts, is_open=self._left > 0))
 
 
 class PartitionTransfer:
-    """The partitions that this Handler gives away, and those that it waits for."""
+    """The partitions that this Handler transfers to others, and those that it waits for."""
 
     def __init__(
         self,
@@ -139,33 +137,35 @@ class PartitionTransfer:
         self._retiring: dict[PartitionKey, None] = {}
         self._retired: dict[PartitionKey, _Retired] = {}
         self._claims: dict[PartitionKey, list[_Claim]] = {}
-        # The last Handler that denied holding a partition, or was gone, and how the row was when it was asked: if the
-        # row names it and is the same still, the log may be opened from its files. A successor of that Handler that
-        # has opened the log since has published the row anew.
+        # (Handler, store count of the row): the last Handler that did not have the partition, or had died, and the row
+        # when it was called. If the row still names it and has not changed, the log may be opened from its files. A
+        # successor of that Handler that has opened the log since has also written the row, which changes the count.
         self._denied: dict[PartitionKey, tuple[int, int]] = {}
         self._for_image: list[tuple[int, Callable[[], None]]] = []
-        # To be opened in later duty cycles, and the requests that wait for each.
+        # Logs to open in later duty cycles, and the requests that wait for each.
         self._deferred: dict[PartitionKey, list[OnReady]] = {}
-        self.is_opening = False  # A log was opened in this duty cycle.
+        self.is_opening = False  # True if a log was opened in this duty cycle or logs are deferred.
         self._opens_until_ns = 0
         self._contained = partitions.containment.bind_owner
         partitions.before_open = self._before_open
 
     @property
     def is_idle(self) -> bool:
-        """Whether no partition is being transferred from here or to here."""
+        """True if no partition is being transferred to or from this Handler, and no log is deferred."""
         return not (self._arrivals or self._retiring or self._retired or self._for_image or self._deferred)
 
     # -- for the APIs ------------------------------------------------------------------------------------------
 
     def later(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back in a later duty cycle, for work on a partition that takes long: with the time for opening logs."""
+        """Call back in a later duty cycle, within the time for opening logs. For long work on a partition."""
         self._deferred.setdefault(key, []).append(self._contained("what waited for a partition", on_ready))
         self.is_opening = True
 
     def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back when a partition that raised PartitionMoving can be asked again; with False when that takes
-        too long."""
+        """Call `on_ready(True)` when a partition that raised PartitionMoving can be tried again.
+
+        `on_ready(False)` is called instead if that takes longer than 20 s.
+        """
         arrival = self._arrivals.get(key)
         if arrival is not None:
             arrival.waiters.append(self._contained("what waited for a partition", on_ready))
@@ -175,7 +175,7 @@ class PartitionTransfer:
             on_ready(True)
 
     def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        """Call back when our metadata has that version, which another Handler has already."""
+        """Call back when our metadata have this version, which another Handler already has."""
         if self._image().version >= version:
             on_image()
         else:
@@ -184,24 +184,24 @@ class PartitionTransfer:
     # -- the metadata changed ----------------------------------------------------------------------------------
 
     def on_moved(self, moved: Iterable[MovedPartition]) -> Callable[[], None]:
-        """Note the transfers that the new placement of partitions requires; return what begins them.
+        """Record the transfers that the new owners of partitions require. Return a function that starts them.
 
-        Nobody is called back here, and nobody may be before it: a request that goes on and touches a partition which
-        has become ours would open it from its files, while its former owner has its state.
+        This must run before any callback of a waiting request, and calls none itself. A request that goes on and uses a
+        partition that has become ours would otherwise open it from its files, while its former owner has it open.
         """
         claimed: dict[int, list[PartitionKey]] = {}
         lost: list[PartitionKey] = []
         for each in moved:
             key = (each.topic.name, each.partition.index)
             self._denied.pop(key, None)
-            self._refuse_claims(key, each.topic)  # These claims were made by a former owner.
+            self._refuse_claims(key, each.topic)  # These claims came from a former owner.
             if each.partition.owner != self._handler_index:
                 self._partitions.discard_damage(key)
                 if self._partitions.find(key) is not None:
                     self._retiring[key] = None
                 lost.append(key)
             elif key in self._retiring:
-                del self._retiring[key]  # It comes back before it was closed.
+                del self._retiring[key]  # The partition returns to us before we closed it.
             elif key in self._retired:
                 self._take_back(key)
             elif key in self._arrivals:
@@ -213,19 +213,19 @@ class PartitionTransfer:
 
     def _begin(self, lost: Iterable[PartitionKey], asks: Iterable[Callable[[], None]]) -> None:
         for key in lost:
-            # Waiting requests find the new owner before any later request does.
+            # Route the waiting requests to the new owner now, before any later request of their connections.
             self._release_waiters(key)
         self.retire()
         for ask in asks:
             ask()
 
     def on_image(self) -> None:
-        """Continue what waited for this version of the metadata."""
+        """Call back what waited for this version of the metadata."""
         while self._for_image and self._for_image[0][0] <= self._image().version:
             self._for_image.pop(0)[1]()
 
     def forget(self, topic: TopicImage) -> None:
-        """Drop a deleted topic's states, and call back the requests that wait for its partitions."""
+        """Discard the states of a deleted topic's partitions, and call back the requests that wait for them."""
         for partition in topic.partitions:
             key = (topic.name, partition.index)
             self._retired.pop(key, None)
@@ -245,14 +245,17 @@ class PartitionTransfer:
             topic = self._image().topics_by_name[key[0]]
             state = self._partitions.export(key, topic.topic_id)
             if state is None:
-                continue  # A request waits for its records to be on the disk.
+                continue  # A request waits until its records are on disk. The end of the sync round calls this again.
             del self._retiring[key]
             if state:
                 self._retired[key] = _Retired(topic.topic_id, state, self._now_ns())
             self._answer_claims(key, topic)
 
     def serve_claim(self, body: PartitionsClaimed, on_reply: OnResult[StatesGiven]) -> None:
-        """Serve another Handler's claim. The caller has made sure that its image is not newer than ours."""
+        """Handle another Handler's claim. Our image is at least as new as the claim's (OwnerCalls waits for that).
+
+        Partitions that are still open, or still on their way to us, get their reply later.
+        """
         claim = _Claim(self._image, len(body.parts), on_reply)
         parts: list[StateGiven] = []
         for topic_id, index in body.parts:
@@ -273,7 +276,7 @@ class PartitionTransfer:
             claim.give(parts)
 
     def _answer_claims(self, key: PartitionKey, topic: TopicImage) -> None:
-        """Answer the claims of a partition that is closed or has arrived: the first claimant gets its state."""
+        """Reply to the claims of a partition that is closed or has arrived. The first claimant gets its state."""
         claims = self._claims.pop(key, None)
         if not claims:
             return
@@ -289,9 +292,12 @@ class PartitionTransfer:
     # -- opening -----------------------------------------------------------------------------------------------
 
     def _defers(self, key: PartitionKey) -> bool:
-        """Whether a log has to be opened later. Coordinators limit the loading of their logs themselves."""
+        """Return True if a log must be opened in a later duty cycle, because the time of this one is used up.
+
+        Logs of coordinators are exempt, because the CoordinatorRuntime limits their loading itself.
+        """
         if key in self._deferred:
-            return True  # Others wait for it already, and come first.
+            return True  # Other requests already wait for this log and come first.
         if not self.is_opening:
             self.is_opening = True
             self._opens_until_ns = self._now_ns() + _OPENING_NS
@@ -302,7 +308,7 @@ class PartitionTransfer:
         return True
 
     def go_on_opening(self) -> int:
-        """Open more deferred logs in the next duty cycle; return how many."""
+        """Open deferred logs, for up to 20 ms. Called once in each duty cycle. Return the number of logs."""
         self.is_opening = False
         until_ns = self._now_ns() + _OPENING_NS
         count = 0
@@ -321,7 +327,7 @@ class PartitionTransfer:
         """Raise PartitionMoving while another Handler may have this log open."""
         if key not in self._arrivals:
             if self._may_be_held(key, row):
-                # This Handler was restarted: the delta that transferred the partition came before its start.
+                # This Handler was restarted after the delta that transferred the partition, so it never claimed it.
                 assert row is not None
                 self._claim(row.holder, [key])
             if key not in self._arrivals and not self._defers(key):
@@ -330,8 +336,11 @@ class PartitionTransfer:
         raise PartitionMoving(key, row.start_offset if row else -1, row.high_watermark if row else -1)
 
     def _may_be_held(self, key: PartitionKey, row: PartitionRow | None) -> bool:
-        """Whether the Handler that the row names must be asked, linked or not: its successor may have the log open, and
-        we may not have read yet that it is there."""
+        """Return True if the Handler in the row must be called before the log is opened here.
+
+        This does not depend on whether we have a link to it. Its successor can have the log open before we have read
+        that it was started.
+        """
         if row is None or row.holder in (NOBODY, self._handler_index):
             return False
         stores = self._partitions.row_stores(self._image().topics_by_name[key[0]].partitions[key[1]])
@@ -342,7 +351,7 @@ class PartitionTransfer:
             ask()
 
     def _await(self, holder: int, keys: list[PartitionKey]) -> list[Callable[[], None]]:
-        """Let requests for these partitions wait from now on; return what asks `holder` for their states."""
+        """Park requests for these partitions from now on. Return functions that send the claims to `holder`."""
         image = self._image()
         now_ns = self._now_ns()
         asks: list[Callable[[], None]] = []
@@ -360,7 +369,11 @@ class PartitionTransfer:
         return asks
 
     def _arrived(self, arrival: _Arrival, topic_id: bytes, state: dict[str, Any] | None) -> None:
-        """A partition has arrived: its holder gave it up, never had it, or died, which leaves row and files."""
+        """Handle the holder's reply for one partition, or its death.
+
+        state: None if the holder did not have the partition open, or died. The log is then opened from row and files,
+        unless yet another Handler may have it.
+        """
         key = arrival.key
         if self._arrivals.get(key) is not arrival:
             return  # The topic was deleted meanwhile.
@@ -380,7 +393,7 @@ class PartitionTransfer:
         self._partitions.purgatory.check(key)
 
     def _asks_another(self, key: PartitionKey, partition: PartitionImage, arrival: _Arrival) -> bool:
-        """Whether another Handler than the one that was asked may have it; if so, ask that one."""
+        """Return True if another Handler than the one that replied may have the partition. Claim it from that one."""
         holder = arrival.later_holder
         if holder is None:
             self._denied[key] = arrival.holder, arrival.row_stores
@@ -407,7 +420,7 @@ class PartitionTransfer:
         try:
             self._partitions.import_state(topic, partition, state)
         except (Corrupt, OSError) as error:
-            # Not fatal: the log is opened from its files at first touch, which reports what is wrong with it.
+            # This is not fatal. At first use the log is opened from its files, which reports the damage to the client.
             logger.error("transfer of %s-%d: %s", topic.name, partition.index, error)
 
     def _take_back(self, key: PartitionKey) -> None:
@@ -418,8 +431,8 @@ class PartitionTransfer:
     # -- now and then ------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """End waits and drop unclaimed states that are too old. Called once a second."""
-        # After a sync that could not start no round follows, so this is the place to close these partitions.
+        """End waits that took too long, and discard unclaimed states that are too old. Called once a second."""
+        # If a sync could not start, no round ends and calls `retire`. So close the remaining partitions here.
         self.retire()
         now_ns = self._now_ns()
         for arrival in list(self._arrivals.values()):
@@ -434,8 +447,9 @@ class PartitionTransfer:
                 self._partitions.disown(partition)
 
     def close(self) -> None:
-        """The broker stops: take retired partitions back, so that their logs are closed here. Raises OSError if some
-        are still awaited: then the stop is not a clean one.
+        """Open retired partitions again at a stop of the broker, so that this Handler closes their logs cleanly.
+
+        Raises OSError if partitions are still on their way to us. The stop is then not clean.
         """
         for key in list(self._retired):
             self._take_back(key)
@@ -444,7 +458,7 @@ class PartitionTransfer:
 
 
 class _Asked:
-    """A claim of this Handler, until its last answer has come."""
+    """A claim of this Handler until its last reply."""
 
     __slots__ = ("_arrived", "_version", "_when_image", "arrivals")
 
@@ -459,13 +473,13 @@ class _Asked:
         self._version = 0
 
     def __call__(self, reply: StatesGiven | Lost) -> None:
-        """Handle an answer. If it is ahead of our image, it waits, and so does everything behind it, even a death."""
+        """Handle a reply. A reply from a newer image waits for ours, and so do all later replies, even Lost."""
         if isinstance(reply, StatesGiven):
             self._version = max(self._version, reply.image)
         self._when_image(self._version, lambda: self._take(reply))
 
     def _take(self, reply: StatesGiven | Lost) -> None:
-        # The Handler died: the rest is opened from row and files.
+        # If the holder died, open all remaining partitions from row and files.
         lost: list[StateGiven] = [(*each, None) for each in self.arrivals]
         for topic_id, index, state in lost if isinstance(reply, Lost) else reply.parts:
             arrival = self.arrivals.pop((topic_id, index), None)
@@ -473,13 +487,14 @@ class _Asked:
                 continue
             try:
                 self._arrived(arrival, topic_id, state)
-            # Requests that wait for the partition would wait for ever; a successor of this role claims it again.
+            # A contained exception would leave the partition's requests waiting for ever. So end the role; its
+            # successor claims the partition again.
             except Exception as error:
                 raise FatalError(f"the transfer of {arrival.key} ended half way: {error!r}") from error
 
 
 def moved_between(before: ClusterImage, after: ClusterImage) -> list[MovedPartition]:
-    """The partitions whose owner differs between two images, for a Handler that missed the deltas between them."""
+    """Return the partitions whose owner differs between two images. For a Handler that missed the deltas between."""
     moved: list[MovedPartition] = []
     for topic_id, topic in after.topics_by_id.items():
         known = before.topics_by_id.get(topic_id)

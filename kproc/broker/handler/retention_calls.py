@@ -1,4 +1,4 @@
-"""Serves the cleaner's call to delete the segments of a partition that are past their retention."""
+"""Handles the cleaner's call to delete the segments of a partition that are past their retention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ logger = logging.getLogger(__name__)
 def serve_retention(
     partitions: Partitions, transfers: PartitionTransfer, body: PartitionAsked, on_reply: OnResult[Deleted]
 ) -> None:
-    """Delete, and answer how many segments; if the partition is being transferred to here, when it has arrived."""
+    """Delete expired segments of a partition and reply with their number.
+
+    A partition that is being transferred to this Handler is handled when it has arrived.
+    """
 
     def go_on(is_ready: bool) -> None:
         if is_ready:

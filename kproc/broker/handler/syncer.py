@@ -1,12 +1,12 @@
-"""Group commit: fdatasync in threads of its own, for many waiting appends at once.
+"""Group commit: fdatasync in separate threads, one round for many waiting appends.
 
-While one round of fdatasync runs, appends go on and new requests wait; the next round syncs for all of them. A round
-covers what is dirty at its start, so an append waits for at most two rounds. The Handler starts the thread after the
-fork; it only ever calls fdatasync on descriptors that it is given.
+While a round runs, appends go on and new requests wait. The next round syncs for all of them. A round covers the
+records that were appended before its start, so an append waits for at most two rounds. The Handler starts the thread
+after the fork. The thread only calls fdatasync on the descriptors of the round.
 
-The logs of a round are synced side by side: the file system's journal commits once for all that wait for it, while one
-after the other each waits for a commit of its own. Their order says nothing: what must be durable before something else
-is written waits for the end of its round.
+The logs of a round are synced in parallel, because the file system's journal then commits once for all of them. One
+after the other, each log would wait for its own commit. The order of logs in a round has no meaning: if something must
+be durable before something else is written, the writer waits for the end of the round.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kproc.broker.storage.log import Log, SyncPoint
 
 logger = logging.getLogger(__name__)
 
-# Of one Handler. They are started for a round that has more logs than there are threads, and end when there is none.
+# Helper threads of one Handler. A round with more logs than threads starts them; they end after 5 s without work.
 _HELPERS_MAX: Final = 7
 _IDLE_S: Final = 5.0
 
-# What a round did to one log: its sync point, and the error that fdatasync gave, if any.
+# The result of a round for one log: its sync point, and the error of fdatasync or None.
 Outcome = tuple[Log, SyncPoint, OSError | None]
 
 
@@ -48,7 +48,7 @@ def sync_one(log: Log, point: SyncPoint) -> Outcome:
 
 
 class InlineSyncer:
-    """Syncs at once, in the caller: for the inline transport, where nothing may run beside the test."""
+    """Syncs at once in the calling thread. For the inline transport, where nothing may run beside the test."""
 
     def __init__(self) -> None:
         self._done: list[Outcome] = []
@@ -61,20 +61,21 @@ class InlineSyncer:
         return done
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is no thread."""
 
 
 class ThreadSyncer:
-    """One per Handler. `wake` is called from its thread when a round is done."""
+    """Runs rounds in a thread with helpers. One per Handler. The thread calls `wake` at the end of each round."""
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._rounds: queue.SimpleQueue[Sequence[tuple[Log, SyncPoint]] | None] = queue.SimpleQueue()
         self._done: deque[Outcome] = deque()
-        # What of the round in work nobody has begun with, and a token for each that a helper has ended.
+        # Logs of the running round that no thread has started with, and one token per log that a helper has finished.
         self._shares: queue.SimpleQueue[tuple[Log, SyncPoint] | None] = queue.SimpleQueue()
         self._helped: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._helpers: list[threading.Thread] = []  # As many as the largest round of late had use for.
+        # Helpers end when they are idle, so the largest recent round determines their number.
+        self._helpers: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -86,7 +87,7 @@ class ThreadSyncer:
         return [done.popleft() for _ in range(len(done))]
 
     def close(self) -> None:
-        """Wait for the round in work, then join the threads."""
+        """Wait for the running round, then join the threads."""
         self._rounds.put(None)
         self._thread.join()
 
@@ -100,7 +101,7 @@ class ThreadSyncer:
             helper.join()
 
     def _sync(self, points: Sequence[tuple[Log, SyncPoint]]) -> None:
-        """Sync a round, by as many threads as have a log each."""
+        """Sync a round in parallel, with at most one thread per log."""
         shares, count = self._shares, len(points) - 1
         for share in points[1:]:
             shares.put(share)
@@ -121,7 +122,7 @@ class ThreadSyncer:
                 self._done.append(sync_one(*left))
 
     def _help(self) -> None:
-        """Take shares until there has been none for a while. One that nobody takes the round's own thread takes."""
+        """Sync logs until there has been none for 5 s. The round's own thread syncs what no helper takes."""
         while True:
             try:
                 share = self._shares.get(timeout=_IDLE_S)
