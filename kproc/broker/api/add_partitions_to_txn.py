@@ -32,7 +32,7 @@ _ROWS_OF_BROKERS: Final = rows_at(
     "transactions.topics.partitions", "results_by_transaction.topic_results.results_by_partition"
 )
 _ROWS: Final = rows_at("v3_and_below_topics.partitions", "results_by_topic_v3_and_below.results_by_partition")
-# Added to a request that is divided: the transactions that no partition joins, because one of them cannot.
+# A field that `_prepare` adds: the transactions that no partition may join, because one of their partitions cannot.
 _REFUSED: Final = "refused"
 
 
@@ -47,7 +47,10 @@ def _prepare(context: RequestContext, request: Fields) -> Iterator[None]:
 
 
 def _find_refused(context: RequestContext, request: Fields) -> Iterator[None]:
-    """Find the transactions with a partition that cannot join, before another slice lets its partitions join."""
+    """Find the transactions with a partition that cannot join, before a slice lets other partitions join.
+
+    A transaction's partitions join together or not at all, and no slice sees the partitions of the others.
+    """
     refused: set[str] = set()
     for part in divide(request, _ROWS_OF_BROKERS if context.api_version >= _OF_BROKERS_SINCE else _ROWS):
         for transaction in _transactions_of(context.api_version, part.fields):
@@ -73,7 +76,7 @@ def handle_add_partitions_to_txn(context: RequestContext, request: Fields) -> No
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     if "transactions" in request:
         return {"error_code": int(code), "results_by_transaction": []}
     transactions = _transactions_of(0, request)
@@ -82,7 +85,7 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
 
 
 def _transactions_of(version: int, request: Fields) -> list[Fields]:
-    """The transactions of a request in the shape of v4."""
+    """Return the transactions of a request in the format of v4."""
     if version >= _OF_BROKERS_SINCE:
         return list(request["transactions"])
     names = ("transactional_id", "producer_id", "producer_epoch", "topics")
@@ -94,14 +97,15 @@ def _keys(transaction: Fields) -> list[tuple[str, int]]:
 
 
 def _refusals(context: RequestContext, transaction: Fields, refused: Collection[str]) -> list[int]:
-    """The code of each partition if one of them cannot join. None of them joins then.
+    """Return the error code of each partition if one of them cannot join, because none of them joins then.
 
-    `refused`: the transactions of which another slice has such a partition.
+    `refused`: the transactions with a partition in another slice that cannot join.
     """
     keys = _keys(transaction)
     hidden: Collection[str] = ()
-    if context.api_version < _OF_BROKERS_SINCE:  # Brokers have asked.
-        # What coordinators keep is theirs, whatever rights a client has.
+    # From v4 on only brokers send this request. They have checked the client's rights already.
+    if context.api_version < _OF_BROKERS_SINCE:
+        # Only coordinators write to the internal topics, whatever rights a client has.
         others = [topic for topic, _ in keys if topic not in INTERNAL_TOPICS]
         hidden = {*INTERNAL_TOPICS, *denied_topics(context, Operation.WRITE, others)}
     image = context.services.image
@@ -124,7 +128,7 @@ def _ask(
     refused: Collection[str],
     on_codes: Callable[[Sequence[int]], None],
 ) -> None:
-    """Ask the coordinator of one transaction, unless a partition cannot join."""
+    """Send the partitions to the coordinator of one transaction, unless a partition cannot join."""
     keys, version = _keys(transaction), context.api_version
     refusals = _refusals(context, transaction, refused)
     if refusals:
@@ -146,7 +150,7 @@ def _ask(
 
 
 def _results(transaction: Fields, codes: Sequence[int]) -> list[Fields]:
-    """The rows of a transaction's topics, with the codes of its partitions in their order."""
+    """Return the rows of a transaction's topics, with the codes of its partitions in order."""
     left = iter(codes)
     return [
         {

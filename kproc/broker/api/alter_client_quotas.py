@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _entity_of(entry: dict[str, Any]) -> frozenset[tuple[str, str | None]]:
-    """The entity of an entry. Its types may be in any order, and the last name of a type counts."""
+    """Return the entity of an entry. Its types may be in any order, and the last name of a type counts."""
     return frozenset({row["entity_type"]: row["entity_name"] for row in entry["entity"]}.items())
 
 

@@ -48,7 +48,7 @@ def handle_alter_partition_reassignments(context: RequestContext, request: dict[
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
     return {
-        "allow_replication_factor_change": True,  # As in Kafka whatever was asked.
+        "allow_replication_factor_change": True,  # As in Kafka, always True, whatever the request says.
         "error_code": int(code),
         "error_message": message,
         "responses": [

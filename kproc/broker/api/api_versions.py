@@ -17,14 +17,14 @@ from kproc.broker.request.registry import advertised, api
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
-# Kafka's rule for clientSoftwareName and clientSoftwareVersion: letters and digits, inside also `-` and `.`.
+# Kafka's rule for ClientSoftwareName and ClientSoftwareVersion (KIP-511): letters and digits, and inside `-` and `.`.
 _SOFTWARE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]*[A-Za-z0-9])?")
 _SINCE: Final = 3  # The first version in which a client names its software.
 
 
 @api(ApiKey.API_VERSIONS, versions=(0, 4))
 def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
-    """List the served APIs; refuse a client name that breaks Kafka's rule, as Kafka does."""
+    """List the supported APIs. As in Kafka, reject a software name or version that breaks the rule."""
     if context.api_version < _SINCE:
         return answer(ErrorCode.NONE, context.services.served)
     if not names_its_software(context.api_version, request):
@@ -37,7 +37,7 @@ def handle_api_versions(context: RequestContext, request: dict[str, Any]) -> dic
 
 
 def names_its_software(version: int, request: Any) -> bool:
-    """Whether the client says what it is by Kafka's rule, or need not."""
+    """Return True if the client's software name and version are valid, or the version has no such fields."""
     names = (request[field] for field in ("client_software_name", "client_software_version"))
     return version < _SINCE or all(map(_SOFTWARE.fullmatch, names))
 
@@ -47,7 +47,7 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
 
 
 def answer(code: int, served: frozenset[int] | None = None) -> dict[str, Any]:
-    """The response's fields; every error carries the ranges, so that a client can choose again."""
+    """Return the response's fields. Every error has the version ranges, too, so that a client can choose again."""
     ranges = [
         {"api_key": key, "min_version": lo, "max_version": hi}
         for key, lo, hi in advertised()

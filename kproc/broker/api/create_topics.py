@@ -33,7 +33,7 @@ _REFUSED_SINCE = 6  # The first version whose clients know THROTTLING_QUOTA_EXCE
     ApiKey.CREATE_TOPICS,
     versions=(2, 7),
     prepare=partial(check_size, "create_topics"),
-    # The answer has the configs of each topic, so that one row costs as much as many rows of other APIs.
+    # The response has all configs of each topic, so that one row costs as much as many rows of other APIs.
     rows=(rows_at("topics", "topics", size=20, unique=itemgetter("name")),),
 )
 def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ def handle_create_topics(context: RequestContext, request: dict[str, Any]) -> No
 
 
 def _complete(refused: Collection[str], hidden: Collection[str], reply: dict[str, Any]) -> dict[str, Any]:
-    """Add the topics that may not be made; hide the configs of those whose configs may not be read."""
+    """Complete the controller's reply. Add the topics that the client may not create, and hide forbidden configs."""
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     rows = [
         {**creation_error(row["name"], ErrorCode.NONE, None), "topic_id": row["topic_id"]}

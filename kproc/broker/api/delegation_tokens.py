@@ -1,4 +1,4 @@
-"""What the four APIs of delegation tokens share: from whom they are taken (KIP-48)."""
+"""Shared code of the four APIs of delegation tokens (KIP-48): the clients that may use them, and an error response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Name = tuple[str, str]
 
 
 def may_ask(context: RequestContext) -> bool:
-    """Whether a client has proved who it is, by something else than a token: tokens make no tokens."""
+    """Return True if the client has authenticated by something other than a token, because tokens make no tokens."""
     protocol = context.services.endpoints[context.listener_index].protocol
     principal = context.principal
     return not (
@@ -23,10 +23,10 @@ def may_ask(context: RequestContext) -> bool:
 
 
 def requester_of(context: RequestContext) -> Name:
-    """The client's principal as requests and records name it."""
+    """Return the client's principal as (type, name)."""
     return context.principal.type, context.principal.name
 
 
 def expiry_error(_request: dict[str, Any], code: int, _message: str | None = None) -> dict[str, Any]:
-    """The answer to RenewDelegationToken and ExpireDelegationToken with an error."""
+    """Return the error response of RenewDelegationToken and ExpireDelegationToken."""
     return {"error_code": int(code), "expiry_timestamp": ERROR_TIME}

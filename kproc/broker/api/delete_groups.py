@@ -25,7 +25,7 @@ _NAME: Final = "delete_groups"
 
 
 def _prepare(_context: RequestContext, request: Fields) -> None:
-    """As in Kafka a group that is named twice is deleted and answered once."""
+    """Remove repeated names. As in Kafka, a group that is named twice is deleted once and has one row."""
     request["groups_names"] = list(dict.fromkeys(request["groups_names"]))
 
 
@@ -46,7 +46,7 @@ def handle_delete_groups(context: RequestContext, request: Fields) -> None:
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     return {
         "results": [{"group_id": group_id, "error_code": int(code)} for group_id in request["groups_names"]]
     }

@@ -55,7 +55,7 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 
 @operation(_OPERATION, _failed)
 def serve(services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer) -> None:
-    """Move one log's start, and answer when that is on the disk."""
+    """Advance the start of one of our logs, and answer when the new start is on disk."""
     index = partition.index
     topic = services.image.topics_by_name[name]
     try:
@@ -63,9 +63,8 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         owned = services.partitions.get(name, partition)
         log = owned.log
-        if log.config.cleanup_policy == {
-            "compact"
-        }:  # Only the newest record of a key may replace a record there.
+        # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
+        if log.config.cleanup_policy == {"compact"}:
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
         before = log.start_offset
         start = log.advance_start(log.high_watermark if offset == _HIGH_WATERMARK else offset)
@@ -82,9 +81,10 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
     if start != before:
         owned.after_start_moved()
 
-    # Also where it began there already: whoever moved it there may not have heard that it is on the disk.
+    # Write it even if the log started there already, because the earlier request may have failed to write it.
     def on_reply(reply: Done | Lost) -> None:
-        if isinstance(reply, Lost):  # The next cleaner writes it within a minute, but nobody knows that now.
+        # The cleaner has died. Its successor will write the start, but we cannot confirm that now.
+        if isinstance(reply, Lost):
             on_answer(_failed(index, ErrorCode.REQUEST_TIMED_OUT))
         else:
             on_answer(answer if reply.error is None else _failed(index, ErrorCode.KAFKA_STORAGE_ERROR))

@@ -56,7 +56,7 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> No
     asked = {"topics": [wish for at, wish in enumerate(wishes) if at not in refused]}
 
     def complete(reply: dict[str, Any]) -> dict[str, Any]:
-        # Behind all others: no place tells a topic that exists from one that does not.
+        # Add the refused rows at the end, so that their position does not reveal whether a topic exists.
         once = {(row["name"], row["topic_id"]): row for row in refused.values()}
         return {"responses": [*reply["responses"], *once.values()]}
 
@@ -73,9 +73,9 @@ def handle_delete_topics(context: RequestContext, request: dict[str, Any]) -> No
 
 
 def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The answers to those wishes that the client may not have, by position.
+    """Return the error rows of topics that the client may not delete, by position in `wishes`.
 
-    Who may not describe a topic does not learn from its name whether it exists, nor from its id what its name is.
+    A client that may not describe a topic must not learn whether a name exists, nor the name behind an id.
     """
     if context.services.authorizer is None or has_on_cluster(context, Operation.DELETE):
         return {}
@@ -91,7 +91,7 @@ def _refused(context: RequestContext, wishes: list[dict[str, Any]]) -> dict[int,
     for at, (wish, name) in enumerate(zip(wishes, found, strict=True)):
         is_named = wish["name"] is not None
         is_unclear = is_named != (wish["topic_id"] == NO_TOPIC_ID)
-        # Of a name that may be seen the controller says whether there is such a topic.
+        # For a name that the client may describe, let the controller report that the topic does not exist.
         is_absent = is_named and name not in hidden and image.topic(name) is None
         is_denied = name in kept or (is_named and name in hidden)
         if is_denied and not is_unclear and not is_absent:
@@ -109,7 +109,7 @@ def _row(wish: dict[str, Any], code: int, message: str | None) -> dict[str, Any]
 
 
 def _wishes(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """The topics to delete in the shape of v6: name and id, one of them empty."""
+    """Return the topics to delete in the format of v6: name and id, one of them empty."""
     if "topics" in request:
         return [{"name": topic["name"], "topic_id": topic["topic_id"]} for topic in request["topics"]]
     return [{"name": name, "topic_id": NO_TOPIC_ID} for name in request["topic_names"]]

@@ -37,7 +37,7 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext, Services
 
-# What is said of a resource without a name.
+# The error message for a resource without a name.
 _NAMELESS = {
     RESOURCE_BROKER_LOGGER: "Broker id",
     RESOURCE_CLIENT_METRICS: "Client metrics subscription name",

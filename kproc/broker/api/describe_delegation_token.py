@@ -42,7 +42,7 @@ def handle_describe_delegation_token(context: RequestContext, request: dict[str,
 
 
 def _concerned(token: DelegationTokenSet) -> set[Name]:
-    """Whose token it is, who has asked for it, and who may renew it."""
+    """Return the token's owner, its requester and its renewers."""
     return {token.owner, token.requester, *token.renewers}
 
 

@@ -68,7 +68,7 @@ def _all(image: ClusterImage) -> Wanted:
 
 
 def _wanted(image: ClusterImage, topics: list[dict[str, Any]]) -> Wanted:
-    """The partitions asked for that exist; Kafka leaves the others out without a word."""
+    """Return the requested partitions that exist. As in Kafka, skip the others without an error."""
     wanted = []
     for row in topics:
         indexes = [

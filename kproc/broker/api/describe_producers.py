@@ -45,7 +45,7 @@ def handle_describe_producers(context: RequestContext, request: dict[str, Any]) 
 
 
 def _explained(row: Answer, name: str) -> Answer:
-    """Why a partition is not there, in Kafka's words."""
+    """Add Kafka's message to the error row of a partition that does not exist, or an error for an invalid name."""
     if row["error_code"] not in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -80,7 +80,7 @@ def _failed(index: int, code: int, message: str | None) -> Answer:
 
 
 def _last_timestamp(entry: ProducerEntry) -> int:
-    """The newest record's, or that of the marker behind it."""
+    """Return the timestamp of the producer's newest batch, or of the marker behind it."""
     has_ended = entry.coordinator_epoch >= 0 and entry.open_txn_offset < 0
     return entry.last_timestamp if has_ended or not entry.batches else entry.batches[-1][3]
 
@@ -89,7 +89,7 @@ def _last_timestamp(entry: ProducerEntry) -> int:
 def serve(
     services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
 ) -> None:
-    """The producers of one of our logs."""
+    """Answer with the producers of one of our logs."""
     try:
         entries = services.partitions.get(name, partition).log.producers.entries()
     except KafkaError as error:

@@ -24,7 +24,7 @@ _HAS_QUORUM: Final = "has_quorum"
 
 
 def _prepare(_context: RequestContext, request: dict[str, Any]) -> None:
-    # A slice of a larger request could look as if it named the one partition that has a quorum.
+    # Decide this for the whole request, because a slice of it could name just the one partition that has a quorum.
     request[_HAS_QUORUM] = _is_metadata_partition(request["topics"])
 
 
@@ -53,7 +53,7 @@ def error_response(_request: dict[str, Any], code: int, message: str | None) -> 
 
 
 def _no_quorum(request: dict[str, Any]) -> dict[str, Any]:
-    """The partitions asked for, none of which is a quorum's."""
+    """Return a response with an error for every requested partition."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     rows = [
         {
@@ -75,7 +75,7 @@ def _no_quorum(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_metadata_partition(topics: list[dict[str, Any]]) -> bool:
-    """As in Kafka: exactly the one partition that has a quorum."""
+    """Return True if the request names only the metadata partition, as Kafka requires."""
     return [
         (topic["topic_name"], [row["partition_index"] for row in topic["partitions"]]) for topic in topics
     ] == [(CLUSTER_METADATA_TOPIC, [0])]

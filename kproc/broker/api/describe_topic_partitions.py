@@ -53,7 +53,7 @@ def _page(
             yield None
             continue
         first = cursor["partition_index"] if cursor is not None and cursor["topic_name"] == name else 0
-        # As in Kafka also before a topic that does not exist.
+        # As in Kafka, the page ends before a topic that does not exist, too.
         if not room or count >= page_max:
             fields["next_cursor"] = {"topic_name": name, "partition_index": 0}
             break
@@ -84,7 +84,10 @@ def error_response(request: dict[str, Any], code: int, _message: str | None) -> 
 
 
 def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | None) -> Iterator[str | None]:
-    """The topics of this page and of those after it, in order: none named means all."""
+    """Return the topics of this page and the following ones, in order. None for a skipped name.
+
+    If the request names no topics, all topics are listed. Raises KafkaError for an invalid cursor.
+    """
     names = {topic["name"] for topic in wanted} or list(image.topics_by_name)
     if cursor is None:
         return sort_by_steps(names, key=str)
@@ -97,7 +100,7 @@ def _names(image: ClusterImage, wanted: list[dict[str, Any]], cursor: Cursor | N
 
 
 def _refused(name: str) -> dict[str, Any]:
-    """It looks the same whether it exists or not."""
+    """Return the row of a topic that the client may not describe, which does not reveal whether it exists."""
     code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return {**_missing(name), "error_code": code, "is_internal": False}
 
@@ -111,6 +114,6 @@ def _missing(name: str) -> dict[str, Any]:
 def _topic_row(topic: TopicImage, node_id: int, first: int, room: int) -> dict[str, Any]:
     row = topic_row(topic, topic.partitions[first : first + room], node_id)
     for partition in row["partitions"]:
-        # No replica was ever lost, so none waits to be trusted again.
+        # These lists name replicas that left the ISR (KIP-966). With one replica that never happens.
         partition |= {"eligible_leader_replicas": [], "last_known_elr": []}
     return row

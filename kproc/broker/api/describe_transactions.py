@@ -29,7 +29,7 @@ _REFUSED: Final[Outcome] = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 )
 def handle_describe_transactions(context: RequestContext, request: dict[str, Any]) -> None:
     names: list[str] = request["transactional_ids"]
-    # Before the first transaction there is nowhere to look.
+    # The topic of the coordinators is created with the first transaction. Before that, no transaction exists.
     is_made = context.services.image.topic(TRANSACTIONS.topic) is not None
     refused = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, names)
     items = [Item(name, None) for name in names if name and name not in refused] if is_made else []
@@ -43,7 +43,7 @@ def handle_describe_transactions(context: RequestContext, request: dict[str, Any
 
 
 def _visible(context: RequestContext, outcome: Outcome) -> Outcome:
-    """Without the topics that the client may not describe."""
+    """Remove the topics that the client may not describe."""
     if isinstance(outcome, int):
         return outcome
     names = (row["topic"] for row in outcome["topics"])

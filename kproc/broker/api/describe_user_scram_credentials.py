@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 _IS_REPEATED: Final = "is_repeated"
-# Marks a user that the client has not named. It is left out if it is deleted by then.
+# Marks a user that the client has not named. It is skipped if it was deleted before its slice is handled.
 _LISTED: Final = "listed"
 
 
 def _prepare(_context: RequestContext, request: dict[str, Any]) -> None:
-    """Leave each name once, and mark those that the client has named several times."""
+    """Keep each name once, and mark the names that the client has named several times."""
     times = Counter(map(itemgetter("name"), request["users"] or ()))
     if times:
         request["users"] = [{"name": name, _IS_REPEATED: count > 1} for name, count in times.items()]
@@ -67,7 +67,7 @@ def handle_describe_user_scram_credentials(
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
     error = {"error_code": int(code), "error_message": message}
-    # Kafka has a row without a name for each.
+    # As in Kafka, each requested user has a row, but without a name.
     return {
         **error,
         "results": [{"user": "", **error, "credential_infos": []} for _ in request["users"] or ()],

@@ -23,8 +23,8 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
-_GROUP: Final = 0  # Before v1 every key is one.
-# By the type of key: the topic that its coordinators write to, and what a client needs a right on.
+_GROUP: Final = 0  # Before v1 every key is a group id.
+# By the type of key: the internal topic of its coordinators, and the type of resource that a client needs a right on.
 _KINDS: Final = {
     row.found_by.key_type: (name, row.found_by.resource)
     for name, row in INTERNAL_TOPICS.items()
@@ -62,7 +62,7 @@ def _here(context: RequestContext, request: Fields) -> Fields:
         "host": context.advertised_host,
         "port": context.advertised_port,
     }
-    # Kafka's own words of success: the code's name where one key was asked for.
+    # Kafka's message for success is the code's name if the version has a single key, or else empty.
     message = "" if "coordinator_keys" in request else ErrorCode.NONE.name
     return {**here, "error_code": int(ErrorCode.NONE), "error_message": message}
 
@@ -81,7 +81,7 @@ def _answer(
     refused: Collection[str] = (),
     resource: ResourceType = ResourceType.GROUP,
 ) -> Fields:
-    """The same for all keys, but for those that the client may not ask for."""
+    """Return a response with `node` for every key, and an authorization error for the `refused` keys."""
     code, message = REFUSALS[resource]
     if "coordinator_keys" in request:
         refusal = _failed(code, "")

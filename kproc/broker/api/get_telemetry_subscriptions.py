@@ -19,7 +19,7 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
-# Of the one and empty set of metrics; a client pushes with the id that it was given.
+# The id of the only subscription, which is an empty set of metrics. A client sends it back with PushTelemetry.
 SUBSCRIPTION_ID: Final = 0
 TELEMETRY_BYTES_MAX: Final = 1 << 20
 ACCEPTED: Final = (Compression.ZSTD, Compression.LZ4, Compression.GZIP, Compression.SNAPPY)

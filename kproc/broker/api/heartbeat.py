@@ -35,7 +35,7 @@ def handle_heartbeat(context: RequestContext, request: Fields) -> None:
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     return {"error_code": int(code)}
 
 

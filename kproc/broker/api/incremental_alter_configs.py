@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _OPERATION: Final = "incremental_alter_configs"
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
-# Also those of AlterConfigs.
+# AlterConfigs has the same rows.
 RESOURCES: Final = rows_at("resources", "responses", unique=itemgetter("resource_type", "resource_name"))
 
 
@@ -57,7 +57,7 @@ def handle_incremental_alter_configs(context: RequestContext, request: dict[str,
 
 
 def alter(context: RequestContext, operation: str, request: dict[str, Any], complete: Complete) -> None:
-    """Let the controller alter the configs of `request`, and answer with what `complete` makes of its reply."""
+    """Let the controller alter the configs of `request`, and respond with its reply after `complete`."""
     answer_with_reply(
         context,
         operation,
@@ -70,7 +70,10 @@ def alter(context: RequestContext, operation: str, request: dict[str, Any], comp
 
 
 def without_refused(context: RequestContext, request: dict[str, Any]) -> tuple[dict[str, Any], Complete]:
-    """A request to alter configs, less what its client may not alter; and what puts that into the answer."""
+    """Return the request without the resources that the client may not alter, and a function for the reply.
+
+    The function adds the error rows of the refused resources to the reply, in the request's order.
+    """
     resources = request["resources"]
     refused = refused_resources(context, Operation.ALTER_CONFIGS, resources)
 
@@ -88,7 +91,10 @@ def without_refused(context: RequestContext, request: dict[str, Any]) -> tuple[d
 
 
 def _alter_with_loggers(context: RequestContext, request: dict[str, Any], complete: Complete) -> None:
-    """As in Kafka, levels are this broker's own affair and come first; the metadata's writer gets the rest."""
+    """Set log levels first, as Kafka does, and then let the controller alter the other resources.
+
+    Log levels belong to this broker and are not in the metadata.
+    """
     loggers, others = _parted(request["resources"])
     known = log_levels.effective()
     levels, errors = wanted_levels(loggers, context.services.config.node_id, known)
@@ -119,7 +125,7 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any], comple
 
 
 def _parted(resources: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Loggers, and the others, each in their order."""
+    """Return the loggers and the other resources, each in their order."""
     loggers = [each for each in resources if each["resource_type"] == RESOURCE_BROKER_LOGGER]
     return loggers, [each for each in resources if each["resource_type"] != RESOURCE_BROKER_LOGGER]
 
@@ -134,6 +140,6 @@ def _row(resource: dict[str, Any], error: KafkaError | None) -> dict[str, Any]:
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    """Also the shape of AlterConfigs' answer."""
+    """Return a response with the same error for every resource. AlterConfigs uses it, too."""
     error = KafkaError(ErrorCode(code), message)
     return {"responses": [_row(resource, error) for resource in request["resources"]]}

@@ -44,9 +44,9 @@ OnFailure = Callable[[KafkaError], None]
 
 
 class ProducerIdAllocator:
-    """One Handler's stock of producer ids. Callers wait while it asks the controller for the next block.
+    """One Handler's block of producer ids. Callers wait while it requests the next block from the controller.
 
-    A Handler that dies takes the rest of its block with it. At a thousand ids a death, 2^63 last.
+    The rest of the block is lost if the Handler dies. Of 2^63 ids, a thousand per death do not matter.
     """
 
     __slots__ = ("_ask_controller", "_containment", "_end", "_next", "_waiting")
@@ -59,7 +59,7 @@ class ProducerIdAllocator:
         self._waiting: deque[tuple[OnId, OnFailure]] = deque()
 
     def allocate(self, on_id: OnId, on_failure: OnFailure) -> None:
-        """Call `on_id` with an id that nobody has had, at once or when the controller has answered."""
+        """Call `on_id` with a new id, at once or when the controller has replied. Call `on_failure` on an error."""
         if self._next < self._end and not self._waiting:
             self._next += 1
             on_id(self._next - 1)
@@ -76,7 +76,7 @@ class ProducerIdAllocator:
         error = failure_of(reply)
         if error is not None or isinstance(reply, Lost):
             assert error is not None
-            # All who wait now, and no more: whoever comes next asks again.
+            # Fail the present callers only. The next caller requests a block again.
             failed, self._waiting = self._waiting, deque()
             for _, on_failure in failed:
                 on_failure(error)
@@ -96,7 +96,7 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
     transactional_id = request["transactional_id"]
     _check_rights(context, transactional_id)
     current = request.get("producer_id", NO_ID), request.get("producer_epoch", NO_EPOCH)
-    # One without the other is a producer's bug.
+    # A producer that sets only one of the two has a bug.
     if (current[0] == NO_ID) != (current[1] == NO_EPOCH):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Producer id and epoch must be set together.")
     if transactional_id == "":
@@ -111,7 +111,10 @@ def handle_init_producer_id(context: RequestContext, request: dict[str, Any]) ->
 
 
 def _check_rights(context: RequestContext, transactional_id: str | None) -> None:
-    """Who may write to some topic may do so idempotently."""
+    """Raise KafkaError if the client may not get a producer id.
+
+    Without a transactional id it needs IDEMPOTENT_WRITE on the cluster, or WRITE on any topic (KIP-679).
+    """
     if transactional_id is not None:
         if not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             raise KafkaError(*REFUSALS[ResourceType.TRANSACTIONAL_ID])
@@ -122,7 +125,7 @@ def _check_rights(context: RequestContext, transactional_id: str | None) -> None
 
 
 def _begin(context: RequestContext, request: dict[str, Any], asked: InitRequest) -> None:
-    """Let a transactional producer begin, or go on after an error."""
+    """Let the coordinator initialize a transactional producer, or bump its epoch after an error (KIP-360)."""
     if not 0 < asked.timeout_ms <= context.services.config.transaction_max_timeout_ms:
         raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "The transaction timeout is out of range.")
 

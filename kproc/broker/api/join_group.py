@@ -45,8 +45,8 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
-    # Of no group, so of no protocol; before v7 that could not be null.
+    del message  # The response has no field for a message.
+    # The failed member has no protocol. Before v7 these fields cannot be null.
     return _answer(JoinResult(int(code), request["member_id"])) | {"protocol_name": ""}
 
 

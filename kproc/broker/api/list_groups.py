@@ -28,7 +28,7 @@ Fields = dict[str, Any]
 
 
 class Filters(FromImage):
-    """Which groups; no word: all."""
+    """The filters of a list of groups, in lower case. An empty filter matches all groups."""
 
     states: list[str]
     types: list[str]
@@ -52,7 +52,7 @@ def handle_list_groups(context: RequestContext, request: Fields) -> None:
 
 
 def _visible(context: RequestContext, groups: list[Fields]) -> list[Fields]:
-    """Leave out the groups that the client may not describe."""
+    """Remove the groups that the client may not describe."""
     if has_on_cluster(context, Operation.DESCRIBE):
         return groups
     names = (group["group_id"] for group in groups)
@@ -61,13 +61,13 @@ def _visible(context: RequestContext, groups: list[Fields]) -> list[Fields]:
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     return {"error_code": int(code), "groups": []}
 
 
 @serves(LIST_OWN)
 def serve_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
-    """Another Handler asks for our groups."""
+    """Handle the call of another Handler that lists our groups."""
     _question(services, body).serve_call(on_reply)
 
 

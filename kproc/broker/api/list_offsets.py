@@ -40,7 +40,7 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
-# The first version in which a client may ask for a special timestamp; older ones get UNSUPPORTED_VERSION.
+# The first version with each special timestamp. Older versions get UNSUPPORTED_VERSION for it.
 _SINCE: Final = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
@@ -50,7 +50,7 @@ _SINCE: Final = {
 
 
 class Search(NamedTuple):
-    """What is wanted of a partition, and how far the look-up has come: it may take several turns."""
+    """A look-up in one partition and its progress. A long one takes several duty cycles."""
 
     timestamp: int
     leader_epoch: int
@@ -59,12 +59,12 @@ class Search(NamedTuple):
 
 
 _ROWS: Final = rows_at("topics.partitions", "topics.partitions")
-# Added to a request that is divided: the partitions that it names several times, by topic.
+# A field that `_find_repeated` adds: the partitions that the request names several times, by topic.
 _REPEATED: Final = "repeated"
 
 
 def _find_repeated(_context: RequestContext, request: dict[str, Any]) -> Iterator[None]:
-    """Find the partitions that different slices name, too."""
+    """Find the partitions that several slices name, because no slice can see the others."""
     named: dict[str, set[int]] = {}
     repeated: dict[str, set[int]] = {}
     for part in divide(request, _ROWS):
@@ -79,7 +79,7 @@ def _find_repeated(_context: RequestContext, request: dict[str, Any]) -> Iterato
 
 @api(ApiKey.LIST_OFFSETS, versions=(1, 11), prepare=_find_repeated, rows=(_ROWS,))
 def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> None:
-    """Look up our partitions, ask the owners of the others, answer when all are there."""
+    """Look up our partitions, call the owners of the others, and respond when all results are there."""
     topics = request["topics"]
     isolation = request.get("isolation_level", 0)
     times_asked = Counter(
@@ -123,8 +123,8 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    """Every partition with the same error."""
-    del message  # The response has no room for it.
+    """Return a response with the same error for every partition."""
+    del message  # The response has no field for a message.
     return {
         "topics": [
             {
@@ -137,7 +137,7 @@ def error_response(request: dict[str, Any], code: int, message: str | None) -> d
 
 
 def _is_known(timestamp: int, version: int) -> bool:
-    """Whether a client of that version may ask so. Looked at before the partition, as in Kafka."""
+    """Return True if a version supports a timestamp. As in Kafka, this check comes before the partition's errors."""
     return version >= _SINCE.get(timestamp, 0) and timestamp >= EARLIEST_PENDING_UPLOAD
 
 
@@ -173,7 +173,10 @@ def serve(
 
 
 def _find(log: Log, search: Search) -> tuple[int, int] | None:
-    """(offset, timestamp or -1), or None; SearchPaused when it is not through."""
+    """Return (offset, timestamp or -1), or None if there is no such record.
+
+    Raises SearchPaused after a bounded amount of work, with the progress in `search`.
+    """
     timestamp = search.timestamp
     readable = log.last_stable_offset if search.isolation == READ_COMMITTED else log.high_watermark
     if timestamp == LATEST:
@@ -190,7 +193,7 @@ def _find(log: Log, search: Search) -> tuple[int, int] | None:
 
 
 def look_up(services: Services, name: str, partition: PartitionImage, search: Search) -> Answer:
-    """Answer for one partition; SearchPaused when it is not through."""
+    """Return the row of one partition. Raises SearchPaused after a bounded amount of work, if it is not finished."""
     index, timestamp, epoch = partition.index, search.timestamp, search.leader_epoch
     if 0 <= epoch != partition.leader_epoch:
         is_old = epoch < partition.leader_epoch
@@ -199,7 +202,8 @@ def look_up(services: Services, name: str, partition: PartitionImage, search: Se
         log = services.partitions.get(name, partition).log
         found = _find(log, search)
         leader_epoch = -1 if found is None else log.epoch_of(found[0])
-        if timestamp == LATEST:  # Also where it is before the end, and of an earlier epoch.
+        # The current epoch, even if the high watermark is before the end and belongs to an earlier epoch.
+        if timestamp == LATEST:
             leader_epoch = log.leader_epoch
     except KafkaError as error:
         return _failed(index, error.code)

@@ -26,7 +26,7 @@ def handle_list_partition_reassignments(_context: RequestContext, _request: dict
 
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
-    """As in Kafka what was asked for is named, as if it were moved from nowhere to nowhere."""
+    """Return an error response. As in Kafka, it names the requested partitions, with empty lists of replicas."""
     nowhere: dict[str, Any] = {"replicas": [], "adding_replicas": [], "removing_replicas": []}
     topics = [
         {

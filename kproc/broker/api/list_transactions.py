@@ -31,7 +31,7 @@ _NO_DURATION: Final = -1
 
 
 class Filters(FromImage):
-    """Which transactional ids; nothing: all."""
+    """The filters of a list of transactional ids. An empty filter, or a negative duration, matches all."""
 
     states: list[str]
     producer_ids: list[int]
@@ -52,14 +52,15 @@ def handle_list_transactions(context: RequestContext, request: dict[str, Any]) -
         request.get("duration_filter", _NO_DURATION),
         request.get("transactional_id_pattern") or "",
     )
-    NamePattern(filters.pattern)  # Refused before anybody is asked.
+    # Reject an invalid pattern before other Handlers are called.
+    NamePattern(filters.pattern)
     unknown = [word for word in filters.states if word not in _WORDS]
     fields = {"error_code": int(ErrorCode.NONE), "unknown_state_filters": unknown}
     _question(services, filters).answer(context, "transaction_states", fields, partial(_visible, context))
 
 
 def _visible(context: RequestContext, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out the transactional ids that the client may not describe."""
+    """Remove the transactional ids that the client may not describe."""
     ids = (row["transactional_id"] for row in rows)
     hidden = denied(context, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ids, is_question=True)
     return [row for row in rows if row["transactional_id"] not in hidden]
@@ -71,7 +72,7 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
 
 @serves(LIST_OWN)
 def serve_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
-    """Another Handler asks for our transactional ids."""
+    """Handle the call of another Handler that lists our transactional ids."""
     _question(services, body).serve_call(on_reply)
 
 
@@ -101,7 +102,8 @@ def _ours(services: Services, filters: Filters) -> Items:
                 if is_wanted
                 else None
             )
-            # Any client may send a dear pattern, and ids may have 32 kB: end the page earlier.
+            # End the page earlier by the cost of the match, because any client may send an expensive pattern and ids
+            # may have 32 kB.
             yield from repeat(None, pattern.cost(each.transactional_id))
 
 

@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 
 _BY_ID_SINCE: Final = 12
 _NULL_MEANS_ALL_SINCE: Final = 1
-# Of a topic to be made: not an error; above the client's quota, which asks again as for one that is not there yet.
+# Codes of a created topic that are not reported. A topic above the client's quota stays unknown, and clients retry.
 _LATER: Final = (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 Fields = dict[str, Any]
-# Marks a topic that the client has not named. It is left out if the client may not see it, or if it is deleted by then.
+# Marks a topic that the client has not named. It is skipped if the client may not see it, or if it was deleted before
+# its slice is handled.
 _LISTED: Final = "listed"
 
 
 def _prepare(context: RequestContext, request: Fields) -> None:
-    """Reject a topic without a name where it needs one. As in Kafka a name is not looked at beside ids."""
+    """Reject a topic without a name if the version needs names. As in Kafka, ignore names in a request with ids."""
     wanted: list[Fields] = request["topics"] or []
     has_ids = any(topic.get("topic_id", NO_TOPIC_ID) != NO_TOPIC_ID for topic in wanted)
     if has_ids and context.api_version >= _BY_ID_SINCE:
@@ -82,12 +83,12 @@ def handle_metadata(context: RequestContext, request: Fields) -> Fields | None:
         return _answer(context, request, _look_up(context, wanted, hidden, refused, {}))
 
     def on_reply(reply: Changed | Lost) -> None:
-        # A controller that could not create anything leaves the topics unknown, which clients retry.
+        # If the controller could not create anything, the topics stay unknown, and clients retry.
         created = reply.fields.get("topics", ()) if isinstance(reply, Changed) else ()
         errors = {row["name"]: row["error_code"] for row in created if row["error_code"] not in _LATER}
         context.reply(_answer(context, request, _look_up(context, wanted, hidden, refused, errors)))
 
-    # More are not made at once; those stay unknown, and are asked for again.
+    # Create at most RECORDS_MAX topics at once. The others stay unknown, and clients retry.
     body = with_client(context, {"names": missing[:RECORDS_MAX]}, strict_since=0)
     context.ask_controller(CHANGE, Change("auto_create_topics", body), on_reply)
     return None
@@ -102,7 +103,7 @@ def error_response(request: Fields, code: int, _message: str | None) -> Fields:
 
 
 def _not_to_be_seen(context: RequestContext, wanted: list[Fields]) -> Collection[str]:
-    """Names of topics, whether there are such or not, that the client may not describe."""
+    """Return the names of topics that the client may not describe, existing or not."""
     image = context.services.image
     topics = (image.topic_by_id(topic.get("topic_id", NO_TOPIC_ID)) or topic["name"] for topic in wanted)
     names = (topic.name if isinstance(topic, TopicImage) else topic for topic in topics)
@@ -119,7 +120,7 @@ def _not_to_be_seen(context: RequestContext, wanted: list[Fields]) -> Collection
 def _absent(
     context: RequestContext, request: Fields, wanted: list[Fields], hidden: Collection[str]
 ) -> list[str]:
-    """Names of topics that do not exist, if this request may create topics."""
+    """Return the names of topics that do not exist, if this request may create topics."""
     allowed = request.get("allow_auto_topic_creation", True)
     if not allowed or not context.services.config.auto_create_topics_enable:
         return []
@@ -137,7 +138,7 @@ def _not_to_be_created(context: RequestContext, names: list[str]) -> Collection[
 
 
 def _is_creatable(name: str) -> bool:
-    """Return True if a request for a topic may create it. Of the internal topics those of coordinators are created."""
+    """Return True if Metadata may create a topic of this name. Of the internal topics, it creates coordinators'."""
     if name in INTERNAL_TOPICS:
         return name in COORDINATOR_TOPICS
     return name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None
@@ -150,9 +151,10 @@ def _look_up(
     refused: Collection[str],
     creation_errors: dict[str, int],
 ) -> list[TopicImage | Fields]:
-    """Each topic asked for once: its image, or the row that says why there is none.
+    """Return each requested topic once: its image, or an error row.
 
-    A topic that the client may not see looks the same whether it exists or not. Ids are no secret, but their names are.
+    The row of a topic that the client may not see does not reveal whether it exists. Ids are no secret, but the names
+    behind them are.
     """
     image = context.services.image
     found: dict[str | bytes, TopicImage | Fields] = {}
@@ -208,7 +210,7 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
     ]
     if request.get("include_topic_authorized_operations", False):
         for row in rows:
-            # Kafka tells what may be done with a name also when there is no topic behind it.
+            # As in Kafka, a name without a topic has authorized operations, too.
             if row["name"] is not None and row["error_code"] != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 operations = operations_on(context, ResourceType.TOPIC, row["name"])
                 row["topic_authorized_operations"] = operations
@@ -226,13 +228,14 @@ def _answer(context: RequestContext, request: Fields, topics: list[TopicImage | 
         "topics": rows,
         "error_code": int(ErrorCode.NONE),
     }
-    if request.get("include_cluster_authorized_operations", False):  # Versions 8 to 10; else it is not told.
+    # Only versions 8 to 10 have this field.
+    if request.get("include_cluster_authorized_operations", False):
         answer["cluster_authorized_operations"] = operations_on_cluster(context)
     return answer
 
 
 def topic_row(topic: TopicImage, partitions: Iterable[PartitionImage], node_id: int) -> Fields:
-    """The row of a topic with some of its partitions, also for DescribeTopicPartitions."""
+    """Return the row of a topic with some of its partitions. DescribeTopicPartitions uses it, too."""
     replicas = [node_id]
     return {
         "error_code": int(ErrorCode.NONE),

@@ -82,7 +82,7 @@ def _expires_ms(context: RequestContext, request: Fields) -> int:
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     return same_for_all(request, code)
 
 

@@ -35,11 +35,11 @@ _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8
 _IDS_SINCE: Final = 10
 _NO_OFFSET: Final = -1
-# Behind the partition in a row without an offset.
+# The values behind the partition in a row without a committed offset.
 _NOTHING: Final[list[Any]] = [_NO_OFFSET, NO_EPOCH, ""]
-# Marks a topic that the client has not named. Offsets that are gone when its slice comes are left out.
+# Marks a topic that the client has not named. Offsets that do not exist any more when its slice is handled are skipped.
 _LISTED: Final = "listed"
-# Of one offset as it travels: partition, offset, leader epoch, metadata, and an error code if it has one.
+# One offset in a call between Handlers: partition, offset, leader epoch, metadata, and an error code if it has one.
 Row = list[Any]
 
 
@@ -55,7 +55,8 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     groups = _groups_of(context.api_version, request)
     image = context.services.image
     if sum(group["topics"] is None for group in groups) > 1:
-        context.divide(lambda: request)  # Each of them may have many offsets. A slice has one such group.
+        # Each of these groups may have many offsets, so put each into a slice of its own.
+        context.divide(lambda: request)
         return
     has_ids = context.api_version >= _IDS_SINCE
     is_stable = request.get("require_stable", False)
@@ -90,7 +91,7 @@ def _groups_of(version: int, request: Fields) -> list[Fields]:
 
 
 def _with_topics(context: RequestContext, request: Fields, group: Fields, listed: list[list[Any]]) -> Fields:
-    """A copy of a request with the topics that one of its groups has committed offsets of."""
+    """Return a copy of a request in which a group that asked for all topics names those with committed offsets."""
     image, topics = context.services.image, []
     for name, indexes in listed:
         label, shown = "name", name
@@ -106,7 +107,7 @@ def _with_topics(context: RequestContext, request: Fields, group: Fields, listed
 
 
 def _hidden_topics(context: RequestContext, groups: list[Fields]) -> Collection[str]:
-    """The topics that a request names, or lists, and that its client may not see."""
+    """Return the topics of the groups that the client may not describe."""
     if context.services.authorizer is None:
         return ()
     image = context.services.image
@@ -120,7 +121,7 @@ def _hidden_topics(context: RequestContext, groups: list[Fields]) -> Collection[
 
 
 def _name_of(image: ClusterImage, topic: Fields) -> str | None:
-    """The name of a topic of the request; None for an id without a topic."""
+    """Return the name of a topic of the request, or None for an unknown id."""
     if "topic_id" not in topic:
         return str(topic["name"])
     found = image.topic_by_id(topic["topic_id"])
@@ -130,7 +131,7 @@ def _name_of(image: ClusterImage, topic: Fields) -> str | None:
 def _wanted_of(
     group: Fields, image: ClusterImage, hidden: Collection[str], *, has_ids: bool
 ) -> list[list[Any]] | None:
-    """[topic name, topic id, partitions] each; None for all that there is. Ids without a topic are left out."""
+    """Return [topic name, topic id, partitions] for each topic, or None for all topics. Skip unknown ids."""
     if group["topics"] is None:
         return None
     wanted: list[list[Any]] = []
@@ -150,7 +151,11 @@ def _wanted_of(
 def _group_answer(
     context: RequestContext, group: Fields, outcome: Fields, hidden: Collection[str], *, has_ids: bool
 ) -> Fields:
-    """One group's. `hidden`: topics of the request that the client may not see; of everything they are left out."""
+    """Return the response's row of one group.
+
+    `hidden`: topics of the request that the client may not see. They get an error row, but are skipped if the client
+    asked for all topics.
+    """
     image, wanted = context.services.image, group["topics"]
     if wanted is None:
         names = (name for name, _, _ in outcome["topics"])
@@ -169,9 +174,11 @@ def _group_answer(
         if not has_ids:
             topics.append({"name": name, "partitions": partitions})
             continue
-        if topic_id == ZERO_UUID and (known := image.topic(name)) is not None:  # Everything was asked for.
+        # The coordinator does not return ids if the client asked for all topics.
+        if topic_id == ZERO_UUID and (known := image.topic(name)) is not None:
             topic_id = known.topic_id
-        if topic_id != ZERO_UUID:  # A topic that was deleted meanwhile cannot be named.
+        # A topic that was deleted meanwhile has no id by which to name it.
+        if topic_id != ZERO_UUID:
             shown.add(topic_id)
             topics.append({"topic_id": topic_id, "partitions": partitions})
     if has_ids and wanted is not None:
@@ -211,7 +218,7 @@ def _response(version: int, answers: list[Fields]) -> Fields:
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     if "groups" in request:
         return {"groups": [_group_failed(_GROUPS_SINCE, group, code) for group in request["groups"]]}
     topics = [_topic_failed(topic, code) for topic in request["topics"] or []]

@@ -62,7 +62,7 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
 def serve(
     services: Services, name: str, partition: PartitionImage, wanted: list[int], on_answer: OnAnswer
 ) -> None:
-    """The end of an epoch in one of our logs."""
+    """Answer with the end offset of an epoch in one of our logs (KIP-320)."""
     current_epoch, epoch = wanted
     if 0 <= current_epoch != partition.leader_epoch:
         is_old = current_epoch < partition.leader_epoch

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit have in common: which offsets of a request the coordinator is asked about."""
+"""Shared code of OffsetCommit and TxnOffsetCommit: it selects the offsets that the coordinator is to commit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
 TopicOf = Callable[["ClusterImage", "Fields"], "TopicImage | None"]
-# One offset as it travels to its coordinator: topic, partition, offset, leader epoch, metadata, committed at, expires
-# at, topic id.
+# One offset in a call to its coordinator: topic, partition, offset, leader epoch, metadata, commit time (ms), expiry
+# time (ms), topic id.
 Row = list[Any]
 
 
 class OffsetsToCommit:
-    """The offsets of one request, sorted: those to be asked about, and what is told about the others."""
+    """The offsets of one request: `rows` for the coordinator, and error codes for the others."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OffsetsToCommit:
         now_ms = services.clock.wall_ms()
         topics = [topic_of(services.image, wanted) for wanted in request["topics"]]
         names = [
-            # By its name it is asked for whether it exists or not.
+            # Check the rights for a name even if the topic does not exist.
             wanted.get("name") if topic is None else topic.name
             for wanted, topic in zip(request["topics"], topics, strict=True)
         ]
@@ -63,7 +63,7 @@ class OffsetsToCommit:
                     continue
                 epoch = part.get("committed_leader_epoch", NO_EPOCH)
                 metadata = part["committed_metadata"] or ""
-                # Kafka counts characters, not bytes, whatever the setting is called.
+                # Kafka counts characters, not bytes, in spite of the setting's name.
                 if len(metadata) > services.config.offset_metadata_max_bytes:
                     self._too_large.append((topic_at, part_at))
                     continue
@@ -72,11 +72,14 @@ class OffsetsToCommit:
 
     @property
     def has_any(self) -> bool:
-        """Whether the group must be asked: also for texts that are too long, as it may have its own complaint."""
+        """True if the group's coordinator must be called.
+
+        It is called even if all metadata are too long, because an error of the group comes first.
+        """
         return bool(self.rows or self._too_large)
 
     def answer(self, code: int) -> Fields:
-        """The response: `code`, but for those that the group was not asked about."""
+        """Return the response with `code` for the offsets in `rows`, and the error codes of the others."""
         fields, refused = same_for_all(self._request, code), self._refused
         if not code:
             refused = {**refused, **dict.fromkeys(self._too_large, ErrorCode.OFFSET_METADATA_TOO_LARGE)}
@@ -86,11 +89,11 @@ class OffsetsToCommit:
 
 
 def same_for_all(request: Fields, code: int) -> Fields:
-    """The response that has one code for all partitions of a request."""
+    """Return a response with one code for all partitions of a request."""
     return {
         "topics": [
             {
-                # By name or by id, as the request has it.
+                # Name the topic by its name or its id, as the request does.
                 **{key: topic[key] for key in ("name", "topic_id") if key in topic},
                 "partitions": [
                     {"partition_index": each["partition_index"], "error_code": int(code)}
@@ -105,7 +108,7 @@ def same_for_all(request: Fields, code: int) -> Fields:
 def commit_request(
     group_id: str, wanted: Fields, *, tells_unknown_group: bool = False, producer: Producer | None = None
 ) -> CommitRequest:
-    """Make what the coordinator is asked for from the values that travelled to it."""
+    """Create the coordinator's CommitRequest from the values of a call."""
     return CommitRequest(
         group_id=group_id,
         member_id=wanted["member_id"],
@@ -118,7 +121,7 @@ def commit_request(
 
 
 def _offsets_of(group_id: str, rows: list[Row]) -> list[tuple[OffsetKey, CommittedOffset]]:
-    """The rows as the coordinator keeps them."""
+    """Return the rows as the coordinator stores them."""
     return [
         (
             OffsetKey(group_id, topic, partition),

@@ -34,7 +34,8 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
     ):
         context.reply(error_response(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None))
         return
-    check_needs(context, (on_group(Operation.READ),), request)  # As in Kafka behind the protocol's.
+    # As in Kafka, the protocol's errors come before the missing right.
+    check_needs(context, (on_group(Operation.READ),), request)
 
     def on_done(outcome: Fields | int) -> None:
         context.reply(error_response(request, outcome, None) if isinstance(outcome, int) else outcome)
@@ -43,7 +44,7 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     return _answer(SyncResult(int(code)))
 
 

@@ -38,7 +38,7 @@ _APPEND: Final = "txn_offset_commit_append"
 _LOADING_SINCE: Final = 2
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
-# What the transaction's coordinator answers, as the group's coordinator says it: this, and what a failed write means.
+# Errors of the transaction's coordinator, as the group's coordinator reports them. `write_error` converts the others.
 _TOLD: Final[dict[int, ErrorCode]] = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -83,7 +83,7 @@ def _topic_of(image: ClusterImage, wanted: Fields) -> TopicImage | None:
 
 
 def _as_known(version: int, code: int) -> int:
-    """Old versions do not know every code."""
+    """Replace a code that the client's version does not know."""
     if version < _LOADING_SINCE and code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if version < _ABORTABLE_SINCE and code == ErrorCode.TRANSACTION_ABORTABLE:
@@ -92,13 +92,16 @@ def _as_known(version: int, code: int) -> int:
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:
-    del message  # The response has no room for it.
+    del message  # The response has no field for a message.
     return same_for_all(request, code)
 
 
 @GROUPS.partition_operation(_NAME)
 def _serve(services: Services, partition: int, caller: Caller, item: Item, on_outcome: OnOutcome) -> None:
-    """Append, at once if the transaction has begun in this partition, else when its coordinator agrees."""
+    """Append the offsets, at once if the transaction has begun in this partition, or else after verification.
+
+    The transaction's coordinator must confirm that the partition belongs to an open transaction (KIP-890).
+    """
     wanted = item.wanted
     producer = Producer(*wanted["producer"])
     log = _log_of(services, partition)
@@ -112,7 +115,7 @@ def _serve(services: Services, partition: int, caller: Caller, item: Item, on_ou
 
     def on_code(code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
-            # Nobody has this id, and there are 2^63 of them: no try of it is to be remembered.
+            # No producer has this id. Forget the verification, because a client can try 2^63 ids.
             log.producers.end_verification(producer.producer_id)
         code = code or _refusal(services, partition, log, producer, verification)
         if code:
@@ -134,9 +137,10 @@ def _log_of(services: Services, partition: int) -> Log:
 def _refusal(
     services: Services, partition: int, asked: Log, producer: Producer, verification: Verification
 ) -> int:
-    """Why the transaction's coordinator has agreed too late: the partition was elsewhere, or a marker came before.
+    """Return an error code if the verification came too late, or else NONE.
 
-    What is appended after the marker would be pending for ever, or be of the next transaction.
+    It is too late if the partition has changed its Handler meanwhile, or if a marker was appended.
+    Offsets appended after the marker would be pending for ever, or become part of the next transaction.
     """
     try:
         log = _log_of(services, partition)

@@ -19,7 +19,7 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import PartitionKey, RequestContext
 
-_OLDEST_TRANSACTION_VERSION: Final = 0  # What v1 stands for.
+_OLDEST_TRANSACTION_VERSION: Final = 0  # v1 has no field for the transaction version and stands for this one.
 
 
 def _check_rights(context: RequestContext, request: dict[str, Any]) -> None:
