@@ -1,7 +1,8 @@
-"""CoordinatorEpochs: a coordinator that a Handler opens gets an epoch that none before it of its partition had.
+"""CoordinatorEpochs: requests a new coordinator epoch from the controller for each coordinator that a Handler opens.
 
-It is the partition's leader epoch, which the controller raises for each opening, at whichever Handler: what a former
-coordinator sent late is told apart by it. One call asks for the epochs of all partitions that are opened together.
+The epoch is the partition's leader epoch. The controller raises it for each opening, at any Handler, so no two
+coordinators of a partition have the same one. Partitions use it to reject late markers of a former coordinator. One
+call requests the epochs of all partitions of a topic that are opened together.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class CoordinatorEpochs:
-    """One per Handler."""
+    """The epochs that one Handler has requested, and those that it has received and not used yet."""
 
     def __init__(
         self,
@@ -36,7 +37,9 @@ class CoordinatorEpochs:
         self._ask_controller = ask_controller
         self._on_epoch = on_epoch
         self._known: dict[PartitionKey, int] = {}
-        self._asked: dict[PartitionKey, object] = {}  # With a token of the call.
+        # Partitions with a call in flight, and a token of that call. After `forget` the token does not match any more,
+        # so that a late reply is discarded.
+        self._asked: dict[PartitionKey, object] = {}
         self.wanted: dict[PartitionKey, None] = {}
 
     def take(self, key: PartitionKey, *, at_least: int) -> int | None:
@@ -52,18 +55,18 @@ class CoordinatorEpochs:
         return epoch
 
     def want(self, key: PartitionKey) -> None:
-        """A coordinator is to be opened: have an epoch for it by then."""
+        """Request an epoch for a coordinator that will be opened soon. The next `ask` sends the call."""
         if key not in self._asked and key not in self._known:
             self.wanted[key] = None
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition has another owner: what was asked for it so far may be older than that owner's epoch."""
+        """Discard the epoch of a partition with another owner, because that owner's epoch can be newer than ours."""
         self._known.pop(key, None)
         self._asked.pop(key, None)
         self.wanted.pop(key, None)
 
     def ask(self) -> None:
-        """Ask the controller for what is wanted: a call for each topic."""
+        """Send the controller one call per topic for all wanted epochs."""
         wanted = list(self.wanted)
         self.wanted.clear()
         by_topic: dict[str, list[int]] = {}

@@ -1,7 +1,7 @@
 """CoordinatorReplay: reads a coordinator's log and keeps the last record of each key, as compaction would.
 
-The coordinator then replays only the survivors, so superseded records cost little more than reading them. A record of a
-transaction is pending until its commit marker. From then on it counts unless the log has a later record of its key.
+The coordinator then replays only these records, so superseded records cost little more than reading them. A record of a
+transaction is pending until its commit marker. From then on it counts, unless the log has a later record of its key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _PendingRecord(NamedTuple):
 
 
 class CoordinatorReplay:
-    """The records of one log, read in its order."""
+    """The records of one log, read in the order of the log."""
 
     def __init__(self, start_offset: int, *, has_transactions: bool) -> None:
         self.next_offset = start_offset
@@ -52,7 +52,10 @@ class CoordinatorReplay:
         self._pending: dict[int, dict[bytes | None, _PendingRecord]] = {}  # By producer id.
 
     def add(self, data: bytes) -> None:
-        """Read the whole batches of `data`, which begins at `next_offset`. The last batch may be incomplete."""
+        """Read the complete batches of `data`, which begins at `next_offset`. The last batch may be incomplete.
+
+        Raises Corrupt for a wrong checksum, or if `data` has no complete batch.
+        """
         view = memoryview(data)
         position = 0
         while position + HEADER_BYTES <= len(data):

@@ -1,11 +1,12 @@
-"""CoordinatorRuntime: the coordinators of one Handler, of all internal topics, and the logs that store their state.
+"""CoordinatorRuntime: runs all coordinators of one Handler and the logs that store their state.
 
-A coordinator is made at the first use of its partition, or of an eager kind as soon as the partition is ours, and
-replays the log; requests wait for that for a short time (coordinator_waits.py). It is dropped when the partition gets
-another owner, which does the same. What the coordinators of a topic do is defined by their rules
-(coordinator/rules.py); the topics are listed in coordinators.py.
-All of them share one heap of deadlines and one list of pending writes: a duty cycle without work costs the same
-however many topics there are.
+A coordinator is created at the first use of its partition, or, if its kind is eager, as soon as the partition is ours.
+It then replays its log. Requests wait for that for a short time (coordinator_waits.py). When the partition gets another
+owner, the coordinator is released, and the new owner creates its own. The interface between runtime and coordinators is
+in coordinator/rules.py. coordinators.py lists the internal topics.
+
+All coordinators share one heap of deadlines and one list of pending writes, so that a duty cycle without work costs the
+same with any number of topics.
 """
 
 from __future__ import annotations
@@ -35,17 +36,16 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# An eager coordinator that cannot be made yet is tried again after this time; one whose log cannot be opened, after
-# the longer one.
+# An eager coordinator that cannot be created yet is tried again after 50 ms, and after 5 s if its log cannot be opened.
 _TRY_AGAIN_MS: Final = 50
 _OFFLINE_MS: Final = 5_000
-# The loads that metrics tell of: as in Kafka those of the last 30 s, and no more than so many.
+# The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
 _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
 
 
 class CoordinatorRuntime:
-    """One per Handler."""
+    """The coordinators of one Handler. It calls `work` in each duty cycle and sleeps for at most `due_ms`."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class CoordinatorRuntime:
         self._loading: dict[PartitionKey, Shard[Any]] = {}
         self._to_open: deque[PartitionKey] = deque()
         self._epochs = CoordinatorEpochs(image, ask_controller, lambda key: self._owe(key, 0))
-        # Partitions of eager kinds that have no coordinator yet, and when they are tried again; those that may not have
-        # one for some time are apart.
+        # Partitions that need a coordinator and have none yet, with the time in ms of the next attempt. `_offline` has
+        # those whose log could not be opened.
         self._owed: dict[PartitionKey, int] = {}
         self._offline: dict[PartitionKey, int] = {}
         self._waits = CoordinatorWaits(containment)
-        self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # By topic.
+        self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # (topic, callback of `when_loaded`).
         self._sweeping: deque[Coordinator] = deque()
         now_ms = clock.now_ns() // NS_PER_MS
         self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
@@ -89,7 +89,7 @@ class CoordinatorRuntime:
             self._offline, self._waits.waiting,
         )  # fmt: skip
         self._guard = Guard(containment, self._give_up)
-        # Of each topic, when a coordinator had been loaded, and how long that took.
+        # By topic: the end and the duration of each recent load of a coordinator, in ns.
         self._loads: dict[str, deque[tuple[int, int]]] = {
             kind.topic: deque(maxlen=_LOADS_MAX) for kind in kinds
         }
@@ -98,24 +98,29 @@ class CoordinatorRuntime:
     # -- shards ------------------------------------------------------------------------------------------------
 
     def image(self) -> ClusterImage:
-        """The metadata as we know it."""
+        """Return our present metadata."""
         return self._image()
 
     def shard(self, key: PartitionKey) -> Shard[Any]:
-        """The shard of a partition of ours. KafkaError with the code for the client if there is none."""
+        """Return the shard of a partition of ours. Open it first if necessary.
+
+        Raises KafkaError with the code for the client: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or, at a stop,
+        COORDINATOR_NOT_AVAILABLE.
+        """
         if self._is_stopping:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         partition = self._image().partition(*key)
         if partition is None or partition.owner != self._handler_index:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         shard = self._shards.get(key)
-        # A log that a shortage interrupted accepts no writes. Opening the partition again below completes the change.
+        # If a Shortage interrupted a change of the log, the log accepts no writes. Release the coordinator; opening the
+        # partition again below completes the change.
         if shard is not None and (
             self._partitions.find(key) is not shard.owned or shard.owned.log.state.can_reopen
         ):
             self.release(key)
             if self.by_topic[key[0]].kind.is_eager:
-                self._owe(key, _TRY_AGAIN_MS)  # In case it cannot be opened now.
+                self._owe(key, _TRY_AGAIN_MS)  # Try again later if opening it below fails.
             shard = None
         if shard is None:
             shard = self._open(key, partition)
@@ -124,36 +129,42 @@ class CoordinatorRuntime:
         return shard
 
     def loaded_shard(self, key: PartitionKey) -> Shard[Any]:
-        """`shard`, if its coordinator is loaded and no request waits for it; else COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return the shard of a loaded coordinator that no earlier request waits for.
+
+        Raises KafkaError as `shard` does, and COORDINATOR_LOAD_IN_PROGRESS in the other cases.
+        """
         shard = self.shard(key)
         if not shard.is_loaded or self._waits.holds(key):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
     def when_settled(self, key: PartitionKey, on_settled: OnSettled) -> None:
-        """For a request that met a coordinator that is being loaded: call back when it should ask again, once."""
+        """Call back once, when a request for a coordinator that is being loaded should try again."""
         now_ms = self._clock.now_ns() // NS_PER_MS
         self._waits.add(key, now_ms, on_settled)
         if key in self._shards:
             if self._shards[key].is_loaded:
                 self._waits.settle(key)
         elif key not in self._owed:
-            self._owe(key, _TRY_AGAIN_MS)  # Its log is on its way.
+            self._owe(key, _TRY_AGAIN_MS)  # The log is still being transferred to us.
 
     def give_up(self, key: PartitionKey) -> None:
-        """An operation of that coordinator raised unexpectedly."""
+        """Discard a coordinator after an unexpected exception of one of its operations, and load it again."""
         shard = self._shards.get(key)
         if shard is not None:
             self._give_up(shard.coordinator)
 
     def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-        """End a transaction at a partition of ours; KafkaError if it has no coordinator that can be asked."""
+        """Append a transaction marker to a partition of ours. `on_code` gets its code when the marker is durable.
+
+        Raises KafkaError if the partition has no loaded coordinator.
+        """
         shard = self.loaded_shard(key)
         codes: list[Code] = []
         if not self._containment.run(
             "a marker of a transaction", None, lambda: codes.append(shard.append_marker(marker))
         ):
-            # It may be in the log, or not: whoever sends it sends it again.
+            # The marker may be in the log or not. Its transaction coordinator sends it again after this error.
             self._give_up(shard.coordinator)
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if codes[0]:
@@ -206,7 +217,7 @@ class CoordinatorRuntime:
         return topic.topic_id if topic is not None else None
 
     def loaded(self, name: str | None = None) -> list[Any]:
-        """The coordinators of one topic, or of all, that have been loaded."""
+        """Return the loaded coordinators of one topic, or of all topics."""
         return [
             shard.coordinator
             for key, shard in self._shards.items()
@@ -214,12 +225,12 @@ class CoordinatorRuntime:
         ]
 
     def recent_loads(self, name: str) -> list[int]:
-        """How long the loads of a topic's coordinators took that ended in the last 30 s, in ns."""
+        """Return the durations in ns of the loads of a topic's coordinators that ended in the last 30 s."""
         since_ns = self._clock.now_ns() - _LOADS_KEPT_NS
         return [took_ns for ended_ns, took_ns in self._loads[name] if ended_ns > since_ns]
 
     def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
-        """Load every partition of ours of a topic that has been written to, then call back."""
+        """Load the coordinators of all our partitions of a topic that have records, then call back."""
         if not self.by_topic[name].kind.is_eager:
             waiting = set(self._to_open)
             self._to_open += [key for key in self._unloaded(name) if key not in waiting]
@@ -227,7 +238,7 @@ class CoordinatorRuntime:
         self._report_loaded()
 
     def _unloaded(self, name: str) -> list[PartitionKey]:
-        """The partitions of ours that have been written to and have no coordinator."""
+        """Return our partitions of a topic that have records and no coordinator."""
         topic = self._image().topic(name)
         return [
             key
@@ -239,7 +250,7 @@ class CoordinatorRuntime:
         ]
 
     def load_eagerly(self) -> None:
-        """Load the coordinators of eager kinds whose partitions are ours: at our start, and when owners changed."""
+        """Load the coordinators of eager kinds for all our partitions. Called at the start and when owners change."""
         if self._is_stopping:
             return
         for name, coordinators in self.by_topic.items():
@@ -262,7 +273,7 @@ class CoordinatorRuntime:
             on_loaded()
 
     def release(self, key: PartitionKey) -> None:
-        """Drop the coordinator of a partition that gets another owner; waiting requests are sent there."""
+        """Release the coordinator of a partition that gets another owner. Waiting requests are routed to that owner."""
         shard = self._shards.pop(key, None)
         self._loading.pop(key, None)
         self._epochs.forget(key)
@@ -273,7 +284,7 @@ class CoordinatorRuntime:
             self.dirty.pop(shard, None)
 
     def _give_up(self, coordinator: Coordinator) -> None:
-        """Drop a coordinator that an exception left half changed: clients look for it again, and it is reloaded."""
+        """Discard a coordinator that an exception left half changed. Clients look it up again, and it is reloaded."""
         for key, shard in list(self._shards.items()):
             if shard.coordinator is coordinator:
                 del self._shards[key]
@@ -287,13 +298,13 @@ class CoordinatorRuntime:
     # -- changes of the metadata -------------------------------------------------------------------------------
 
     def on_moved(self, moved: Sequence[MovedPartition]) -> None:
-        """Release partitions that have another owner. Called while their logs are open, to append gathered writes."""
+        """Release partitions that have another owner. Call it while their logs are open, to append queued writes."""
         for each in moved:
             if each.topic.name in self.by_topic and each.partition.owner != self._handler_index:
                 self.release((each.topic.name, each.partition.index))
 
     def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
-        """Drop what coordinators store about deleted topics, and the coordinators of a deleted internal topic."""
+        """Release the coordinators of deleted internal topics. The others remove their state about deleted topics."""
         names = {topic.name for topic in topics}
         for key in list(self._shards):
             if key[0] in names:
@@ -303,7 +314,7 @@ class CoordinatorRuntime:
             self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known)
 
     def begin_stop(self) -> None:
-        """Answer all waiting requests: the broker stops, so there is no other coordinator."""
+        """Release all coordinators at a stop. Requests that wait for a load get COORDINATOR_NOT_AVAILABLE."""
         self._is_stopping = True
         self._next_sweep_ms = NEVER
         for key in list(self._shards):
@@ -318,7 +329,7 @@ class CoordinatorRuntime:
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Append the writes that were gathered since the last call."""
+        """Append the writes that were queued since the last call."""
         while self.dirty:
             shards = list(self.dirty)
             self.dirty.clear()
@@ -326,11 +337,12 @@ class CoordinatorRuntime:
                 if not self._containment.run("a coordinator's write", None, shard.flush):
                     self._give_up(shard.coordinator)
                 elif shard.is_interrupted:
-                    # Without a request nothing else would reopen the log, and timers of the coordinator write, too.
+                    # Reopen the log soon. The coordinator's timers write, too, and without a request nothing else would
+                    # reopen it.
                     self._owe(shard.owned.key, _TRY_AGAIN_MS)
 
     def _next_deadline_ms(self, now_ns: int) -> int:
-        """How many milliseconds the Handler may sleep before a coordinator has something to do."""
+        """Return how many ms the Handler may sleep before a coordinator has work."""
         due_ms = self._deadlines.first
         if self._next_sweep_ms < due_ms:
             due_ms = self._next_sweep_ms
@@ -345,8 +357,10 @@ class CoordinatorRuntime:
         return left_ms if left_ms > 0 else 0
 
     def work(self, now_ns: int) -> int:
-        """What is due: timers, a chunk of a load, a part of a sweep. At every duty cycle, so the first line is for a
-        Handler that has none of it."""
+        """Run what is due: timers, one step of a load, one step of a sweep. Return the amount of work.
+
+        This runs in every duty cycle, so it returns after one check if nothing is due.
+        """
         self.due_ms = self._next_deadline_ms(now_ns)
         if self.due_ms:
             return 0
@@ -386,7 +400,7 @@ class CoordinatorRuntime:
         self._report_loaded()
 
     def _load_owed(self, now_ms: int) -> int:
-        """Make the first coordinator of an eager kind that is due; all the others follow in later cycles."""
+        """Create the first coordinator that is due. The others follow in later duty cycles."""
         self._owed.update({key: at_ms for key, at_ms in self._offline.items() if at_ms <= now_ms})
         key = next((key for key, at_ms in self._owed.items() if at_ms <= now_ms), None)
         if key is None:
@@ -426,16 +440,17 @@ class CoordinatorRuntime:
 
 
 class TopicCoordinators(Generic[C]):
-    """The coordinators of one topic, as the APIs see them."""
+    """The coordinators of one topic: the interface of the runtime for the APIs."""
 
     def __init__(self, runtime: CoordinatorRuntime, kind: CoordinatorKind[C]) -> None:
         self.kind = kind
         self._runtime = runtime
 
     def partition_of(self, name: str) -> PartitionImage | None:
-        """The partition that coordinates a name; None before the topic exists.
+        """Return the partition whose coordinator is responsible for a name. None before the topic exists.
 
-        Partitions that were added later are not used, or names that are stored already would be looked up elsewhere.
+        Only the partitions that the topic was created with count. Otherwise adding partitions would change the
+        coordinators of names that are stored already.
         """
         topic = self._runtime.image().topic(self.kind.topic)
         if topic is None:
@@ -444,31 +459,32 @@ class TopicCoordinators(Generic[C]):
         return topic.partitions[partition_for(name, count)]
 
     def coordinator(self, index: int) -> C:
-        """The coordinator of a partition of ours. KafkaError with the code for the client if there is none."""
+        """Return the loaded coordinator of a partition of ours. Raises KafkaError with the code for the client."""
         shard: Shard[C] = self._runtime.loaded_shard((self.kind.topic, index))
         return shard.coordinator
 
     def when_settled(self, index: int, on_settled: OnSettled) -> None:
-        """Call back when a coordinator that was being loaded can be asked, or is another Handler's, or a short time
-        is over: whoever asks then takes what it is told.
+        """Call back when a coordinator is loaded, when it belongs to another Handler, or after 200 ms.
+
+        The request then tries once more and returns whatever error it gets.
         """
         self._runtime.when_settled((self.kind.topic, index), on_settled)
 
     def give_up(self, index: int) -> None:
-        """An operation of that coordinator of ours raised and left it half changed: it is loaded anew."""
+        """Discard and reload a coordinator of ours that an unexpected exception left half changed."""
         self._runtime.give_up((self.kind.topic, index))
 
     def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
-        """End a transaction at a partition of ours: `on_code(NONE)` when the marker is durable, else its error.
+        """Append a transaction marker to a partition of ours. `on_code` gets NONE when it is durable, or an error.
 
-        KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if nothing was appended, or it may not have been.
+        Raises KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if it was not appended, or if that is unknown.
         """
         self._runtime.append_marker((self.kind.topic, index), marker, on_code)
 
     def loaded(self) -> list[C]:
-        """All coordinators of the topic that have been loaded."""
+        """Return the loaded coordinators of the topic."""
         return self._runtime.loaded(self.kind.topic)
 
     def when_loaded(self, on_loaded: Callable[[], None]) -> None:
-        """Load every partition of ours that has been written to, then call back."""
+        """Load the coordinators of all our partitions that have records, then call back."""
         self._runtime.when_loaded(self.kind.topic, on_loaded)

@@ -1,9 +1,9 @@
-"""Shard: one coordinator and its log: the log is replayed into the coordinator, which then writes to it.
+"""Shard: one coordinator and its log. It loads the coordinator from the log, and appends the coordinator's writes.
 
-The replay runs in chunks, one in each duty cycle: first the log is read, then the records that count are replayed
+The load runs in steps, one per duty cycle: first it reads the log, then it replays the last record of each key
 (coordinator_replay.py). Writes are queued until the end of a drain, so that the commits of many consumers become one
 batch, one pwritev and one fdatasync. A batch belongs to one transaction or to none, so a write of another producer
-begins another batch. A marker is appended after all writes before it, and takes effect at once.
+begins another batch. A marker is appended behind all earlier writes and takes effect at once.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-# One chunk of the log, and of the records that count: 2 to 5 ms (batches of one record each take longest).
+# The size of one step when the log is read, and when records are replayed. A step takes 2 to 5 ms. Batches of one
+# record each take longest.
 LOAD_CHUNK_BYTES: Final = 128 << 10
 LOAD_CHUNK_RECORDS: Final = 1_000
-# What a record takes in its batch besides key and value, at most: lengths, deltas, attributes, header count.
+# Upper limit of a record's bytes besides key and value: lengths, deltas, attributes, header count.
 _RECORD_OVERHEAD_BYTES: Final = 32
 _BATCH_OVERHEAD_BYTES: Final = 128
 
@@ -50,28 +51,29 @@ C = TypeVar("C", bound=Coordinator)
 
 
 class CoordinatorKind(NamedTuple, Generic[C]):
-    """What distinguishes the coordinators of one internal topic."""
+    """One kind of coordinator: the internal topic, the constructor, and the settings for the runtime."""
 
     topic: str
-    make: Callable[[CoordinatorLog, Deadlines[DueOf], int], C]  # One for each partition, with its epoch.
-    codec: int  # Of its records.
+    # Creates the coordinator of a partition. The int is its epoch.
+    make: Callable[[CoordinatorLog, Deadlines[DueOf], int], C]
+    codec: int  # The compression codec of its records.
     sweep_interval_ms: int
-    # Loaded as soon as its partition is ours, with an epoch (coordinator_epochs.py), because it owes work that nobody
-    # asks for. Others are loaded when they are asked something, and their epoch is 0.
+    # An eager coordinator is loaded as soon as its partition is ours, with an epoch (coordinator_epochs.py), because it
+    # has work without any request, such as unsent markers. Others are loaded at their first request, with epoch 0.
     is_eager: bool = False
-    # (the coordinator, the producer id, whether it commits): a marker was appended or replayed. None: its records are
-    # never written in transactions.
+    # (coordinator, producer id, is commit): called when a marker was appended. None: the coordinator's records are
+    # never part of transactions.
     end_transaction: Callable[[C, int, bool], None] | None = None
 
 
 class Guard(NamedTuple):
-    """Runs what changes a coordinator: if that raises unexpectedly, the coordinator is given up, and loaded anew."""
+    """Runs code that changes a coordinator. After an unexpected exception it discards the coordinator, for a reload."""
 
     containment: Containment
     give_up: Callable[[Coordinator], None]
 
     def run(self, coordinator: Coordinator, what: str, work: Callable[..., object], *arguments: Any) -> bool:
-        """False if it raised."""
+        """Run `work`. Return False if it raised. `what` is the subject of the log line."""
         if self.containment.run(what, None, work, *arguments):
             return True
         self.give_up(coordinator)
@@ -131,7 +133,7 @@ class Shard(Generic[C]):
             logger.warning("cannot load the coordinator of %s-%d now: %s", *self.owned.key, error)
             return
         except (Corrupt, KafkaError, OSError, ValueError) as error:
-            # As in Kafka, such a partition is not coordinated: to lose a part of its state would be worse.
+            # As in Kafka, such a partition has no coordinator. To continue with a part of its state would be worse.
             self.is_damaged = True
             logger.error("the coordinator of %s-%d cannot be loaded: %s", *self.owned.key, error)
             return
@@ -157,12 +159,12 @@ class Shard(Generic[C]):
     # -- writing -----------------------------------------------------------------------------------------------
 
     def write(self, write: Write) -> None:
-        """Append in the order of the calls, at the end of the duty cycle at the latest."""
+        """Queue a write. It is appended at the end of the duty cycle at the latest, in the order of the calls."""
         self._writes.append(write)
         self._dirty[self] = None
 
     def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
-        """`callback` of the coordinator, for who calls it later: if it raises, the coordinator is given up."""
+        """Return a callback that runs `callback` of the coordinator in the Guard."""
 
         def later(*arguments: Any) -> None:
             self._guard.run(self.coordinator, "what a coordinator waited for", callback, *arguments)
@@ -170,13 +172,13 @@ class Shard(Generic[C]):
         return later
 
     def abandon(self) -> None:
-        """Drop the gathered writes: nothing more is written."""
+        """Fail the queued writes, because the coordinator was discarded."""
         writes, self._writes = self._writes, []
         for write in writes:
             write.on_done(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def flush(self) -> None:
-        """Append the gathered writes now."""
+        """Append the queued writes now, and apply them to the coordinator."""
         if not self._writes:
             return
         writes, self._writes = self._writes, []
@@ -266,7 +268,10 @@ class Shard(Generic[C]):
         )
 
     def append_marker(self, marker: Marker) -> Code:
-        """Append what ends a producer's transaction, after all that was asked for before it; the state follows."""
+        """Append a marker behind all queued writes and end the transaction in the coordinator.
+
+        Returns the error code, or NONE.
+        """
         self.flush()
         result = self.owned.log.append_marker(
             marker.producer_id,
@@ -283,7 +288,7 @@ class Shard(Generic[C]):
         return result.error_code
 
     def when_durable(self, on_code: OnCode) -> None:
-        """Call back when everything that the log holds now is as durable as acks=all promises."""
+        """Call back when all present records of the log are as durable as acks=all promises."""
         self._when_durable([on_code])
 
     def _when_durable(self, callbacks: Sequence[OnCode]) -> None:

@@ -1,9 +1,9 @@
-"""CoordinatorWaits: requests that met a coordinator which is still being loaded, and wait for it for a short time.
+"""CoordinatorWaits: requests that wait for a short time for a coordinator that is being loaded.
 
-A client that is told COORDINATOR_LOAD_IN_PROGRESS asks again after a pause of its own, half a second for librdkafka;
-most loads take a few ms. A waiting request is called back once: when the coordinator can be asked, when the partition
-has another owner, or when the time is over; it then asks again and takes what comes. Requests are served in the order
-in which they came, so a later one may not ask a coordinator while an earlier one waits for it.
+A client that gets COORDINATOR_LOAD_IN_PROGRESS retries after its own pause (500 ms in librdkafka), but most loads take
+a few ms. So a request waits here and is called back once: when the coordinator is loaded, when the partition has
+another owner, or after 200 ms. It then tries once more and returns any error. Requests are handled in the order of
+their arrival, so a later request may not use a coordinator while an earlier one waits for it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ OnSettled = Callable[[], None]
 
 
 class CoordinatorWaits:
-    """One per Handler."""
+    """The requests of one Handler that wait for a coordinator."""
 
     def __init__(self, containment: Containment) -> None:
         self._containment = containment
-        self.waiting: dict[PartitionKey, list[OnSettled]] = {}  # Looked at by every duty cycle.
-        self._settled: dict[PartitionKey, None] = {}
-        # When the first one of each has waited long enough: the others go with it.
+        self.waiting: dict[PartitionKey, list[OnSettled]] = {}  # The runtime checks it in every duty cycle.
+        self._settled: dict[PartitionKey, None] = {}  # Partitions whose requests `run` calls back.
+        # (ms, partition, first request): the end of the wait of each partition's first request. All requests of the
+        # partition are called back then.
         self._ends: deque[tuple[int, PartitionKey, OnSettled]] = deque()
         self._running: PartitionKey | None = None
 
     def add(self, key: PartitionKey, now_ms: int, on_settled: OnSettled) -> None:
-        """Call back once, contained, for the request that is being served now."""
+        """Park the present request until `run` calls it back. Its callback runs contained, for its owner."""
         kept = self._containment.bind_owner("a request that waited for a coordinator", on_settled)
         waiting = self.waiting.setdefault(key, [])
         if not waiting:
@@ -41,27 +42,27 @@ class CoordinatorWaits:
         waiting.append(kept)
 
     def holds(self, key: PartitionKey) -> bool:
-        """Whether somebody waits for that coordinator, whose turn it is not."""
+        """Return True if a request must wait behind earlier ones for this coordinator."""
         return key in self.waiting and key != self._running
 
     def settle(self, key: PartitionKey) -> None:
-        """The coordinator can be asked, or there is none any more."""
+        """Let the next `run` call back the requests of a partition: its coordinator is loaded or gone."""
         if key in self.waiting:
             self._settled[key] = None
 
     def settle_all(self) -> None:
-        """There are none any more."""
+        """Let the next `run` call back all requests, because the broker stops."""
         self._settled.update(dict.fromkeys(self.waiting))
 
     @property
     def due_ms(self) -> int:
-        """When `run` has something to do."""
+        """The time in ms at which `run` has work. 0: now."""
         if self._settled:
             return 0
         return self._ends[0][0] if self._ends else NEVER
 
     def run(self, now_ms: int) -> int:
-        """Call back those who need not wait any longer."""
+        """Call back the requests whose wait is over. Return their number."""
         while self._ends and (self._ends[0][0] <= now_ms or not self._is_first(*self._ends[0][1:])):
             _, key, first = self._ends.popleft()
             if self._is_first(key, first):

@@ -11,5 +11,5 @@ from kproc.broker.request.context import Services
 
 
 def all_kinds(services: Services) -> list[CoordinatorKind[Any]]:
-    """What a Handler's runtime runs."""
+    """Return all kinds of coordinators that a Handler runs."""
     return [groups(services.config, services.clock), transactions(services)]

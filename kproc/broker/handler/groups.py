@@ -1,4 +1,4 @@
-"""Consumer groups as a kind of coordinator: what keeps them, and the settings that they are given."""
+"""Consumer groups as a kind of coordinator: topic, codec, sweep interval and clocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kproc.common.clock import NS_PER_MS, Clock
 
 
 def groups(config: Config, clock: Clock) -> CoordinatorKind[GroupCoordinator]:
-    """The coordinators of groups, one for each partition of `__consumer_offsets`."""
+    """Return the kind of the group coordinators. Each partition of `__consumer_offsets` has one."""
     timing = Timing(
         now_ms=lambda: clock.now_ns() // NS_PER_MS,
         wall_ms=clock.wall_ms,

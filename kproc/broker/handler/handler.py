@@ -1,8 +1,10 @@
-"""Handler: takes requests from the Processors' rings, owns partitions, answers.
+"""Handler: the role that owns partitions and handles requests. There are M of them.
 
-One duty cycle: drain every Processor's ring (Produce requests are gathered), append per partition, give the
-rings back, take the other roles' calls, collect finished syncs, complete what is due, publish once per link.
-Views of rings and arenas live no longer than the drain that took them.
+One duty cycle (`_work`): handle the records of other roles, open deferred logs, drain every Processor's ring (Produce
+requests are queued and then appended per partition), collect finished syncs, complete parked requests that are due, run
+the coordinators, start a sync. Each outbox is published once per batch.
+
+Views of rings and arenas are valid only until the end of the drain that polled them.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ _COUNTED_MAX: Final = 1000
 
 
 class Handler(LinkedAgent):
-    """One of M; owns the partitions that the metadata places on its index."""
+    """A Handler. It owns the partitions that the metadata assign to its index."""
 
     __slots__ = (
         "_clients",
@@ -150,7 +152,8 @@ class Handler(LinkedAgent):
         self._owner_calls = self._make_owner_calls()
         self._has_image = self._is_leaving = False
         self._unlinked = UnlinkedCalls(self._calls, self._services, self._owner_calls, clock.now_ns)
-        # A restarted Handler may own partitions that another one still has open: it must know whom to ask.
+        # False for a restarted Handler until all peers are attached. Another Handler can have its partitions open, and
+        # it can claim them only with a link.
         self._is_linked = is_linked
         self._next_second_ns = 0
 
@@ -214,7 +217,7 @@ class Handler(LinkedAgent):
         self._unlinked.lose_behind(peer, ops)
 
     def has_image(self) -> bool:
-        """Whether the controller has sent its metadata; before that no request can be answered."""
+        """Return True if the controller has sent its metadata. Before that no request is handled."""
         return self._has_image
 
     def apply_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
@@ -222,29 +225,30 @@ class Handler(LinkedAgent):
         self._services.endpoints = endpoints
 
     def set_linked(self) -> None:
-        """Note that all peers of the start are attached: from now on a missing one is dead or has left."""
+        """Record that all peers of the start are attached. From now on a missing peer is dead or has left."""
         self._is_linked = True
         self._list_links()
         self._load_eagerly()
 
     def begin_leave(self) -> None:
-        """The routing table names this Handler no more (`set_handler_count` has been answered): answer what waits
-        and park nothing more, so that Processors can move their connections' home. Requests are still served.
+        """Start to leave after a scale-down: the routing table does not name this Handler any more.
 
-        When `is_drained`, and no Processor uses it any more, it may be stopped, closed and detached.
+        Complete all parked requests and park no more, so that Processors can assign their connections to other
+        Handlers. Requests are still handled. When `is_drained` is True and no Processor uses this Handler any more, it
+        may be stopped, closed and detached.
         """
         self._is_leaving = True
         self._purgatory.expire_all()
 
     def begin_stop(self) -> None:
-        """Answer the waiting requests: nothing more will be appended."""
+        """Start to stop: complete all waiting requests, because nothing more will be appended."""
         super().begin_stop()
         self._compaction.begin_stop()
         self._coordinators.begin_stop()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:
-        """Whether, stopping, every request is answered; leaving, every partition is with its next owner, too."""
+        """Return True if every request has its response and, in a leaving Handler, every partition is transferred."""
         if self._is_leaving and not self._is_stopping:
             return not (
                 len(self._partitions)
@@ -270,8 +274,10 @@ class Handler(LinkedAgent):
         return super().is_drained() and is_synced and is_answered
 
     def close(self) -> str | None:
-        """Close every log cleanly, unless nobody will open them again; raises OSError if one could not be flushed.
-        Returns `Partitions.unknown_log` as of the last round of syncs, which may have taken a log offline."""
+        """Close every log, cleanly unless the data are temporary (`keeps_data`). Raises OSError if a sync failed.
+
+        Returns `Partitions.unknown_log` after the last round of syncs, because that round can take a log offline.
+        """
         self._syncer.close()
         self._partitions.finish_sync()
         unknown = self._partitions.unknown_log()
@@ -302,11 +308,14 @@ class Handler(LinkedAgent):
         return max(0, -(-left_ns // NS_PER_MS))
 
     def _work(self) -> int:
-        """One pass. It checks before it calls, because a lone client pays for all of this at each request."""
+        """Run one duty cycle. Return the amount of work.
+
+        Each call is behind a check, because a single client pays for the whole cycle at each of its requests.
+        """
         work = 0
         if self._unlinked.waiting:
             work = self._unlinked.ask_again(self._outbox)
-        # Peers first: a change of owners that has arrived must be known before anything new is appended.
+        # Read the peers first: a change of owners that has arrived must be applied before new records are appended.
         for is_empty, peer in self._inputs:
             if not is_empty():
                 work += self._take_from_peer(peer)
@@ -320,7 +329,7 @@ class Handler(LinkedAgent):
         if requests.resting:
             work += requests.resume_resting()
         if self._is_stopping or self._is_leaving:
-            self._purgatory.expire_all()  # Requests that were still in the rings must not wait, either.
+            self._purgatory.expire_all()  # Requests that were still in the rings must not be parked, either.
         if requests.log is not None:
             requests.log.flush()
         if self._partitions.syncing:
@@ -331,12 +340,13 @@ class Handler(LinkedAgent):
         now_ns = self._clock.now_ns()
         if self._deadlines.first <= now_ns:
             work += self._purgatory.expire()
-        # The coordinators last: they return when they have something to do next.
+        # Run the coordinators after all requests, because this also computes when they have work next.
         work += self._coordinators.work(now_ns)
-        # Requests that waited for a partition, or for the coordinator of a transaction, have gone on.
+        # Requests that waited for a partition or a transaction's coordinator can have queued batches since the drain.
         if self._produce.gathered:
             self._produce.flush()
-        # After them, or what they have written by themselves would wait for the next pass, which may be 100 ms away.
+        # Start the sync last. Otherwise writes of the coordinators' timers would wait for the next cycle, which can be
+        # 100 ms away.
         if self._partitions.unsynced:
             self._partitions.start_sync()
         return work
@@ -353,7 +363,8 @@ class Handler(LinkedAgent):
             elif kind == REPLY:
                 self._calls.take_reply(view)
             elif kind == DELTA:
-                self._produce.flush()  # Append the forwarded parts that we got as their owner.
+                # Append the forwarded records first, because we are still their owner.
+                self._produce.flush()
                 self._apply(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
             elif kind == SNAPSHOT:
@@ -374,15 +385,16 @@ class Handler(LinkedAgent):
     ) -> None:
         outbox = self._outbox(peer)
         if (outbox is None or self._unlinked.waiting) and peer.role == HANDLER:
-            # The metadata may name a Handler before we have its link: that comes by the control socket, which a busy
-            # one reads now and then. Read it now; without a link the call is lost. Nor may it overtake those that wait.
+            # The metadata can name a Handler before we have its link, which comes over the control socket. A busy
+            # Handler reads that socket only now and then, so read it before the next cycle. If there is no link then,
+            # the call is lost. A call must also not overtake earlier calls that wait for a link.
             self._unlinked.add(peer, call, body, on_reply, payload)
             self.is_called = True
             return
         self._calls.ask(outbox, peer, call, body, on_reply, payload)
 
     def _adopt(self, image: ClusterImage) -> None:
-        """Use a whole image, at our start or the controller's; changes in between did not come as deltas."""
+        """Apply a whole image, at our start or the controller's. The changes in between did not come as deltas."""
         before = self._services.image
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
@@ -397,13 +409,14 @@ class Handler(LinkedAgent):
             self._partitions.reconfigure(topic)
 
     def _apply(self, view: memoryview) -> None:
-        """Apply a change of the metadata, and do what the owner of partitions must do about it."""
+        """Apply a delta of the metadata to the image, the partitions, the coordinators and the parked requests."""
         change = self._services.image.apply(view)
         self._change_image(self._services.image, change.deleted, change.moved)
         if change.moved:
             self._load_eagerly()
         if change.acls_changed:
-            # A Fetch that is parked was authorised when it came. Ended now, its client asks again, under the new rules.
+            # A parked Fetch was authorized when it came. Complete it now. Its client sends another one, to which the
+            # new ACLs apply.
             self._purgatory.expire_all()
         image = self._services.image
         if change.broker_configs_changed:
@@ -424,7 +437,8 @@ class Handler(LinkedAgent):
             self._produce.on_unknown()
             self._requests.switch_log()
         self._forget_fast_paths()
-        begin_transfers = self._transfers.on_moved(moved)  # First: what follows calls requests back.
+        # Record the transfers before any waiting request is called back: see PartitionTransfer.on_moved.
+        begin_transfers = self._transfers.on_moved(moved)
         for topic in deleted:
             self._transfers.forget(topic)
             self._partitions.delete(topic)
@@ -439,12 +453,12 @@ class Handler(LinkedAgent):
         self._transfers.on_image()
 
     def _load_eagerly(self) -> None:
-        """Load coordinators that nobody asks for, once it is known who has their logs open."""
+        """Load eager coordinators, when the metadata and all links are known and their logs can be claimed."""
         if self._has_image and self._is_linked:
             self._coordinators.load_eagerly()
 
     def _forget_fast_paths(self) -> None:
-        """Drop all fast paths: they refer to topics and owners of the old metadata."""
+        """Discard all fast paths, because they refer to topics and owners of the old metadata."""
         for client in self._clients.values():
             client.clear_paths()
 
@@ -456,7 +470,7 @@ class Handler(LinkedAgent):
     def _list_links(self) -> None:
         super()._list_links()
         clients = self._clients.values()
-        # Without metadata, or before all peers of the start are attached, requests cannot be served.
+        # Requests cannot be handled without metadata, or before all peers of the start are attached.
         serves = self._has_image and self._is_linked
         self._serving = [(client.inbox.is_empty, client) for client in clients] if serves else []
 
@@ -464,7 +478,8 @@ class Handler(LinkedAgent):
         if self._unlinked.waiting:
             return True
         for is_empty, client in self._serving:
-            # While they have answers of ours to take, requests are no work (see next_deadline_ms).
+            # `drain` takes no requests while the Processor has not read our responses, so they are no work
+            # (see next_deadline_ms).
             if not is_empty() and not client.outbox.has_overflow:
                 return True
         for is_empty, _ in self._inputs:  # noqa: SIM110

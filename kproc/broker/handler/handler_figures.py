@@ -1,4 +1,4 @@
-"""Collects a Handler's figures of topics and groups for the controller when metrics are scraped."""
+"""Collects a Handler's metrics of topics and groups for the controller when a client scrapes metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HandlerPeers: lets the APIs call other Handlers, the controller and the cleaner."""
+"""HandlerPeers: the calls of a Handler's APIs to other Handlers, the controller and the cleaner.
+
+UnlinkedCalls keeps the calls to Handlers without a link, for example during a restart or a scale-up.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_S
 from kproc.common.containment import Owner
 
-# A Handler that is away for longer than this is not merely being restarted.
+# A Handler that is away for longer than this is not merely being restarted. Its clients get errors at once.
 _AWAY_NS: Final = NS_PER_S
 
 
 class UnlinkedCall(NamedTuple):
-    """A call to a Handler that is not attached here."""
+    """A call to a Handler without a link."""
 
     peer: AgentId
     call: Call[Any, Any]
@@ -32,7 +35,7 @@ class UnlinkedCall(NamedTuple):
 
 
 class UnlinkedCalls:
-    """The calls to Handlers that are not attached, until the next duty cycle."""
+    """The calls to Handlers without a link. They are tried again in the next duty cycle."""
 
     __slots__ = (
         "_away_since", "_calls", "_containment", "_have_left", "_now_ns", "_owner_calls", "_services", "waiting",
@@ -47,12 +50,13 @@ class UnlinkedCalls:
         self._owner_calls = owner_calls
         self._now_ns = now_ns
         self.waiting: list[UnlinkedCall] = []
-        # When the first call was made that did not reach the Handler.
+        # Time of the first call that did not reach the Handler, in ns.
         self._away_since: dict[AgentId, int] = {}
-        self._have_left: set[AgentId] = set()  # Who ended in order: it comes again, or is named no more soon.
+        # Handlers that ended in order. Each of them will be started again, or the metadata will stop naming it.
+        self._have_left: set[AgentId] = set()
 
     def attached(self, peer: AgentId) -> None:
-        """Note that a Handler is attached again."""
+        """Record that a Handler has a link again."""
         self._away_since.pop(peer, None)
         self._have_left.discard(peer)
 
@@ -62,19 +66,19 @@ class UnlinkedCalls:
         After a scale-down and scale-up, the metadata can name the new Handler before we learn that its link was
         replaced.
         """
-        # What the controller never took is lost: its successor sends a snapshot of its own, and is asked anew.
+        # Calls to the controller are lost instead: its successor sends a new snapshot, and the callers retry.
         if peer is not None and peer.id != CONTROLLER and peer.outbox.is_over():
             self._have_left.add(peer.id)
-            # Before those that wait: they were made earlier.
+            # Put them before the calls that wait already, because they were made earlier.
             self.waiting[:0] = [
                 UnlinkedCall(peer.id, each.call, each.body, each.on_reply, bytes(each.payload), each.owner)
                 for each in self._calls.take_back(peer.outbox)
             ]
 
     def lose_behind(self, peer: AgentId, ops: frozenset[str]) -> None:
-        """Lose what is kept for a peer that has lost earlier calls of the same operation, as if it had died.
+        """Reply Lost to the kept calls of a peer that has lost earlier calls of the same operations.
 
-        Asked of its successor, the records behind lost ones would be stored before those that their client sends again.
+        If its successor handled them, records behind the lost ones would be stored before their client's retry.
         """
         waiting, self.waiting = self.waiting, []
         behind: list[UnlinkedCall] = []
@@ -95,7 +99,7 @@ class UnlinkedCalls:
         self.waiting.append(UnlinkedCall(peer, call, body, on_reply, bytes(payload), self._containment.owner))
 
     def ask_again(self, outbox_of: Callable[[AgentId], Outbox | None]) -> int:
-        """Make the kept calls before any other, so that their order stays; return how many wait no more."""
+        """Send the kept calls before any new one, so that their order stays. Return how many do not wait any more."""
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             self._containment.run("what a call was for", each.owner, self._ask, each, outbox_of(each.peer))
@@ -110,7 +114,7 @@ class UnlinkedCalls:
         if call.peer.role == HANDLER and call.peer.index >= self._services.image.handler_count:
             self._owner_calls.answer_for_nobody(call.call, call.body, bytearray(call.payload), call.on_reply)
         elif call.peer in self._have_left and not is_away:
-            # Its link, or the metadata that name it no more, are on their way.
+            # Wait for up to 1 s: either its new link or metadata that do not name it any more are on their way.
             self.waiting.append(call)
         else:
             call.on_reply(Lost(is_away))

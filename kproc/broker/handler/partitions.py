@@ -1,6 +1,8 @@
-"""Partitions: the partitions that one Handler owns: opened at first touch, published to the shared table, deleted
-here. Only this Handler writes the logs in here and their rows. Opening is lazy, so that start-up does not depend on
-how many partitions there are: a clean stop makes the first touch cheap, an unclean one makes it recover.
+"""Partitions: the partitions that one Handler owns. It opens their logs, publishes their rows, syncs and deletes them.
+
+Only this Handler writes these logs and their rows in the shared table. A log is opened at its first use, so that the
+time of a start does not depend on the number of partitions. After a clean stop opening is cheap; after a crash it
+includes the recovery of the log.
 """
 
 from __future__ import annotations
@@ -35,18 +37,19 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-# A sync round that has opened this many descriptors, for sealed segments and new directories, takes no more logs.
+# Limit of descriptors that one sync round opens, for sealed segments and new directories. The other logs wait for the
+# next round.
 _ROUND_DESCRIPTORS_MAX: Final = 400
 
-# Threads for the syncs at a stop: the file system's journal commits once for all that wait.
+# Threads for the syncs at a stop. They run in parallel, because the file system's journal commits once for all of them.
 _SYNC_THREADS: Final = 32
-# Most logs that are closed at a time, because each has some descriptors open while it is synced.
+# Logs that are closed together. Each has some descriptors open while it is synced, so the number is limited.
 _CLOSED_TOGETHER: Final = 128
-# A transaction that was silent for its longest timeout is given this time to be ended, as by Kafka.
+# A transaction counts as hanging this long after the longest transaction timeout, as in Kafka.
 _LATE_MS: Final = 300_000
 # Limit of producers that all partitions of a Handler remember together: about 100 MB.
 PRODUCERS_MAX: Final = 200_000
-# Logs whose deleted segments one tick unlinks: it syncs the start of each first.
+# Logs whose deleted segments one tick unlinks. The number is limited, because each log's start is synced first.
 _UNLINKED_TOGETHER: Final = 16
 
 
@@ -88,12 +91,13 @@ class Partitions:
         self._damaged: dict[PartitionKey, str] = {}
         # Logs whose last sync could not start because of a Shortage, with the reason.
         self._short: dict[PartitionKey, str] = {}
-        # Partitions that were not served at the last tick, with the reason.
+        # Partitions that were offline at the last tick, with the reason.
         self.offline: dict[PartitionKey, str] = {}
         # Transactions that were open for too long at the last tick: partition and producer id.
         self.hanging: set[tuple[PartitionKey, int]] = set()
         self.traffic: dict[str, LogTraffic] = {}  # By topic.
-        # Each of these segments has up to three open files: a quarter of the limit of descriptors, at most 3,000 files.
+        # Each of these segments has up to 3 open files. Together they use a quarter of the descriptor limit, and at
+        # most 3,000 descriptors.
         self._cold = ColdSegments(share_of_descriptors(12, most=1000))
         self.since_ns = clock.now_ns()
         self.syncs = 0
@@ -107,8 +111,10 @@ class Partitions:
         return len(self._open)
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
-        """The open partition; opens, and if need be recovers, its log. Raises KafkaError, and PartitionMoving for one
-        that is ours but not here yet."""
+        """Return an open partition. Open its log first if necessary, which can include its recovery.
+
+        Raises PartitionMoving if the partition is ours but its log is not here yet, else KafkaError.
+        """
         owned = self._open.get((topic, partition.index))
         if owned is not None:
             if not owned.log.is_offline:
@@ -134,14 +140,14 @@ class Partitions:
             owned.on_synced(OSError(owned.log.offline_reason))
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
-        """The partition if it is open already."""
+        """Return the partition if it is already open."""
         return self._open.get(key)
 
     def opened(self) -> list[OwnedPartition]:
         return list(self._open.values())
 
     def traffic_of(self, topic: str) -> LogTraffic:
-        """This Handler's counters of a topic."""
+        """Return this Handler's traffic counters of a topic."""
         found = self.traffic.get(topic)
         if found is None:
             found = self.traffic[topic] = LogTraffic()
@@ -149,13 +155,13 @@ class Partitions:
 
     @property
     def damaged_count(self) -> int:
-        """How many partitions of ours cannot be opened."""
+        """Number of partitions of this Handler that cannot be opened."""
         return len(self._damaged)
 
     def discard_damage(self, key: PartitionKey) -> None:
-        """Drop the reason why a partition was not opened: its topic was deleted, or another Handler owns it now.
+        """Forget that a partition could not be opened, because its topic was deleted or it has another owner now.
 
-        If this Handler gets it again, or a topic of the same name is created, it is opened from its files.
+        If this Handler gets it again, or a topic of the same name is created, the log is opened from its files.
         """
         self._damaged.pop(key, None)
 
@@ -210,16 +216,16 @@ class Partitions:
 
     @staticmethod
     def _hide_unconfirmed(owned: OwnedPartition, row: PartitionRow | None) -> None:
-        """Hide records that no sync has confirmed and no client can have read: a power loss could still take them.
+        """Hide records that no sync has confirmed and no client can have read, because a power loss could remove them.
 
-        After an owner's death its row has the high watermark. It is unknown after a crash of the broker, if the
-        owner died before its first sync after such a crash, or if the owner died while it wrote the row.
+        If the last owner died, its row has the high watermark. It is unknown in three cases: the whole broker crashed,
+        the owner died before its first sync after such a crash, or the owner died while it wrote the row.
         """
         log = owned.log
         visible = max(log.recovery_point, log.start_offset, row.high_watermark if row is not None else 0)
         if visible < log.end_offset:
-            # If a marker is hidden, nobody knows the last stable offset that clients saw. It must not go back when a
-            # power loss takes the marker, so readers wait for the sync here, too.
+            # If a transaction marker is among the hidden records, the last stable offset that clients saw is unknown,
+            # too. It must not decrease if a power loss removes the marker, so readers wait for the sync.
             is_unknown = (
                 row is None or row.is_recovering or (bool(log.producers) and log.has_marker_from(visible))
             )
@@ -228,7 +234,10 @@ class Partitions:
     def _adopt(
         self, key: PartitionKey, log: Log, partition: PartitionImage, *, is_distrusted: bool = False
     ) -> OwnedPartition:
-        """Own a log that was just opened."""
+        """Register a log that was just opened as ours. Request a higher leader epoch if the log has one.
+
+        is_distrusted: a sync of the log has failed at its former owner.
+        """
         log.state.on_surprise = self.containment.caught
         log.state.traffic = self.traffic_of(key[0])
         log.state.segments.cold = self._cold
@@ -263,14 +272,16 @@ class Partitions:
             recovery_point=known.recovery_point,
             start_offset=known.log_start,
             recorded_start=known.recorded_start,
-            # Somebody had it open since the start: what was not synced then is not synced now.
+            # If the row was written since the start, some Handler had the log open. Its last records may not be synced,
+            # even if the stop before that was clean.
             clean=self._is_clean and self._table.is_untouched(partition),
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:
-        """The topic's own settings over the broker's, those changed at run time included.
+        """Return the topic's settings, with the broker's present settings as defaults.
 
-        The last result is cached: a topic's partitions are opened one after another, and most topics have no settings.
+        The last result is cached, because the partitions of a topic are opened one after another, and most topics have
+        no settings of their own.
         """
         overrides = log_overrides(self._image(), topic, self._config.node_id)
         if overrides != self._last_config[0]:
@@ -285,18 +296,18 @@ class Partitions:
             return
         points: list[tuple[Log, SyncPoint]] = []
         waiting, self.unsynced = self.unsynced, {}
-        descriptors = 0  # That are open for this round only.
+        descriptors = 0  # Descriptors that are open for this round only.
         for owned in waiting:
             if descriptors >= _ROUND_DESCRIPTORS_MAX:
-                self.unsynced[owned] = None  # For the next round.
+                self.unsynced[owned] = None  # Left for the next round.
                 continue
             try:
                 points.append((owned.log, owned.log.sync_point()))
             except Shortage as error:
-                # Only these requests fail. tick() and the next request try to sync the records again.
+                # Fail only the waiting requests. tick() and the next request try to sync the records again.
                 self._fail_round(owned, error)
                 continue
-            # A segment cannot be opened, so this log cannot be synced. The others can.
+            # A segment of this log cannot be opened, so the log cannot be synced and goes offline. The others go on.
             except OSError as error:
                 owned.log.take_offline(str(error))
                 owned.on_synced(error)
@@ -315,7 +326,7 @@ class Partitions:
         owned.on_synced(error)
 
     def finish_sync(self) -> int:
-        """Handle the results of the sync thread; return for how many logs."""
+        """Handle the results of the sync thread. Return the number of logs."""
         outcomes = self._syncer.take()
         for log, point, error in outcomes:
             owned = self.syncing.pop(log)
@@ -337,11 +348,14 @@ class Partitions:
     # -- transfer ----------------------------------------------------------------------------------------------
 
     def export(self, key: PartitionKey, topic_id: bytes) -> dict[str, Any] | None:
-        """Close an open partition and return everything that its next owner needs, as plain values.
+        """Close an open partition and return its state for the next owner, as plain values.
 
-        The next owner is in the metadata already, so nothing opens the log here again. Returns None while a request or
-        hidden records wait for a sync, or a sync round uses the log; call again when that has ended. Other unsynced
-        records are in the page cache, which outlives every role. The state's recovery point does not cover them.
+        The metadata already name the next owner, so the log is not opened here again. Returns {} if the next owner must
+        open the log from its files.
+
+        Returns None while requests or hidden records wait for a sync, or a sync round uses the log. Call again at the
+        end of the round. Other unsynced records are in the page cache, which survives the death of a role, and the
+        state's recovery point does not cover them.
         """
         owned = self._open[key]
         log = owned.log
@@ -349,14 +363,15 @@ class Partitions:
         if log in self.syncing or (is_waited_for and not log.is_offline):
             return None
         self.unsynced.pop(owned, None)
-        # First, because a callback may get the partition, and that would open an interrupted log again.
+        # Remove it before the callbacks, because a callback may `get` the partition, which would reopen an interrupted
+        # log.
         del self._open[key]
         owned.on_synced(None)
         try:
             is_ours = checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id
-            # If the directory is not ours, its topic was deleted, and the next owner has the metadata that we lack. A
-            # log that a shortage left half changed must be opened from its files. Otherwise export the state, which
-            # writes a snapshot of the producers into the directory.
+            # If the directory has another topic id, the topic was deleted and the next owner has metadata that we lack.
+            # If a Shortage left the log half changed, the next owner must open it from its files. Otherwise export the
+            # state, which also writes a snapshot of the producers into the directory.
             state = log.export_state() if is_ours and not log.state.can_reopen else None
         except (StorageFailure, Corrupt) as error:
             logger.error("transfer of %s-%d: %s", *key, error)
@@ -367,7 +382,7 @@ class Partitions:
         return state or {}
 
     def abandon(self, key: PartitionKey) -> None:
-        """Close a partition of a deleted topic that is not ours any more; its owner renames the directory."""
+        """Close a partition of a deleted topic that has another owner by now. That Handler renames the directory."""
         owned = self._open.pop(key)
         self.unsynced.pop(owned, None)
         owned.log.close(clean=False)
@@ -375,15 +390,15 @@ class Partitions:
         self.purgatory.check(key)
 
     def row(self, partition: PartitionImage) -> PartitionRow | None:
-        """The row that the partition's holder last published."""
+        """Return the row that the partition's holder last published."""
         return self._table.read(partition)
 
     def row_stores(self, partition: PartitionImage) -> int:
-        """A number that changes whenever somebody publishes the partition's row."""
+        """Return a number that changes whenever a Handler publishes the partition's row."""
         return self._table.stores(partition)
 
     def disown(self, partition: PartitionImage) -> None:
-        """Write into the row of a partition that we gave up, and that was not claimed, that no Handler holds it."""
+        """Publish in the row that no Handler holds the partition, because its next owner did not claim the state."""
         row = self._table.read(partition)
         if row is not None and row.holder == self.handler_index:
             self._table.writer(partition.slot).publish((released_word(row), *row.behind_holder))
@@ -429,7 +444,7 @@ class Partitions:
                 else:
                     self._delete_closed(topic, partition.index)
             except StorageFailure as failure:
-                # It stays where it is. The cleaner removes it if it becomes readable, and reports it otherwise.
+                # Leave the directory. The cleaner removes it when it becomes readable, and reports it until then.
                 logger.error("cannot rename the directory of the deleted partition %s-%d: %s", *key, failure)
             self.purgatory.check(key)
 
@@ -458,7 +473,7 @@ class Partitions:
                 owned.log.reconfigure(config)
 
     def tick(self) -> None:
-        """Unlink files that are due, and sync logs whose flush.ms is over. Called about once a second."""
+        """Unlink files that are due, request syncs for flush.ms, find hanging transactions. Called once a second."""
         now_ms = self._clock.wall_ms()
         offline = dict(self._damaged)
         hanging: set[tuple[PartitionKey, int]] = set()
@@ -471,7 +486,7 @@ class Partitions:
                 hanging |= self._hanging_of(owned, now_ms)
             if offline_reason is not None:
                 offline[owned.key] = offline_reason
-            # The round that uses the log may be enough; if not, the next tick finds it.
+            # If a running round uses the log, that may be enough. If not, the next tick finds the log again.
             elif log not in self.syncing and (log.state.unconfirmed or log.is_flush_due(now_ms)):
                 self.unsynced[owned] = None
         self.offline = offline
@@ -479,7 +494,7 @@ class Partitions:
         self._trim_producers()
 
     def _trim_producers(self) -> None:
-        """Drop idle producers if all partitions together remember too many, from those that remember most."""
+        """Remove idle producers of the largest tables if all partitions together remember too many."""
         tables = [owned.log.producers for owned in self._open.values() if owned.log.producers]
         if sum(map(len, tables)) > PRODUCERS_MAX:
             share = PRODUCERS_MAX // len(tables)
@@ -487,7 +502,10 @@ class Partitions:
                 table.trim(share)
 
     def _hanging_of(self, owned: OwnedPartition, now_ms: int) -> set[tuple[PartitionKey, int]]:
-        """The open transactions that their coordinator should have ended long ago. Nobody else ends one, but people."""
+        """Return the open transactions that their coordinator should have ended long ago, and log new ones.
+
+        Only an operator can end them (kafka-transactions abort).
+        """
         latest_ms = now_ms - self._config.transaction_max_timeout_ms - _LATE_MS
         found: set[tuple[PartitionKey, int]] = set()
         for entry in owned.log.producers.late_transactions(latest_ms):
@@ -501,7 +519,10 @@ class Partitions:
         return found
 
     def enforce_retention(self, key: PartitionKey) -> int:
-        """Delete the segments of one partition that are past their retention; return how many."""
+        """Delete the segments of one partition that are past their retention. Return their number.
+
+        Raises KafkaError or PartitionMoving if the log cannot be opened.
+        """
         partition = self._image().partition(*key)
         if partition is None or partition.owner != self.handler_index:
             return 0
@@ -516,8 +537,10 @@ class Partitions:
         return count
 
     def unknown_log(self) -> str | None:
-        """A log that the next start must recover although all open ones are closed in order: it is offline, or was
-        never opened since an unclean start or since its owner's death. None: there is none."""
+        """Return the name of a log that the next start must recover even after a clean stop, or None.
+
+        Such a log is offline, or was not opened since an unclean start or since the death of its owner.
+        """
         for topic in self._image().topics_by_name.values():
             for partition in topic.partitions:
                 key = (topic.name, partition.index)
@@ -533,8 +556,8 @@ class Partitions:
     def close(self, *, is_clean: bool) -> None:
         """Sync, snapshot and close every log, so that the next start need not recover.
 
-        Several threads sync: one fdatasync after another took 10 s for 2,000 partitions. Raises the first error when
-        all are closed.
+        Several threads sync in parallel, because one fdatasync after another took 10 s for 2,000 partitions. Raises the
+        first error after all logs are closed.
         """
         everything = list(self._open.values())
         errors: list[OSError] = []
@@ -548,7 +571,7 @@ class Partitions:
 
     @staticmethod
     def _close_some(partitions: list[OwnedPartition], pool: Executor | None) -> list[OSError]:
-        """Close some logs, cleanly if there is a pool to sync them with; return the errors."""
+        """Close some logs and return the errors. With a `pool`, sync them in it first, so that the close is clean."""
         points: list[tuple[Log, SyncPoint]] = []
         errors: list[OSError] = []
         closed: set[Log] = set()

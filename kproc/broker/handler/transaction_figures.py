@@ -1,4 +1,4 @@
-"""What a Handler's row of metrics says of transactions, gathered once a second."""
+"""The metrics of transactions in a Handler's row. The Handler stores them once a second."""
 
 from __future__ import annotations
 

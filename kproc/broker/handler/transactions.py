@@ -1,4 +1,4 @@
-"""Transactional ids as a kind of coordinator: what stores them, and what they are given."""
+"""Transactions as a kind of coordinator: topic, sweep interval, and the services that the coordinator uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNCOMPRESSED = 0
 
 
 def transactions(services: Services) -> CoordinatorKind[TransactionCoordinator]:
-    """The coordinators of transactions, one for each partition of `__transaction_state`."""
+    """Return the kind of the transaction coordinators. Each partition of `__transaction_state` has one."""
     clock, config = services.clock, services.config
     environment = Environment(
         config=config,
