@@ -1,4 +1,4 @@
-"""Where a source or a sink connects and how: what the parts of a pipeline that ask brokers themselves go by."""
+"""Access: bootstrap servers and security of a source or sink, for code of a pipeline that sends requests itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = Connecting(client_id="kproc-pipeline", connect_ms=2_000, request_ms=5_00
 
 
 class Access(NamedTuple):
-    """Brokers, and how to encrypt and log in; shown as the brokers alone."""
+    """Bootstrap servers with the security settings to connect to them. str() shows the servers only."""
 
     bootstrap: str
     security: ClientSecurity = PLAINTEXT
@@ -27,12 +27,12 @@ class Access(NamedTuple):
         return self.bootstrap
 
     def cluster(self) -> Cluster:
-        """Connections for a few questions, which somebody waits for; close it."""
+        """Return a new Cluster with short timeouts (2-5 s), because a user waits for it. The caller must close it."""
         return Cluster(self.bootstrap, replace(QUICK, security=self.security))
 
 
 def access_of(part: Source | Sink) -> Access:
-    """That of a source or a sink of topics; PipelineError where its options cannot be."""
+    """Return the access of a source or sink of topics. Raise PipelineError if its options are invalid."""
     given = {name.lower(): text for name, text in part.options.items()}
     if part.client_config is not None:
         given.setdefault(CLIENT_CONFIG, part.client_config)
@@ -43,7 +43,10 @@ def access_of(part: Source | Sink) -> Access:
 
 
 def security_options(part: Source | Sink) -> dict[str, str]:
-    """The options by which Spark's side connects alike; Spark's own connector reads no such file."""
+    """Return Spark's options for the part's client_config file.
+
+    kproc's connector reads the file itself. For Spark's own connector the settings become `kafka.` options.
+    """
     if part.client_config is None:
         return {}
     if part.connector == "kproc":

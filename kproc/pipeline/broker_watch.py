@@ -1,7 +1,7 @@
-"""BrokerWatch: says at once when a pipeline's broker is away, every few seconds while it is, and when it is back.
+"""BrokerWatch: report when a pipeline's broker becomes unreachable, again every 5 s, and when it is back.
 
-Spark's side waits for a broker without a word, half a minute and longer. A connection that nothing is sent over costs
-nothing while all is well; its end is the news.
+Spark retries silently for 30 s and longer. The watch keeps one idle connection to each cluster. It costs nothing, and
+its end shows at once that the broker is gone.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from kproc.spark.brokers import parse_bootstrap
 _LOOK_NS: Final = NS_PER_S
 _SAY_NS: Final = 5 * NS_PER_S
 _CONNECT_MS: Final = 1_000
-_LATELY_NS: Final = 120 * NS_PER_S  # Spark's tasks try four times before their query fails of it.
+# A query can fail this long after an outage, because Spark runs a task up to four times before the query fails.
+_LATELY_NS: Final = 120 * NS_PER_S
 
 
 class _Seen:
-    """One list of brokers."""
+    """The watch of one cluster."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
         self.bootstrap = access.bootstrap
         self.sock: socket.socket | None = None
         self.reason = ""
-        self.away_ns = 0  # Since when; 0: it is there.
+        # Time when it became unreachable, or 0 if it is reachable.
+        self.away_ns = 0
         self.say_ns = 0
 
     def look(self) -> None:
-        """Connected, or `reason` says why not."""
+        """Check the connection and reconnect if it has ended. On failure set `reason`."""
         if self.sock is not None and not self._has_ended():
             return
         for host, port in parse_bootstrap(self.bootstrap):
@@ -67,7 +69,7 @@ class _Seen:
 
 
 class BrokerWatch:
-    """One per run. `look` is called as often as somebody has time for it."""
+    """The watch of a run's clusters. The run's loop calls `look` as often as it can."""
 
     def __init__(self, accesses: Iterable[Access], note: Callable[[str], None], clock: Clock) -> None:
         self._seen = [_Seen(each) for each in sorted(set(accesses), key=str)]
@@ -78,16 +80,16 @@ class BrokerWatch:
 
     @property
     def away(self) -> frozenset[str]:
-        """Those that could not be reached at the last look."""
+        """Bootstrap servers of the clusters that were unreachable at the last check."""
         return frozenset(each.bootstrap for each in self._seen if each.away_ns)
 
     @property
     def was_away_lately(self) -> bool:
-        """Whether what fails now may have failed of it."""
+        """True if a cluster was unreachable in the last 120 s, so that it can be the cause of a failure now."""
         return self._last_away_ns is not None and self._clock.now_ns() - self._last_away_ns < _LATELY_NS
 
     def look(self) -> None:
-        """Once a second at most."""
+        """Check all clusters, at most once a second."""
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns:
             return

@@ -1,8 +1,7 @@
-"""A Pipeline as Spark's data frames: sources become views, transforms views of views, sinks queries.
+"""Builder: build Spark's data frames for a Pipeline. Sources and transforms become views, sinks become queries.
 
-Every query has frames of its own: its offsets are its own, and with them where it starts. With `empty` the
-sources are streams and tables of the right columns without a row, so that a specification can be analysed
-where neither broker nor data is.
+Every query has its own frames, because it has its own offsets and its own start. With `empty` the sources are streams
+and tables with the right columns and no rows. `check` then analyses a specification without broker and data.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PARSED: Final = "_parsed"
 
 
 class Builder:
-    """Frames of one pipeline in one session."""
+    """Builder of one pipeline's frames in one session."""
 
     def __init__(
         self, pipeline: Pipeline, spark: SparkSession, *, state: Path | None = None, empty: bool = False
@@ -37,13 +36,13 @@ class Builder:
         self._empty = empty
 
     def frame(self, sink: Sink) -> DataFrame:
-        """The rows that a sink gets, of views made for it alone."""
+        """Return the rows of a sink. Its views are built for this sink only."""
         views = self.views(sink.name)
         frame = views[sink.input]
         return self._for_topic(sink, frame) if sink.kind == "topic" else frame
 
     def views(self, query: str = "") -> dict[str, DataFrame]:
-        """Every view by name; each is registered, so SQL of later ones finds it."""
+        """Return every view by name. Each one is registered, so that the SQL of later views finds it."""
         views: dict[str, DataFrame] = {}
         for source in self._pipeline.sources:
             self._add(views, source.name, self._source(source, query))
@@ -57,7 +56,7 @@ class Builder:
 
     @contextmanager
     def _at(self, part: Source | Transform | Sink, key: str | None) -> Iterator[None]:
-        """What Spark or Python code complain about inside gets the place in the specification."""
+        """Convert errors of Spark and of Python code inside the block into SpecErrors with file, line and key."""
         from pyspark.errors import PySparkException
 
         try:
@@ -93,7 +92,7 @@ class Builder:
             )
         reader = reader.format(source.connector).option("kafka.bootstrap.servers", source.bootstrap)
         subscribe = {"pattern": "subscribePattern", "assign": "assign"}.get(source.kind, "subscribe")
-        # What was rolled back, or may be yet, is nothing to work on; the specification may say otherwise.
+        # Do not read records of aborted or open transactions by default. `source.options` can override this.
         reader = reader.option("kafka.isolation.level", "read_committed")
         reader = reader.options(**security_options(source))
         reader = reader.option(subscribe, ",".join(source.values)).options(**source.options)
@@ -104,7 +103,7 @@ class Builder:
         return cast("DataFrame", reader.load())
 
     def _topic_schema(self, source: Source) -> Any:
-        """Only the columns that are used: the kproc source does not decode the others."""
+        """Return the columns that the source uses. kproc's source does not decode the others."""
         from kproc.spark.schema import BASE_COLUMNS, spark_schema
 
         wanted = source.columns or BASE_COLUMNS
@@ -113,7 +112,7 @@ class Builder:
         return spark_schema(tuple(wanted))
 
     def _empty_source(self, source: Source) -> DataFrame | None:
-        """The source's columns without rows; None where only reading its head tells the columns."""
+        """Return a frame with the source's columns and no rows, or None if its columns are known only by reading it."""
         from pyspark.sql.types import StructType
 
         if source.kind == "rate":
@@ -135,7 +134,7 @@ class Builder:
         return rate.select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in schema))
 
     def _records(self, source: Source, frame: DataFrame) -> DataFrame:
-        """Keys and values as what they mean."""
+        """Return the records with decoded keys and values, by `format`, `key_type` and `value_type`."""
         from pyspark.sql import functions as f
 
         if source.format == "raw":
@@ -209,7 +208,11 @@ class Builder:
     # -- topics as sinks
 
     def _for_topic(self, sink: Sink, frame: DataFrame) -> DataFrame:
-        """key, value, headers and partition of the records; a frame with a `value` keeps what it does not say."""
+        """Return the columns key, value, headers and partition of the sink's records.
+
+        The sink's expressions define them. Without `value` the frame's own columns of these names are used, or, if the
+        frame has no column `value`, the whole row as JSON.
+        """
         from pyspark.sql import functions as f
         from pyspark.sql.types import BinaryType, StringType
 
@@ -227,7 +230,7 @@ class Builder:
                 column = f.expr(expression)
                 kind = frame.select(column.alias(name)).schema[name].dataType
             if name in ("key", "value") and not isinstance(kind, (StringType, BinaryType)):
-                # Numbers and times as their text, as elsewhere in Kafka's tools.
+                # Write numbers and times as text, like Kafka's command-line tools.
                 column = column.cast("string")
             columns.append((column.cast("int") if name == "partition" else column).alias(name))
         with self._at(sink, "input"):
@@ -235,7 +238,7 @@ class Builder:
 
 
 def _cast(column: Column, kind: str | None) -> Column:
-    """Bytes as a value: numbers and times are the text that they are in keys of Kafka's tools."""
+    """Return bytes as a value of type `kind`. Numbers and times are parsed as text, like Kafka's tools write them."""
     if kind is None or kind == "binary":
         return column
     text = column.cast("string")

@@ -1,4 +1,4 @@
-"""`check`: what can be found wrong without reading or writing data, first without Spark, then with it."""
+"""`kproc pipeline check`: find errors without reading or writing data, first without Spark and then with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _CHECKER = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
 
 
 def check_offline(pipeline: Pipeline) -> list[str]:
-    """Files, functions, topics. Errors are raised; what cannot be known (no broker answers) is a warning."""
+    """Check functions, options, files and topics. Return warnings, for example if no broker responds.
+
+    Raises SpecError with all errors.
+    """
     mistakes = Mistakes()
     for part in pipeline.transforms:
         if part.python is not None:
@@ -61,7 +64,7 @@ def _check_function(pipeline: Pipeline, part: Any, reference: str) -> None:
 
 
 def _check_options(pipeline: Pipeline, source: Source) -> None:
-    """The analysis in Spark is of empty streams, which never see these."""
+    """Validate the options of a source of topics. Spark's analysis uses empty streams and does not see them."""
     if not source.is_topic or source.connector != "kproc":
         return
     subscribe = {"pattern": "subscribepattern", "assign": "assign"}.get(source.kind, "subscribe")
@@ -88,7 +91,10 @@ def _check_sink_options(pipeline: Pipeline, sink: Sink) -> None:
 
 
 def _check_topics(pipeline: Pipeline) -> Iterator[str]:
-    """Topics that are read must be there; one that is written to may be made by its first record."""
+    """Check that the topics exist. Yield warnings.
+
+    A missing input topic is an error. A missing output topic is a warning, because the first record can create it.
+    """
     parts: dict[Access, list[Source | Sink]] = {}
     for source in pipeline.sources:
         if source.is_topic:
@@ -107,7 +113,7 @@ def _check_topics(pipeline: Pipeline) -> Iterator[str]:
 
 
 def source_warnings(pipeline: Pipeline, away: Container[str] = ()) -> Iterator[str]:
-    """Brokers that do not answer at present and topics that are not there, of the sources. `away` are known to be."""
+    """Yield warnings for unreachable brokers and missing topics of the sources. `away`: bootstrap servers to skip."""
     sources = [source for source in pipeline.sources if source.is_topic]
     for access in sorted({access_of(source) for source in sources}, key=str):
         if access.bootstrap in away:
@@ -123,7 +129,7 @@ def source_warnings(pipeline: Pipeline, away: Container[str] = ()) -> Iterator[s
 
 
 def _absent(source: Source, topics: list[str]) -> Iterator[str]:
-    """Topics that a source names and its broker has not."""
+    """Yield a message for each topic that a source names and that does not exist."""
     for topic in source.values if source.kind in ("topic", "topics") else ():
         if topic not in topics:
             yield f"{source.bootstrap} has no topic {topic}{did_you_mean(topic, topics)}"
@@ -150,10 +156,10 @@ def _topics(access: Access) -> list[str]:
 
 
 def check_with_spark(pipeline: Pipeline, environ: Mapping[str, str], *, verbose: bool) -> list[str]:
-    """Analyse every view and sink on empty streams; a line for each sink: its columns."""
+    """Analyse every view and sink on empty streams. Return a line for each sink with its columns."""
     check_packages()
     check_java(environ)
-    # Analysis is the driver's alone: neither a cluster nor the stock connector's jars are needed.
+    # Only the driver analyses, so use neither the cluster nor the stock connector's jars.
     alone = replace(pipeline, spark=replace(pipeline.spark, master="local[1]", jars=()))
     alone = replace(alone, sources=tuple(replace(each, connector="kproc") for each in alone.sources))
     alone = replace(alone, sinks=tuple(replace(each, connector="kproc") for each in alone.sinks))
@@ -171,7 +177,7 @@ def check_with_spark(pipeline: Pipeline, environ: Mapping[str, str], *, verbose:
 
 
 def _checked(pipeline: Pipeline, jvm: Any, sink: Sink, frame: DataFrame) -> str:
-    """What Spark checks when a query starts: may this plan be streamed in this mode?"""
+    """Run Spark's check for unsupported operations, as at a query's start. Return the sink's line with its columns."""
     from pyspark.errors import PySparkException
 
     for column in sink.partition_by:

@@ -1,7 +1,7 @@
-"""What Spark's checkpoints say about the queries of a pipeline, read without Spark.
+"""Reader of Spark's checkpoints, without Spark: the progress of a pipeline's queries.
 
-<checkpoint>/<sink>/offsets/N   planned: version line, JSON with the watermark, a line for each source
-<checkpoint>/<sink>/commits/N   done
+<checkpoint>/<sink>/offsets/N   batch N is planned: version line, JSON with the watermark, a line for each source
+<checkpoint>/<sink>/commits/N   batch N is committed
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _COMPACTED: Final = re.compile(r"(\d+)(?:\.compact)?")
 
 @dataclass
 class QueryState:
-    """How far a query is. `offsets` are the committed ones of topics, `others` those of other sources as they are."""
+    """Progress of a query: its newest committed and planned batch, and the watermark in ms since 1970.
+
+    offsets: committed offsets of topics. others: offset lines of other sources, unparsed.
+    """
 
     name: str
     committed: int | None = None
@@ -37,31 +40,34 @@ class QueryState:
 
 
 def local_checkpoint(pipeline: Pipeline) -> Path:
-    """The checkpoint as a directory here; PipelineError for one in another file system."""
+    """Return the checkpoint's directory. Raise PipelineError if it is in another file system."""
     if not is_local(pipeline.checkpoint):
         raise PipelineError(f"{pipeline.checkpoint} is no local directory: look at it with its own tools")
     return local_path(pipeline.checkpoint)
 
 
 def local_path(path: str) -> Path:
-    """Of what `is_local`."""
+    """Return the path of a location for which `is_local` is True."""
     return Path(path.removeprefix("file://"))
 
 
 def is_local(path: str) -> bool:
-    """Whether a path is one of this host (or mounted here), and not a URL of another file system."""
+    """Return True for a path on this host or mounted on it, and False for a URL of another file system."""
     return "://" not in path or path.startswith("file://")
 
 
 def driver_directory(pipeline: Pipeline) -> Path:
-    """Where the driver keeps its lock, log and starting offsets: the checkpoint, or beside the specification."""
+    """Return the directory of the driver's lock, log and initial offsets.
+
+    This is the checkpoint. If that is remote, it is a directory beside the specification.
+    """
     if is_local(pipeline.checkpoint):
         return local_checkpoint(pipeline)
     return pipeline.file.resolve().parent / f".kproc-{pipeline.name}"
 
 
 def query_state(checkpoint: Path, sink: Sink) -> QueryState:
-    """What the checkpoint of a sink says; nothing at all where it has not run."""
+    """Read the state of a sink's query. It is empty if the query never ran. Raise PipelineError if it is damaged."""
     directory = checkpoint / sink.name
     state = QueryState(
         sink.name, committed=_newest(directory / "commits"), planned=_newest(directory / "offsets")
@@ -93,7 +99,7 @@ def query_state(checkpoint: Path, sink: Sink) -> QueryState:
 
 
 def topic_offsets(value: object) -> Offsets | None:
-    """Offsets by topic and partition of a source's JSON; None for what is another source's."""
+    """Parse a topic source's offsets, as JSON text or a dict. Return None if they are of another kind of source."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -104,7 +110,8 @@ def topic_offsets(value: object) -> Offsets | None:
     answer: Offsets = {}
     for topic, partitions in value.items():
         if topic.startswith("@"):
-            continue  # What else our source remembers; no topic is named so.
+            # A note of kproc's source (spark/offsets.py). Topic names cannot contain `@`.
+            continue
         if not isinstance(partitions, dict) or not all(
             str(partition).isdecimal() and type(offset) is int for partition, offset in partitions.items()
         ):
@@ -114,7 +121,7 @@ def topic_offsets(value: object) -> Offsets | None:
 
 
 def lag_of(offsets: Offsets, latest: Mapping[str, Mapping[int, int]]) -> int:
-    """Records between offsets and the ends of their partitions; partitions not begun count whole."""
+    """Return the number of offsets up to the ends in `latest`. A partition without an offset counts from 0."""
     return sum(
         max(0, end - offsets.get(topic, {}).get(partition, 0))
         for topic, partitions in latest.items()
@@ -135,10 +142,10 @@ def _newest(directory: Path) -> int | None:
 
 
 def check_file_logs(pipeline: Pipeline, checkpoint: Path) -> None:
-    """Refuse a new query into a directory with the log of another one: Spark would drop its batches silently.
+    """Reject a new query that writes to a directory with the file log of another query.
 
-    A file sink skips each batch whose number is not above the newest in `_spark_metadata`: made to write a
-    batch once, it also swallows the first batches of a query that starts at 0 again.
+    Spark's file sink skips each batch whose number is not above the newest in `_spark_metadata`, so that it writes a
+    batch once. It would therefore silently drop the first batches of a query that starts at batch 0 again.
     """
     for sink in pipeline.sinks:
         is_here = sink.kind in FILE_FORMATS and is_local(sink.target)
@@ -157,7 +164,7 @@ def check_file_logs(pipeline: Pipeline, checkpoint: Path) -> None:
 
 @dataclass
 class Reset:
-    """What a reset removes, and what it sets aside."""
+    """The plan of a reset: checkpoints to remove, and file logs to rename."""
 
     removed: list[Path]
     file_logs: list[Path]
@@ -166,7 +173,7 @@ class Reset:
         return bool(self.removed or self.file_logs)
 
     def carry_out(self) -> None:
-        """Remove the checkpoints; logs of files get another name, which Spark and others do not read."""
+        """Remove the checkpoints. Rename the file logs to names that Spark and other readers ignore."""
         stamp = SystemClock().wall_ms()
         for path in self.file_logs:
             path.rename(path.with_name(f"{path.name}.{stamp}"))
@@ -178,7 +185,7 @@ class Reset:
 
 
 def plan_reset(pipeline: Pipeline, checkpoint: Path, sinks: tuple[Sink, ...]) -> Reset:
-    """What is there to be removed for these sinks."""
+    """Return the reset of these sinks, with the paths that exist."""
     removed = [checkpoint / sink.name for sink in sinks]
     removed += [checkpoint / STATE_DIRECTORY / "sources" / sink.name for sink in sinks]
     logs = [
@@ -190,7 +197,7 @@ def plan_reset(pipeline: Pipeline, checkpoint: Path, sinks: tuple[Sink, ...]) ->
 
 
 def as_json(state: QueryState) -> dict[str, Any]:
-    """A query's state for `--format json`."""
+    """Return a query's state for `--format json`."""
     return {
         "query": state.name,
         "committed_batch": state.committed,

@@ -1,4 +1,4 @@
-"""How often a topic gets a row when the specification does not say: exactly once where the broker can do that."""
+"""Default of a topic sink's `delivery`: exactly-once if the broker has transactions, otherwise at-least-once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kproc.spark.sink_options import AT_LEAST_ONCE, EXACTLY_ONCE, parse_sink_opt
 
 
 def with_deliveries(pipeline: Pipeline, note: Callable[[str], None]) -> Pipeline:
-    """The pipeline with the delivery of every topic sink; `note` hears of each that gets less than it might."""
+    """Return the pipeline with a delivery for every topic sink. Call `note` with a warning for at-least-once."""
     able: dict[Access, bool] = {}
     sinks = []
     for sink in pipeline.sinks:
@@ -39,14 +39,14 @@ def _is_open(sink: Sink) -> bool:
 
 
 def has_transactions(access: Access) -> bool:
-    """Whether brokers coordinate transactions. True while they are away."""
+    """Return True if the brokers coordinate transactions, or if they are unreachable."""
     cluster = access.cluster()
     try:
         cluster.coordinator("kproc-pipeline", of_transactions=True)
     except ApiError:
         return False
     except ClientError:
-        # They are waited for, by the tasks too. What is promised must not depend on when they come.
+        # The run waits for the brokers later. The delivery must not depend on whether they respond now.
         return True
     finally:
         cluster.close()
@@ -54,7 +54,7 @@ def has_transactions(access: Access) -> bool:
 
 
 def _conflict(sink: Sink) -> str:
-    """Why its own options exclude it; empty where they do not."""
+    """Return the reason why the sink's options exclude exactly-once, or an empty string."""
     options = {name.lower(): text for name, text in sink.options.items()}
     try:
         parse_sink_options({**options, "kafka.bootstrap.servers": sink.bootstrap, "delivery": EXACTLY_ONCE})

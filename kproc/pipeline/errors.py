@@ -1,4 +1,4 @@
-"""What Spark says when something is wrong, as one line; the stack of the JVM is for --verbose."""
+"""Errors of pipelines, and the reduction of Spark's errors to one line. --verbose shows the JVM's stack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FRAME: Final = re.compile(r'^\s+File "([^"]+)", line (\d+), in ')
 
 
 class PipelineError(Exception):
-    """Why a pipeline cannot run or go on; one line for a person. `detail` is everything that was said."""
+    """A pipeline cannot run or continue. The message is one line for the user; `detail` is the full text."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(" ".join(message.split()))
@@ -26,7 +26,7 @@ class AlreadyRunning(PipelineError):
 
 
 def reason_of(error: BaseException) -> str:
-    """One line that says why: the last error of Python code that Spark ran, or Spark's own first sentence."""
+    """Return one line with the reason: the last error of Python code that Spark ran, or Spark's first sentence."""
     text = str(getattr(error, "desc", None) or error)
     python = _python_reason(text)
     if python is not None:
@@ -35,7 +35,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _python_reason(text: str) -> str | None:
-    """`ValueError: no such thing (steps.py:12)` of a Python traceback inside Spark's message."""
+    """Return `ValueError: no such thing (steps.py:12)` for a Python traceback in Spark's message, or None."""
     start = text.rfind(_TRACE)
     if start < 0:
         return None
@@ -55,7 +55,7 @@ def _python_reason(text: str) -> str | None:
 
 
 def _spark_reason(text: str) -> str:
-    """Spark's first line; of a failed query the words of what ended it, not of the wrapping."""
+    """Return Spark's first line. For a failed query or job return the message of its cause instead."""
     wrapped = re.search(r"terminated with exception: (.*)", text, re.DOTALL)
     body = wrapped[1] if wrapped else text
     causes: list[tuple[str, str]] = _JAVA_CAUSE.findall(text)
@@ -67,5 +67,5 @@ def _spark_reason(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Spark's words without its number of the error and the place in the text that it was given."""
+    """Return Spark's message without its SQLSTATE and without the position in the SQL text."""
     return " ".join(_POSITION.sub("", _SQLSTATE.sub("", text)).split()).rstrip(";")

@@ -1,7 +1,7 @@
-"""Options of Spark's files and rate by its own names: one that it does not know it ignores, and so a typing error.
+"""Validation of the options of Spark's file formats and `rate`, because Spark silently ignores an unknown name.
 
-Names with a dot are Hadoop's and the file format's own settings (`fs.s3a.endpoint`, `parquet.block.size`): anybody may
-add to those, so they are passed on as they are.
+Names with a dot are settings of Hadoop or of the file format (`fs.s3a.endpoint`, `parquet.block.size`). Their set is
+open, so they are passed on without a check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Complaint = Callable[[str], str | None]
 
 
 def _text(_value: str) -> None:
-    """Whatever it is, Spark says what is wrong with it."""
+    """Accept any value. Spark itself reports a wrong one."""
 
 
 def _flag(value: str) -> str | None:
@@ -62,7 +62,8 @@ _CODEC: Final = _one_of(
 )
 _REBASE: Final = _one_of("exception", "legacy", "corrected")
 _TEXT_FILES: Final[Mapping[str, Complaint]] = {
-    "mode": _one_of("permissive", "dropmalformed", "failfast"),  # An unknown one means permissive to Spark.
+    # Spark treats an unknown mode as permissive.
+    "mode": _one_of("permissive", "dropmalformed", "failfast"),
     "compression": _CODEC,
     "codec": _CODEC,
     "samplingRatio": _share,
@@ -124,7 +125,7 @@ _RATE: Final[Mapping[str, Complaint]] = {"numPartitions": _whole(1), "rampUpTime
 
 
 def check_source_options(table: Table, kind: str, *, is_stream: bool) -> None:
-    """SpecError for an option of a source of files, or of `rate`, that Spark would ignore or refuse."""
+    """Check the options of a source of files or `rate`. Raise SpecError for one that Spark would ignore or reject."""
     if kind == "rate":
         _check(table, "options", _RATE, {"rowsPerSecond": "is said by rate"})
         return
@@ -136,12 +137,12 @@ def check_source_options(table: Table, kind: str, *, is_stream: bool) -> None:
 
 
 def check_parser_options(table: Table, format_: str) -> None:
-    """The same of `parse`, for the values of a topic."""
+    """Check the options in `parse`, for the values of a topic. Raise SpecError."""
     _check(table, "parse", _OF_FORMAT[format_], {"schema": "has a key of its own: schema"})
 
 
 def check_sink_options(table: Table, kind: str) -> None:
-    """The same of a sink; only topics and files have any."""
+    """Check the options of a sink that is not a topic. Only files have options. Raise SpecError."""
     if kind not in _OF_FORMAT:
         if table.scalars("options"):
             raise table.error("options", f"{kind} has no options")
@@ -155,13 +156,16 @@ def check_sink_options(table: Table, kind: str) -> None:
 
 
 def known_options() -> set[str]:
-    """Every name of a file's options, in lower case."""
+    """Return the names of all options of files, in lower case."""
     parts = (*_OF_FORMAT.values(), _READ, _READ_STREAM, _WRITE)
     return {name.lower() for part in parts for name in part}
 
 
 def _check(table: Table, key: str, known: Mapping[str, Complaint], elsewhere: Mapping[str, str]) -> None:
-    """Names in any case, as Spark takes them."""
+    """Check the options in the table `key`. Case does not matter in names, as in Spark.
+
+    known: checks of the values by name. elsewhere: names that are rejected, with the reason.
+    """
     given = table.scalars(key)
     options = table.table(key)
     checks = {name.lower(): check for name, check in known.items()}
@@ -181,6 +185,6 @@ def _check(table: Table, key: str, known: Mapping[str, Complaint], elsewhere: Ma
 
 
 def _meant(low: str, names: Mapping[str, str]) -> str:
-    """The suggestion in Spark's spelling."""
+    """Return the suggestion for a misspelled name, in Spark's spelling."""
     hint = did_you_mean(low, names)
     return next((f"; did you mean {name}?" for each, name in names.items() if hint.endswith(f" {each}?")), "")

@@ -1,7 +1,7 @@
-"""One run of a checkpoint at a time: two would write each other's batches.
+"""CheckpointLock: allow one run of a checkpoint at a time, because two runs would overwrite each other's batches.
 
-The lock is flock's on `<checkpoint>/.kproc/lock`, whose descriptor the JVM gets, too: it is free once both the
-driver and its JVM have ended, also after `kill -9` of one of them.
+It is a flock on `<checkpoint>/.kproc/lock`. The JVM inherits the descriptor. Thus the lock is released only when both
+the driver and its JVM have ended, also after `kill -9` of one of them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from kproc.common.clock import NS_PER_MS, NS_PER_S, SystemClock
 from kproc.pipeline.errors import AlreadyRunning
 
 STATE_DIRECTORY: Final = ".kproc"
-# A JVM whose driver was killed reads the end of its input and leaves; it may finish a batch's commit first.
+# If the driver is killed, its JVM reads the end of its stdin and exits. It can first finish the commit of a batch.
 ORPHAN_SECONDS: Final = 30
 _POLL_MS: Final = 100
 
 
 class CheckpointLock:
-    """Held from `__enter__` to `__exit__`; AlreadyRunning with the other's pid when it is taken."""
+    """The lock of a checkpoint, held from `__enter__` to `__exit__`.
+
+    __enter__ raises AlreadyRunning with the holder's pid. `create=False` does not create a missing lock file.
+    """
 
     def __init__(self, checkpoint: Path, *, create: bool = True) -> None:
         self._path = checkpoint / STATE_DIRECTORY / "lock"
@@ -35,7 +38,8 @@ class CheckpointLock:
 
     def __enter__(self) -> Self:
         if not self._create and not self._path.exists():
-            return self  # Never run: there is nothing that anybody could hold.
+            # The pipeline never ran, so nothing can hold the lock.
+            return self
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Mode 600, because any user who can open the file, even for reading, can lock it.
         self.descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,7 +63,10 @@ class CheckpointLock:
             self.descriptor = None
 
     def _take(self) -> bool:
-        """Take it; wait where its holder is dead, since then only the JVM of that run still has it."""
+        """Acquire the lock. Return False if another run holds it.
+
+        If the holder's driver is dead, only its JVM still has the lock. Then wait up to ORPHAN_SECONDS for its end.
+        """
         assert self.descriptor is not None
         clock = SystemClock()
         deadline_ns = clock.now_ns() + ORPHAN_SECONDS * NS_PER_S
@@ -80,7 +87,7 @@ class CheckpointLock:
 
 
 def holder_of(path: Path) -> int | None:
-    """The pid in a lock file; None where there is none."""
+    """Return the pid in a lock file, or None."""
     try:
         pid = json.loads(path.read_text())["pid"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -89,7 +96,7 @@ def holder_of(path: Path) -> int | None:
 
 
 def running_pid(checkpoint: Path) -> int | None:
-    """Who runs this checkpoint at present, if anybody."""
+    """Return the pid of the process that runs this checkpoint, 0 if its pid is unknown, or None if none runs it."""
     path = checkpoint / STATE_DIRECTORY / "lock"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Mistakes: everything that is wrong with a specification in one run, instead of the first thing."""
+"""Mistakes: collect all errors of a specification, so that one run reports them together."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _T = TypeVar("_T")
 
 
 class Mistakes:
-    """What was found so far."""
+    """The errors that were found so far."""
 
     def __init__(self) -> None:
         self._found: list[SpecError] = []
 
     def of(self, make: Callable[[Table], _T], table: Table) -> _T | None:
-        """What `make` reads out of a table, or None, with every mistake that it finds there.
+        """Return the result of `make(table)`, or None if it raises errors. Collect all of its errors.
 
-        It stops at the first. So the key of that is taken away and it is asked again; what it then misses, or says of
-        the key that was taken away, is of our making and no mistake.
+        `make` raises its first error only. So remove that error's key from the table and call `make` again. An error
+        that the removal itself causes, for example a missing key, is ignored and ends the search.
         """
         left, removed, is_whole = table, list[str](), True
         while True:
@@ -41,7 +41,7 @@ class Mistakes:
                 return made if is_whole else None
 
     def run(self, check: Callable[[], object]) -> None:
-        """One more check that says at most one thing."""
+        """Run a check and collect its error, of which it has at most one."""
         try:
             check()
         except SpecError as error:
@@ -51,7 +51,7 @@ class Mistakes:
         self._found += errors
 
     def raise_all(self) -> None:
-        """One SpecError with a line for each, in the order of the file, if there are any."""
+        """Raise one SpecError with a line for each collected error, in the order of the file, if there are any."""
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
@@ -60,7 +60,10 @@ class Mistakes:
 
 
 def _may_follow(error: SpecError, removed: Sequence[str]) -> bool:
-    """Whether it may be said only because those keys were taken away. Which keys are known depends on others."""
+    """Return True if removing these keys can have caused the error.
+
+    A removed key can make others unknown, because the known keys of a table depend on its kind.
+    """
     text = str(error).partition("; there are ")[0]
     only_names = all(each == "name" for each in removed)
     return any(each in text for each in removed) or (": unknown key" in text and not only_names)

@@ -1,4 +1,4 @@
-"""What a pipeline is: the dataclasses that a specification becomes. No I/O, no Spark."""
+"""Dataclasses of a parsed specification: Pipeline, Source, Transform, Sink. No I/O, no Spark."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ SAVE_MODES: Final = ("append", "overwrite", "error")
 MALFORMED: Final = ("fail", "drop", "null")
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-DEFAULT_MASTER: Final = "local[*,4]"  # The 4: a task that fails is tried again, as on a cluster.
+# The 4 allows four attempts of a task, as on a cluster. Plain local[*] allows one.
+DEFAULT_MASTER: Final = "local[*,4]"
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When batches run: every so many ms, or `available-now`, or `once` (one batch)."""
+    """Trigger of a query's batches: every `interval_ms`, `available-now`, or `once` (one batch)."""
 
     kind: str = "interval"
     interval_ms: int = 1000
@@ -40,7 +41,7 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Watermark:
-    """How late a row may be: rows older than the newest event time less the delay are dropped."""
+    """Watermark of a view. Spark drops rows that are older than the newest event time minus the delay."""
 
     column: str
     delay: str
@@ -48,7 +49,10 @@ class Watermark:
 
 @dataclass(frozen=True)
 class Source:
-    """A view of topics, files or generated rows; `values`: the topics or one pattern, the path, or the rate."""
+    """A view of topics, files or generated rows.
+
+    values: the topics, one pattern, the assignment's JSON, the path, or the rows per second, by `kind`.
+    """
 
     path: KeyPath
     name: str
@@ -68,7 +72,7 @@ class Source:
     watermark: Watermark | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     client_config: str | None = None
-    """A properties file that says how to encrypt and log in."""
+    """Properties file with the settings for TLS and SASL."""
 
     @property
     def is_topic(self) -> bool:
@@ -81,7 +85,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Transform:
-    """A view of views, in SQL or by a Python function."""
+    """A view of other views, by SQL or by a Python function."""
 
     path: KeyPath
     name: str
@@ -94,7 +98,7 @@ class Transform:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where a view's rows go. `target` is the topic, the directory, the table's name or the function."""
+    """Destination of a view's rows. `target` is the topic, the directory, the table's name or the function."""
 
     path: KeyPath
     name: str
@@ -119,7 +123,7 @@ class Sink:
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """The session: where it runs and with what."""
+    """Settings of the Spark session."""
 
     master: str = DEFAULT_MASTER
     driver_memory: str = "1g"
@@ -136,7 +140,7 @@ class SparkSettings:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A whole specification; paths in it are absolute, against the directory of its file."""
+    """A complete specification. Its paths are absolute; relative ones were resolved against its file's directory."""
 
     file: Path
     name: str
@@ -151,7 +155,7 @@ class Pipeline:
     places: Places
 
     def error(self, part: Source | Transform | Sink | None, key: str | None, message: str) -> SpecError:
-        """A complaint about a key of a part of this specification."""
+        """Return an error about a key of a part, or about the part itself if `key` is None."""
         path: KeyPath = () if part is None else part.path
         return self.places.error(path if key is None else (*path, key), message)
 

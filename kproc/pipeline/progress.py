@@ -1,4 +1,4 @@
-"""From Spark's progress reports to what people and programs read: rates, lag, watermark, late rows."""
+"""Conversion of Spark's progress reports into figures for users and programs: rates, lag, watermark, late rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 @dataclass
 class QueryFigures:
-    """What is known of a query so far."""
+    """Totals and newest figures of a query."""
 
     name: str
     state: str = "starting"
@@ -31,7 +31,7 @@ class QueryFigures:
 
 
 def report_of(pipeline: Pipeline, query: str, progress: Mapping[str, Any]) -> Report:
-    """One batch as a flat record: what `--json` writes a line of."""
+    """Return one batch as a flat record. `--json` writes it as a line."""
     operators = progress.get("stateOperators") or []
     sources = _sources(pipeline, progress.get("sources") or [])
     lags = [source["lag"] for source in sources if source["lag"] is not None]
@@ -60,7 +60,7 @@ def report_of(pipeline: Pipeline, query: str, progress: Mapping[str, Any]) -> Re
 
 
 def add(figures: QueryFigures, report: Report) -> None:
-    """Take a batch into the sums; an idle report (no new batch) only refreshes lag and watermark."""
+    """Add a batch to the totals. An idle report (no new batch) only updates the rate, the lag and the watermark."""
     is_new = report["batch"] != figures.batch or report["rows"]
     if is_new:
         figures.rows += report["rows"]
@@ -75,10 +75,10 @@ def add(figures: QueryFigures, report: Report) -> None:
 
 
 def _sources(pipeline: Pipeline, reports: Sequence[Mapping[str, Any]]) -> list[Report]:
-    """Sources by the names that the specification gives them.
+    """Return the sources' figures with the names of the specification.
 
-    Spark names those of Python by a Java object: they are told by their topics, files by their path, and what
-    is left by its place.
+    Spark's reports have no such names, and for sources in Python only a Java object. So sources of topics are matched
+    by their topics, files by their path, and the rest by their order.
     """
     streams = [source for source in pipeline.sources if source.is_stream]
     named: dict[int, Source] = {}
@@ -120,7 +120,7 @@ def _source(name: str, report: Mapping[str, Any]) -> Report:
 
 
 def plain_line(figures: QueryFigures) -> str:
-    """A query's figures as one line of a log."""
+    """Format a query's figures as one line of a log."""
     parts = [
         f"{figures.name}: batch {figures.batch if figures.batch is not None else '-'}",
         f"{figures.rows:,} rows in all",
@@ -142,7 +142,7 @@ TABLE_HEADER = ("QUERY", "STATE", "BATCH", "ROWS", "ROWS/S", "MS", "LAG", "WATER
 
 
 def table_rows(queries: Iterable[QueryFigures]) -> list[tuple[str, ...]]:
-    """The live table's cells."""
+    """Return the rows of the live table."""
     optional: Callable[[object], str] = lambda value: "-" if value is None else str(value)  # noqa: E731
     return [
         (

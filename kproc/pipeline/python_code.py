@@ -1,4 +1,4 @@
-"""`module:function` and `file.py:function` of a specification: found, imported, called, with one-line errors."""
+"""Import and call the functions of a specification, `module:function` or `file.py:function`, with one-line errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from kproc.pipeline.errors import sentence
 
 
 class CodeError(Exception):
-    """Why a function cannot be had or called; one line."""
+    """A function cannot be imported, or it raised an error. The message is one line."""
 
 
 def resolve(reference: str, directory: Path) -> Callable[..., Any]:
-    """The function. Modules beside the specification are found wherever the command is run."""
+    """Import and return the function. `directory` is the specification's; its modules can be imported, too."""
     name, _, function = reference.rpartition(":")
     module = _from_file(Path(name)) if name.endswith(".py") else _by_name(name, directory)
     found = getattr(module, function, None)
@@ -31,7 +31,7 @@ def resolve(reference: str, directory: Path) -> Callable[..., Any]:
 
 
 def call(reference: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call it; what it raises becomes one line with the place in its own file."""
+    """Call the function. Raise CodeError with one line and the place in its file if it raises an error."""
     try:
         return function(*arguments, **named)
     except Exception as error:
@@ -84,16 +84,17 @@ def _behind_standard_library() -> int:
 
 
 def _ship(module: ModuleType) -> None:
-    """Functions of this module travel to the workers by value: their Python would not find it by name."""
+    """Pickle functions of this module by value, because Spark's workers cannot import it by name."""
     try:
         from pyspark.cloudpickle import register_pickle_by_value
     except ImportError:
-        return  # `check --no-spark` where there is no Spark: nothing travels.
+        # `check --no-spark` works without Spark. Nothing is pickled then.
+        return
     register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _said(error: Exception) -> str:
-    """`ValueError: words (steps.py:12)`: the innermost line that is not in a library."""
+    """Return `ValueError: words (steps.py:12)`, with the innermost line that is not in a library."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         frame

@@ -1,4 +1,4 @@
-"""`run`: every query of a pipeline in one Spark session, until they end, one fails, or somebody stops them."""
+"""`kproc pipeline run`: run a pipeline's queries in one Spark session until all end, one fails, or a signal arrives."""
 
 from __future__ import annotations
 
@@ -39,40 +39,45 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS: Final = 0.25
-# Each look asks the JVM a dozen questions. When all queries have waited for so many looks, it is taken seldom.
+# Each poll makes a dozen calls to the JVM. After _LOOKS_BEFORE_REST polls without work in any query, poll at
+# REST_SECONDS.
 REST_SECONDS: Final = 1.0
 _LOOKS_BEFORE_REST: Final = 8
-# Spark gives a source's Python 10 s to start and to call back, a figure that cannot be set.
+# Spark's error if the Python process of a source does not connect back in 10 s. The limit cannot be configured.
 PYTHON_TOO_SLOW: Final = "Python worker failed to connect back"
 RESTARTS_MAX: Final = 10
 BEGIN_SECONDS_MAX: Final = 60
-# What a batch may take to end after the first signal; a second signal is for who does not want to wait.
+# Time that a batch gets to finish after the first signal. A second signal stops at once.
 FINISH_SECONDS_MAX: Final = 600.0
-_RUNTIME_PACKAGES: Final = ("streaming.runtime", "streaming")  # since 4.1, before
+# Packages of Spark's query states: since 4.1, and before.
+_RUNTIME_PACKAGES: Final = ("streaming.runtime", "streaming")
 
 
 class Screen(Protocol):
-    """Where a run shows itself."""
+    """Output of a run."""
 
     def note(self, text: str) -> None:
-        """A sentence about the run."""
+        """Show a message about the run."""
 
     def show(self, text: str) -> None:
-        """What a console sink writes."""
+        """Show the text of a console sink."""
 
     def report(self, report: Report) -> None:
-        """A batch has ended."""
+        """Show or store the report of a finished batch."""
 
     def refresh(self, figures: Sequence[QueryFigures]) -> None:
-        """The figures of all queries, a few times a second."""
+        """Show the figures of all queries. The run calls this a few times a second."""
 
 
 class Stopped(Exception):
-    """A signal came before the queries ran."""
+    """A signal arrived before the queries were started."""
 
 
 class StopSignals:
-    """SIGINT and SIGTERM: the first asks the queries to end after their batch, the second ends at once."""
+    """Handler of SIGINT and SIGTERM. The first stops the queries after their batch, the second one at once.
+
+    at_once: called for the second signal. A signal before `is_running` raises Stopped.
+    """
 
     def __init__(self, at_once: Callable[[], None]) -> None:
         self.count = 0
@@ -88,7 +93,7 @@ class StopSignals:
         return self
 
     def install(self) -> None:
-        """Take the signals; again after Spark's start, which puts a handler of its own on SIGINT."""
+        """Install the handlers. Call it again after Spark's start, because PySpark installs its own for SIGINT."""
         for number in (signal.SIGINT, signal.SIGTERM):
             before = signal.signal(number, self._handle)
             self._before.setdefault(number, before)
@@ -103,7 +108,7 @@ class StopSignals:
         self._write.close()
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not over a signal."""
+        """Sleep for this time, or until a signal arrives."""
         if select.select([self._read], [], [], seconds)[0]:
             self._read.recv(64)
 
@@ -117,7 +122,7 @@ class StopSignals:
 
 @dataclass
 class _Query:
-    """A query that runs."""
+    """A started query."""
 
     sink: Sink
     frame: DataFrame
@@ -126,9 +131,9 @@ class _Query:
     restarts: int = 0
     seen: str = ""
     thread: Any = None
-    """The JVM's thread of a query that was asked to end: Spark calls the query over before its batch is."""
+    """The JVM's thread of a query that is stopping. Spark reports the query as ended before its batch has ended."""
     waits_for_broker: bool = False
-    """It failed of a broker that was away, and is to begin again when it is back."""
+    """True if the query failed because of an unreachable broker, and restarts when the broker is back."""
 
     @property
     def is_active(self) -> bool:
@@ -136,7 +141,7 @@ class _Query:
 
 
 class Run:
-    """One `kproc pipeline run`."""
+    """One run of a pipeline, for `kproc pipeline run`."""
 
     def __init__(
         self,
@@ -147,7 +152,7 @@ class Run:
         verbose: bool = False,
         keeps_trying: bool = False,
     ) -> None:
-        """`keeps_trying`: queries that fail of an absent broker begin again when it is back."""
+        """`keeps_trying`: restart queries that failed because of an unreachable broker when it is back."""
         self._pipeline = pipeline
         self._screen = screen
         self._environ = environ
@@ -159,7 +164,7 @@ class Run:
         self._brokers = BrokerWatch(_accesses(pipeline), screen.note, self._clock)
 
     def run(self) -> None:
-        """Until the end; PipelineError or SpecError when something was wrong."""
+        """Run until the end. Raise PipelineError or SpecError on failure."""
         check_packages()
         check_java(self._environ)
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -172,7 +177,7 @@ class Run:
                 self._start(directory / STATE_DIRECTORY, lock.descriptor, signals)
                 self._watch(signals)
             except (Stopped, PipelineError, Py4JError, OSError) as error:
-                # A signal while Spark starts may come out of py4j as an error of its own.
+                # A signal during Spark's start can appear as an error of py4j.
                 if isinstance(error, Stopped) or (signals.count and not signals.is_running):
                     self._screen.note("stopped before it began")
                 elif isinstance(error, PipelineError) or not self._has_lost_spark():
@@ -182,7 +187,8 @@ class Run:
                     told = f"Spark's JVM has ended: {last_words(log)} (see {log})"
                     raise PipelineError(told, str(error)) from error
             finally:
-                signals.is_running = True  # From here on a signal must not break the ending.
+                # From here on a signal must not raise Stopped, because it would interrupt the cleanup.
+                signals.is_running = True
                 self._brokers.close()
                 if self._spark is not None:
                     self._spark.stop()
@@ -191,7 +197,7 @@ class Run:
         return self._spark is not None and self._spark.has_ended(JVM_DEATH_SECONDS)
 
     def end_at_once(self) -> None:
-        """The second signal: no waiting for anything. What was not committed is done again by the next run."""
+        """Handle the second signal: kill the JVM and raise PipelineError. The next run repeats uncommitted batches."""
         if self._spark is not None:
             self._spark.kill()
         raise PipelineError("stopped at once; the batch in progress is done again by the next run")
@@ -199,7 +205,7 @@ class Run:
     def _start(self, state: Path, descriptor: int | None, signals: StopSignals) -> None:
         self._wait_for_brokers(signals)
         for warning in source_warnings(self._pipeline, self._brokers.away):
-            # The sources say the same, after Spark's start and half a minute of waiting.
+            # Without this the user learns it from the sources, after Spark's start and 30 s of waiting.
             self._screen.note(f"warning: {warning}")
         self._pipeline = with_deliveries(self._pipeline, self._screen.note)
         self._screen.note("starting Spark (8-15 s)")
@@ -226,7 +232,7 @@ class Run:
                 self._write(sink, frame)
 
     def _wait_for_brokers(self, signals: StopSignals) -> None:
-        """Before Spark's start: it is not needed for that."""
+        """Wait for the brokers with keeps_trying. This happens before Spark's start, because it needs no Spark."""
         self._brokers.look()
         while self._keeps_trying and self._brokers.away:
             self._wait(signals, POLL_SECONDS)
@@ -236,7 +242,10 @@ class Run:
         self._brokers.look()
 
     def _let_it_begin(self, query: StreamingQuery, signals: StopSignals) -> None:
-        """Start queries one after the other: the Pythons of all at once would keep each other from being in time."""
+        """Wait until the query has started its Python process, for up to BEGIN_SECONDS_MAX.
+
+        Queries start one after the other. If all Python processes started at once, they could exceed Spark's 10 s.
+        """
         deadline_ns = self._clock.now_ns() + BEGIN_SECONDS_MAX * NS_PER_S
         while query.isActive and not signals.count and self._clock.now_ns() < deadline_ns:
             if not query.status["message"].startswith(("Initializing", "Getting offsets")):
@@ -294,7 +303,8 @@ class Run:
             if failure is None:
                 continue
             if PYTHON_TOO_SLOW in str(failure) and signals.count:
-                continue  # It has not begun, and is not to.
+                # The query had not begun, and the run is stopping. This is not a failure.
+                continue
             if self._keeps_trying and (entry.waits_for_broker or self._brokers.was_away_lately):
                 self._begin_again(entry, failure, signals)
                 continue
@@ -314,7 +324,7 @@ class Run:
                 )
 
     def _begin_again(self, entry: _Query, failure: BaseException, signals: StopSignals) -> None:
-        """A query that an absent broker ended: from its checkpoint, once the broker is there."""
+        """Restart a query that an unreachable broker ended, from its checkpoint, when the broker is back."""
         if signals.count:
             entry.waits_for_broker = False
             return
@@ -329,7 +339,7 @@ class Run:
             self._let_it_begin(entry.query, signals)
 
     def _collect(self) -> None:
-        """Take the reports that came since the last look."""
+        """Process Spark's new progress reports and update the screen."""
         for entry in self._queries:
             is_active = entry.is_active
             for row in self._new_rows(entry):
@@ -342,8 +352,11 @@ class Run:
         self._screen.refresh([entry.figures for entry in self._queries])
 
     def _new_rows(self, entry: _Query) -> list[Any]:
-        """Spark's reports that were not taken yet. PySpark's own `recentProgress` brings over every field of all that
-        Spark keeps, a call to the JVM for each of them: looking for news would cost more than the query."""
+        """Return Spark's new progress reports of a query.
+
+        PySpark's `recentProgress` converts every field of all stored reports, with a call to the JVM for each field.
+        That would cost more than the query. So compare timestamps first, and fetch only new reports as JSON.
+        """
         query = entry.query._jsq
         newest = query.lastProgress()
         if newest is None or newest.timestamp() <= entry.seen:
@@ -366,20 +379,21 @@ class Run:
         return "working" if status["isTriggerActive"] else "waiting"
 
     def _ask_to_end(self, entry: _Query, *, is_late: bool) -> None:
-        """End a query between two batches. `stop()` alone would cancel the batch that it is in."""
+        """Stop a query between two batches, because `stop()` cancels a running batch. With `is_late` cancel it."""
         if is_late:
             entry.query.stop()
         elif entry.thread is None:
             if not self._mark_as_ended(entry) and not entry.query.status["isTriggerActive"]:
                 entry.query.stop()
         elif not entry.query.status["isTriggerActive"]:
-            entry.query.stop()  # It waits for the next trigger, which may be an hour away.
+            # The query waits for its next trigger, which can be an hour away. No batch is running.
+            entry.query.stop()
 
     def _mark_as_ended(self, entry: _Query) -> bool:
-        """Let Spark's loop find that it is over when its batch is done; False where that cannot be done.
+        """Set the query's state to TERMINATED, so that Spark's loop ends after the batch. Return False if impossible.
 
-        Spark has no call for this. The state that `stop()` sets before it interrupts is public in its byte
-        code; where a version hides it, the query is stopped as soon as it is seen to wait between batches.
+        Spark has no API for this. `stop()` sets this state before it interrupts the thread, and the field is public in
+        the byte code. If a version of Spark hides it, the caller stops the query when it waits between batches.
         """
         from py4j.protocol import Py4JError
 
@@ -403,7 +417,7 @@ def _accesses(pipeline: Pipeline) -> set[Access]:
 
 
 def _terminated(jvm: Any) -> Any:
-    """Spark's object for the state of a query that is over; it has moved between packages."""
+    """Return Spark's object for the state TERMINATED. Its package differs between versions."""
     from py4j.protocol import Py4JError
 
     for package in _RUNTIME_PACKAGES:

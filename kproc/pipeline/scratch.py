@@ -1,7 +1,7 @@
-"""A temporary directory that is known to be in use as long as any process of its run lives, and swept by the next run.
+"""Scratch: a temporary directory of a run. The next run removes it if all processes of the run have ended.
 
-A lock of flock's on the directory is held by the driver and, by the descriptor that it inherits, by its JVM. Pids would
-not do: the JVM outlives a driver that was killed, and in a container that shares /tmp the same pid is somebody else.
+The driver holds a flock on the directory. Its JVM inherits the descriptor and with it the lock. A pid in the name would
+not suffice: the JVM outlives a killed driver, and containers that share /tmp use equal pids.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-# The pid is for people. Names without one are of versions that hold no lock: those are left alone.
+# The pid is information for users. Directories without a pid are of old versions that hold no lock, so do not touch
+# them.
 _NAME: Final = re.compile(r"kproc-spark-\d+-[a-z0-9_]{8}")
 
 
 class Scratch:
-    """A new directory, locked; what runs that are over have left is removed first."""
+    """A new locked directory. Creating it first removes the directories of ended runs."""
 
     def __init__(self) -> None:
         sweep(Path(tempfile.gettempdir()))
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=f"kproc-spark-{os.getpid()}-"))
             descriptor = _locked(self.path)
+            # Without a descriptor another starting run has swept the directory before we locked it. Create another one.
             if descriptor is not None:
-                break  # Else another run that starts has swept it before it was locked.
+                break
         self.descriptor = descriptor
 
     def remove(self) -> None:
-        """Once nothing of the run lives any more."""
+        """Remove the directory and release the lock. Call it when all processes of the run have ended."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -50,11 +52,12 @@ def sweep(directory: Path) -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """The descriptor of a directory of our own that nobody else holds and that is still there."""
+    """Lock a directory and return its descriptor. Return None if it is locked, missing, or another user's."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return None  # Gone, no directory, or not ours to look into.
+        # It was removed, is not a directory, or is not readable for us.
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_ours = os.fstat(descriptor).st_uid == os.geteuid() and os.fstat(descriptor).st_nlink > 0

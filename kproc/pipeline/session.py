@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: Java looked for first, settings, a JVM that is out of the terminal's reach."""
+"""The Spark session of a pipeline: check Java and packages, start the JVM in its own session, and stop it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 
 JAVA_MIN: Final = 17
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
-# 30 % less time for a batch than the default one. It checks and renames in two steps: one writer only, which
-# the lock in the checkpoint sees to. By path, so it is for file systems that have a rename.
+# A batch takes 30 % less time than with Spark's default manager. It checks and renames in two steps, which is safe with
+# one writer only; CheckpointLock guarantees that. It needs a file system with rename, so it is used for local paths.
 CHECKPOINT_FILES: Final = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORE: Final = f"{_STREAMING}.state.RocksDBStateStoreProvider"
 WORKER_PYTHON: Final = Path(__file__).with_name("worker-python")
 JVM_STOP_SECONDS: Final = 30.0
-JVM_DEATH_SECONDS: Final = 5.0  # From a broken connection to the end of the process behind it.
+# A JVM whose connection broke gets this time to end.
+JVM_DEATH_SECONDS: Final = 5.0
 
 
 def check_java(environ: Mapping[str, str]) -> None:
-    """PipelineError with the way out where there is no Java that Spark can use."""
+    """Raise PipelineError with advice if there is no Java that Spark can use."""
     home = environ.get("JAVA_HOME")
     where = f"in JAVA_HOME={home}" if home else "on the PATH"
     java = shutil.which("java", path=f"{home}/bin" if home else environ.get("PATH"))
@@ -57,7 +58,7 @@ def check_java(environ: Mapping[str, str]) -> None:
 
 
 def check_packages() -> None:
-    """PipelineError with the way out where PySpark is missing."""
+    """Raise PipelineError with advice if PySpark is missing."""
     from kproc.spark import require_spark
 
     try:
@@ -68,7 +69,7 @@ def check_packages() -> None:
 
 @dataclass
 class RunningSpark:
-    """A session and its JVM."""
+    """A Spark session, its JVM and its files."""
 
     session: SparkSession
     gateway: Any
@@ -76,7 +77,7 @@ class RunningSpark:
     scratch: Scratch
 
     def stop(self) -> None:
-        """End queries and session, then the JVM, which would live as long as this process otherwise."""
+        """Stop queries and session, and then the JVM, which would otherwise live as long as this process."""
         if self.has_ended():
             self._remove_files()
             return
@@ -86,21 +87,21 @@ class RunningSpark:
             self._stop_jvm()
 
     def has_ended(self, seconds: float = 0.0) -> bool:
-        """Whether the JVM is gone, or goes within so many seconds: killed by us or by somebody else."""
+        """Return True if the JVM has ended, or ends within this time."""
         try:
             return self.gateway.proc is not None and self.gateway.proc.wait(seconds) is not None
         except subprocess.TimeoutExpired:
             return False
 
     def how_it_ended(self, log: Path) -> str:
-        """Words for a JVM that is gone: the signal that ended it, or what it wrote last."""
+        """Describe the end of a JVM: its signal, or its exit code and the last line of its log."""
         code = self.gateway.proc.returncode
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}, {last_words(log)}"
 
     def kill(self) -> None:
-        """End the JVM at once; what a batch had not committed is done again by the next run."""
+        """Kill the JVM. The next run repeats a batch that was not committed."""
         if self.gateway.proc is not None:
             self.gateway.proc.kill()
             self.gateway.proc.wait()
@@ -132,17 +133,20 @@ def start_spark(
     verbose: bool,
     kept_descriptor: int | None,
 ) -> RunningSpark:
-    """Start Spark. `kept_descriptor` stays open in the JVM: a lock is held until the JVM has ended, too.
+    """Start Spark. Raise PipelineError if that fails.
 
-    Whatever breaks this off, a signal's exception as well, takes the JVM and its files along.
+    scratch: directory for the log and the package. kept_descriptor: a lock's descriptor that the JVM inherits, so that
+    the lock is held until the JVM has ended, too.
+
+    On any exception, also of a signal handler, kill the JVM and remove its files.
     """
-    # A JVM that is killed leaves its shuffle files and state stores; in a directory of ours they can be removed.
+    # A killed JVM leaves its shuffle files and state stores behind. We can remove them from a directory of our own.
     temporary = Scratch()
     children = child_pids()
     try:
         return _start_spark(pipeline, scratch, temporary, environ, verbose, kept_descriptor)
     except BaseException:
-        # The end of stdin would not do: a JVM that finds PySpark's directory gone never comes to read it.
+        # Closing its stdin would not suffice: a JVM without PySpark's directory never reads stdin.
         _kill(child_pids() - children)
         temporary.remove()
         raise
@@ -166,7 +170,7 @@ def _start_spark(
     import kproc.spark
 
     if not verbose:
-        # What PySpark raises it also writes to stderr, with the JVM's stack; we say it in a line.
+        # PySpark also writes each error to stderr, with the JVM's stack. We report it in one line.
         for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
             PySparkLogger.getLogger(name).disabled = True
     conf = SparkConf(loadDefaults=False)
@@ -174,8 +178,8 @@ def _start_spark(
         conf.set(name, value)
     log = scratch / "spark.log"
     with open(log, "wb") as spark_log:
-        # A session of its own: Ctrl-C in the terminal goes to its whole process group, and the Python workers
-        # that the JVM starts would die of it in the middle of the batch that is to be finished.
+        # Start the JVM in its own session. Ctrl-C in the terminal signals the whole foreground process group, and would
+        # otherwise kill the JVM's Python workers in the middle of the batch that has to finish.
         kept = [each for each in (kept_descriptor, temporary.descriptor) if each is not None]
         popen: dict[str, Any] = {"start_new_session": True, "stdout": spark_log, "pass_fds": kept}
         if not verbose:
@@ -201,17 +205,16 @@ def _start_spark(
 
 
 def child_pids() -> set[int]:
-    """Processes that this one has started and that have not been waited for."""
+    """Return the pids of this process's children that were not waited for."""
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     return {int(pid) for text in lists for pid in text.split()}
 
 
 def _kill(pids: set[int]) -> None:
-    """End children and what they have started in their groups, and wait for it."""
+    """Kill children and their process groups, and wait for the children."""
     for pid in pids:
-        with suppress(
-            ProcessLookupError, ChildProcessError
-        ):  # Popen's own bookkeeping may have waited for it.
+        # Popen itself can have waited for the child already.
+        with suppress(ProcessLookupError, ChildProcessError):
             if os.getpgid(pid) == pid:
                 os.killpg(pid, signal.SIGKILL)
             else:
@@ -222,7 +225,7 @@ def _kill(pids: set[int]) -> None:
 def settings(
     pipeline: Pipeline, scratch: Path, environ: Mapping[str, str], temporary: Path
 ) -> dict[str, str]:
-    """Spark's settings: ours, then those of the specification over them."""
+    """Return Spark's settings. Those of the specification override ours."""
     spark = pipeline.spark
     answer = {
         "spark.app.name": f"kproc-{pipeline.name}",
@@ -243,7 +246,7 @@ def settings(
     if spark.is_local:
         answer["spark.sql.shuffle.partitions"] = str(_local_cores(spark.master))
     else:
-        # Executors unpack what the driver ships into their own directory, and start Python there.
+        # Executors unpack the driver's files into their working directory, and start Python there.
         answer["spark.executorEnv.PYTHONPATH"] = PACKAGE_NAME
         answer["spark.executorEnv.PYTHONSAFEPATH"] = "1"
     if spark.executor_memory is not None:
@@ -257,7 +260,7 @@ def settings(
 
 
 def _jars(given: tuple[str, ...]) -> list[str]:
-    """Jars by path; a directory means all of its jars."""
+    """Return the paths of the jars. A directory stands for all of its jars."""
     answer: list[str] = []
     for item in given:
         if os.path.isdir(item):
@@ -277,7 +280,7 @@ def _local_cores(master: str) -> int:
 
 
 def last_words(log: Path) -> str:
-    """The line of the JVM's log that most likely says why."""
+    """Return the line of the JVM's log that most likely has the reason for its end."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     telling = [
         line for line in lines if re.match(r"(Error|Exception in|Caused by|Unrecognized|Invalid)", line)
@@ -289,7 +292,7 @@ PACKAGE_NAME: Final = "kproc_package.zip"
 
 
 def package_kproc(directory: Path) -> Path:
-    """A zip of the installed kproc and of what Spark finds by name, for executors that do not have them."""
+    """Create a zip of the installed kproc and of the package `pyspark_kproc`, for executors that do not have them."""
     import kproc
 
     root = Path(kproc.__file__).parent
@@ -307,16 +310,16 @@ def package_kproc(directory: Path) -> Path:
 
 
 def worker_environment(environ: Mapping[str, str], *, is_local: bool = True) -> dict[str, str]:
-    """Variables that Python workers need: this interpreter, and where kproc is when it is not installed.
+    """Return environment variables for Python workers: this interpreter, and the path of kproc if it is not installed.
 
-    On this host they run it by `worker-python`, which is quicker; a cluster's hosts have no such file.
+    On this host workers start by the script `worker-python`, which is faster. A cluster's hosts do not have that file.
     """
     import kproc
 
     # Spark starts workers by `python -m`, which would put the working directory in front of the standard library.
     answer = {"PYTHONSAFEPATH": "1"}
     if "PYSPARK_PYTHON" not in environ:
-        # Of a PySpark that is itself found in a zip there is no other copy.
+        # If PySpark itself was imported from a zip, there is no installed copy that worker-python could use.
         found = find_spec("pyspark")
         if is_local and found is not None and os.path.isfile(found.origin or ""):
             answer |= {"PYSPARK_PYTHON": str(WORKER_PYTHON), "KPROC_WORKER_PYTHON": sys.executable}

@@ -1,4 +1,4 @@
-"""Sinks as queries that run: streams are started, tables are written."""
+"""Start the queries of stream sinks, and write the tables of batch sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Show = Callable[[str], None]
 
 
 def start_stream(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -> StreamingQuery:
-    """Start the query of a sink; its checkpoint is a directory of its own, by the sink's name."""
+    """Start the query of a sink. Its checkpoint is the directory `<checkpoint>/<sink>`.
+
+    show: prints the text of a console sink.
+    """
     writer: Any = frame.writeStream.queryName(sink.name).outputMode(sink.mode or "append")
     writer = writer.option("checkpointLocation", f"{pipeline.checkpoint}/{sink.name}")
     if sink.trigger.kind == "interval":
@@ -33,10 +36,10 @@ def start_stream(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -
     elif sink.kind == "python":
         writer = writer.foreachBatch(_function(pipeline, sink))
     elif sink.kind == "topic" and sink.connector == "kproc" and sink.mode == "update":
-        # Spark gives this output mode to no sink in Python.
+        # Spark rejects the mode `update` for every sink in Python, but not for foreachBatch.
         writer = writer.foreachBatch(topic_sink(sink.bootstrap, sink.target, options=_topic_options(sink)))
     elif sink.kind == "memory":
-        # Spark names the table by the query; the checkpoint says that it may not be continued.
+        # Spark names the table after the query.
         writer = writer.format("memory").queryName(sink.target)
     else:
         writer = _configured(writer.format(_format(sink)), sink)
@@ -44,7 +47,7 @@ def start_stream(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -
 
 
 def write_table(pipeline: Pipeline, sink: Sink, frame: DataFrame, show: Show) -> None:
-    """Write what is no stream, once."""
+    """Write the rows of a batch sink."""
     if sink.kind == "console":
         _show(sink, frame, show, "table")
     elif sink.kind == "python":
@@ -65,7 +68,7 @@ def _format(sink: Sink) -> str:
 
 
 def _configured(writer: Any, sink: Sink) -> Any:
-    """The options that say where; the specification's own come last."""
+    """Set the sink's destination and then the specification's options, which can override it."""
     if sink.kind == "topic":
         writer = writer.option("kafka.bootstrap.servers", sink.bootstrap).option("topic", sink.target)
         return writer.options(**_topic_options(sink))
@@ -86,7 +89,7 @@ def _topic_options(sink: Sink) -> dict[str, str]:
 
 
 def _show(sink: Sink, rows: DataFrame, show: Show, what: str) -> None:
-    """A batch on the terminal; by way of Python, because the JVM would write across the live table."""
+    """Show a batch's first rows. Python prints them, because output of the JVM would damage the live table."""
     found: list[Any] = rows.take(sink.rows + 1)
     if not found and what != "table":
         return
@@ -119,7 +122,7 @@ def _cell(value: object) -> str:
 
 
 def _function(pipeline: Pipeline, sink: Sink) -> Callable[[DataFrame, int], None]:
-    """The user's function of (rows of a batch, number of the batch)."""
+    """Return the user's function. Its arguments are the rows and the number of a batch."""
     function = resolve(sink.target, Path(pipeline.file).resolve().parent)
 
     def write(rows: DataFrame, batch: int) -> None:

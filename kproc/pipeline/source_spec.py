@@ -1,4 +1,4 @@
-"""[[source]] -> Source: what is read, from where to where, and what becomes of a topic's records."""
+"""Parser of a specification's [[source]] tables. It returns a Source for each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BINARY_TYPES: Final = (
 
 
 def source_of(table: Table, defaults: Defaults) -> Source:
-    """The source of one [[source]]; SpecError for what is missing, unknown or contradicts itself."""
+    """Parse one [[source]]. Raise SpecError for missing, unknown or contradictory keys."""
     name = name_of(table, VIEW)
     kind = table.one_of(SOURCE_KINDS, f"what source {name} reads")
     is_topic = kind not in (*FILE_FORMATS, "rate")
@@ -78,7 +78,7 @@ def source_of(table: Table, defaults: Defaults) -> Source:
 
 
 class _TopicReading:
-    """What becomes of a record of a topic; the attributes are those of Source."""
+    """The keys that define how a topic's records are decoded. The attributes have the names of Source's."""
 
     def __init__(self, table: Table) -> None:
         self.format = table.choice("format", FORMATS) or "raw"
@@ -99,7 +99,7 @@ class _TopicReading:
 
 
 def _columns(table: Table, key: str) -> tuple[str, ...]:
-    """Columns of a topic by their names."""
+    """Parse a list of column names of a topic."""
     names = table.texts(key)
     for name in names:
         if name not in COLUMNS:
@@ -108,7 +108,7 @@ def _columns(table: Table, key: str) -> tuple[str, ...]:
 
 
 def _source_values(table: Table, kind: str, defaults: Defaults) -> tuple[str, ...]:
-    """Topics, the pattern, the assignment's JSON, the path, or the rows per second."""
+    """Return Source.values: topics, pattern, the assignment's JSON, path, or rows per second."""
     if kind == "topics":
         values = table.texts(kind)
         if not values:
@@ -136,7 +136,10 @@ def _source_values(table: Table, kind: str, defaults: Defaults) -> tuple[str, ..
 
 
 def _topic_options(table: Table, given: Mapping[str, str], *, is_stream: bool) -> dict[str, str]:
-    """The connector's options that have keys of their own here."""
+    """Return the connector's options that have their own keys in a specification.
+
+    Raises SpecError if `options` sets one of them, too.
+    """
     options = _position(table, "starting")
     if table.has("ending"):
         if is_stream:
@@ -163,7 +166,7 @@ def _topic_options(table: Table, given: Mapping[str, str], *, is_stream: bool) -
 
 
 def _position(table: Table, key: str) -> dict[str, str]:
-    """`starting` or `ending`: a word, a time, or offsets by topic and partition."""
+    """Parse `starting` or `ending`: earliest or latest, a time, or offsets by topic and partition."""
     value = table.any(key)
     if value is None:
         return {}
@@ -198,7 +201,7 @@ def _is_offsets(value: object) -> bool:
 
 
 def _schema(table: Table) -> str | None:
-    """A schema as Spark's DDL: given so, or as a table of columns and types."""
+    """Return the schema as Spark's DDL. The specification has it as DDL, or as a table of columns and types."""
     if isinstance(table.any("schema"), dict):
         columns = table.scalars("schema")
         return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())

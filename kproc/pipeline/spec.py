@@ -1,10 +1,10 @@
-"""Specification -> Pipeline: strict keys, names that exist, one-line errors with file, line and key.
+"""Parser of specifications: it returns a Pipeline, or raises SpecError with file, line and key of every error.
 
-    pipeline = load_spec(Path("orders.toml"))           # reads the file, SpecError when anything is wrong
-    pipeline = parse_spec(text, Path("orders.toml"))    # the same of a text; the path is where it would stand
+    pipeline = load_spec(Path("orders.toml"))           # reads the file
+    pipeline = parse_spec(text, Path("orders.toml"))    # parses a text as if it were in this file
 
-Relative paths are taken against the directory of the specification, wherever the command is run. Each key is read,
-checked and refused in one place: those of a source in source_spec.py, the others here, in a specification's order.
+Relative paths are resolved against the specification's directory. The keys of a source are parsed in source_spec.py,
+all others here, in the order of a specification.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _Part = TypeVar("_Part", Source, Transform, Sink)
 
 
 class Outside(NamedTuple):
-    """What was said beside the specification: the first two go over what its [pipeline] says, the others under it."""
+    """Settings from the command line. The first two override [pipeline]; the others are defaults for missing keys."""
 
     bootstrap: str | None = None
     client_config: str | None = None
@@ -62,12 +62,12 @@ NOTHING_OUTSIDE: Final = Outside()
 
 
 def load_spec(path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pipeline:
-    """The pipeline of a file."""
+    """Parse a specification's file. Raise SpecError."""
     return parse_spec(read_text(path, str(path)), path, outside)
 
 
 def parse_spec(text: str, path: Path, outside: Outside = NOTHING_OUTSIDE) -> Pipeline:
-    """The pipeline of a text that stands, or would stand, in a file."""
+    """Parse a specification's text. `path` is its file, for messages and relative paths. Raise SpecError."""
     values, places = parse_toml(text, str(path))
     root = Table(values, places, ())
     head = root.table("pipeline")
@@ -241,7 +241,7 @@ def _sink(table: Table, defaults: Defaults) -> Sink:
 
 
 def _delivery(table: Table) -> str | None:
-    """With `_` as well, as options of Python are written."""
+    """Return the delivery. `exactly_once` is accepted for `exactly-once`, because names in Python have `_`."""
     known = (AT_LEAST_ONCE, EXACTLY_ONCE)
     chosen = table.choice("delivery", (*known, *(each.replace("-", "_") for each in known)))
     return None if chosen is None else chosen.replace("_", "-")
@@ -251,9 +251,10 @@ def _delivery(table: Table) -> str | None:
 
 
 def _name_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
-    """Views are unique and defined before they are used; sinks are unique."""
+    """Yield errors of names: views and sinks must be unique, and views defined before they are used."""
     twice = [*_twice(pipeline, (*pipeline.sources, *pipeline.transforms)), *_twice(pipeline, pipeline.sinks)]
-    yield from twice or _unknown_inputs(pipeline)  # One that has another's name is missed under its own.
+    # A part with a duplicate name is usually missing under its intended name, so report the duplicates alone.
+    yield from twice or _unknown_inputs(pipeline)
     yield from _target_mistakes(pipeline)
 
 
@@ -278,7 +279,7 @@ def _unknown_inputs(pipeline: Pipeline) -> Iterator[SpecError]:
 
 
 def _target_mistakes(pipeline: Pipeline) -> Iterator[SpecError]:
-    """Two sinks in one directory would write over each other's log of files."""
+    """Yield errors for sinks with the same target, because they would overwrite each other's file log or table."""
     seen: dict[str, Sink] = {}
     for sink in pipeline.sinks:
         if sink.kind in (*FILE_FORMATS, "memory"):

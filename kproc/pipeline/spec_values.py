@@ -1,4 +1,4 @@
-"""Values that several parts of a specification have: names, paths, functions, triggers, watermarks."""
+"""Parsers of values that several parts of a specification share: names, paths, functions, triggers, watermarks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS_MS_LONG: Final = {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_60
 
 
 class Defaults(NamedTuple):
-    """What the parts take over from [pipeline]."""
+    """Defaults of all parts, from [pipeline]. Relative paths are resolved against `directory`."""
 
     directory: Path
     bootstrap: str
@@ -28,7 +28,7 @@ class Defaults(NamedTuple):
 
 
 def name_of(table: Table, allowed: re.Pattern[str]) -> str:
-    """The part's name; SpecError for one that is not made as names are."""
+    """Return the part's name. Raise SpecError if it does not match `allowed`."""
     name = table.need_text("name")
     if not allowed.fullmatch(name):
         raise table.error("name", f"{name!r} is no name: letters, digits and _, not a digit first")
@@ -36,7 +36,7 @@ def name_of(table: Table, allowed: re.Pattern[str]) -> str:
 
 
 def function_of(table: Table, key: str, defaults: Defaults) -> str:
-    """`package.module:function`, or `file.py:function` with the file made absolute."""
+    """Return `package.module:function`, or `file.py:function` with an absolute path."""
     value = table.need_text(key)
     if not _PYTHON.fullmatch(value):
         raise table.error(key, f"{value!r} is neither module:function nor file.py:function")
@@ -45,7 +45,7 @@ def function_of(table: Table, key: str, defaults: Defaults) -> str:
 
 
 def trigger_of(table: Table) -> Trigger | None:
-    """When a batch begins; None where nothing is said."""
+    """Return the trigger, or None if the table has none."""
     text = table.text("trigger")
     if text is None:
         return None
@@ -63,7 +63,7 @@ def trigger_of(table: Table) -> Trigger | None:
 
 
 def interval_ms(text: str) -> int | None:
-    """Milliseconds of an interval such as "10 seconds"; None for what is none."""
+    """Parse an interval such as "10 seconds" and return ms, or None if it is invalid."""
     found = _INTERVAL.fullmatch(text.strip().lower())
     if found is None:
         return None
@@ -73,18 +73,18 @@ def interval_ms(text: str) -> int | None:
 
 
 def local_path(directory: Path, path: str) -> str:
-    """A path against the specification's directory; what has a scheme (hdfs://, s3a://) stays as it is."""
+    """Resolve a path against the specification's directory. A URL (hdfs://, s3a://) is returned unchanged."""
     return path if re.match(r"[a-z][a-z0-9]*:", path) else str(directory / path)
 
 
 def client_config_of(table: Table, defaults: Defaults) -> str | None:
-    """The file that says how to encrypt and log in: the part's own, or the pipeline's."""
+    """Return the path of the file with the security settings: the part's, or else the pipeline's."""
     written = table.text("client_config")
     return local_path(defaults.directory, written) if written else defaults.client_config
 
 
 def watermark_of(table: Table) -> Watermark | None:
-    """How late rows may come; None where nothing is said."""
+    """Return the watermark, or None if the table has none."""
     inner = table.table("watermark")
     if inner is None:
         return None

@@ -1,4 +1,4 @@
-"""`status`: checkpoints beside the broker's ends, without Spark."""
+"""`kproc pipeline status`: compare checkpoints with the logs of the brokers, without Spark."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from kproc.spark.offsets import TopicPartition
 
 
 class Extent(NamedTuple):
-    """What a partition's log holds."""
+    """Start and end offset of a partition's log."""
 
     start: int
     end: int
 
 
 def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
-    """Per query what its checkpoint says, and per topic how much of it the broker has beyond that."""
+    """Return the state of every query from its checkpoint, and the lag of each topic.
+
+    Unreachable brokers and missing topics become warnings. Their lag is None.
+    """
     checkpoint = local_checkpoint(pipeline)
     states = [query_state(checkpoint, sink) for sink in pipeline.sinks]
     extents, warnings = _extents(pipeline, {topic for state in states for topic in state.offsets})
@@ -55,7 +58,10 @@ def pipeline_status(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
-    """Records that are there and not done; None if the broker has lost some that are done: then nobody knows."""
+    """Return the number of records that the query has not read.
+
+    None if the log ends below a committed offset: it lost records, and the lag is unknown.
+    """
     if any(offset > found[partition].end for partition, offset in offsets.items() if partition in found):
         return None
     return sum(
@@ -64,7 +70,7 @@ def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
 
 
 def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Extent]) -> Iterator[str]:
-    """A line for each partition whose log and checkpoint do not fit together."""
+    """Yield a line for each partition whose log does not contain the committed offset."""
     for partition, offset in sorted(offsets.items()):
         extent = found.get(partition)
         where = f"{query}: {topic} partition {partition}"
@@ -80,7 +86,7 @@ def _losses(query: str, topic: str, offsets: dict[int, int], found: dict[int, Ex
 
 
 def _extents(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, Extent]], list[str]]:
-    """Logs by topic and partition, as far as brokers answer, and a line for each that does not."""
+    """Return the logs by topic and partition, and a warning for each broker that does not respond."""
     extents: dict[str, dict[int, Extent]] = {}
     warnings = []
     by_access: dict[Access, set[str]] = {}
@@ -102,7 +108,7 @@ def _extents(pipeline: Pipeline, topics: set[str]) -> tuple[dict[str, dict[int, 
 
 
 def log_extents(access: Access, topics: list[str]) -> dict[str, dict[int, Extent]]:
-    """Start and end of each partition of the topics that exist."""
+    """Return start and end of each partition of the topics that exist. Raise ClientError if no broker responds."""
     cluster = access.cluster()
     try:
         found = cluster.metadata(topics)

@@ -1,4 +1,4 @@
-"""The jars of Spark's own Kafka connector, for `connector = "kafka"`: given, or from the local Maven repository."""
+"""Jars of Spark's own Kafka connector, for `connector = "kafka"`: from spark.jars or the local Maven repository."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from kproc.pipeline.errors import PipelineError
 
 CONNECTOR: Final = "spark-sql-kafka-0-10_2.13"
-# Directory in a Maven repository, and the artifact; what the connector needs and PySpark does not bring.
+# (directory in a Maven repository, artifact) of the connector, and of its dependencies that PySpark does not contain.
 ARTIFACTS: Final = (
     ("org/apache/spark", CONNECTOR),
     ("org/apache/spark", "spark-token-provider-kafka-0-10_2.13"),
@@ -22,7 +22,7 @@ _OPTIONAL: Final = "jsr305"
 
 
 def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """The jars that are not among the given ones; PipelineError that names the ways to get them."""
+    """Return the needed jars that are not among the given ones. Raise PipelineError with advice if one is missing."""
     names = [path.rpartition("/")[2] for path in given]
     if any(name.startswith(CONNECTOR) for name in names):
         return []
@@ -46,7 +46,7 @@ def stock_jars(given: Iterable[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def _newest(directory: Path, artifact: str) -> Path | None:
-    """The newest jar; of Spark's own parts the newest that is not newer than this PySpark, if there is one."""
+    """Return the newest jar that fits this PySpark, or the newest of all if none fits."""
     found = [
         (_version(path.parent.name), path)
         for path in directory.glob(f"*/{artifact}-*.jar")

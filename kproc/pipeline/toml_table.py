@@ -1,6 +1,6 @@
-"""Strict reading of TOML: every key is asked for by name and kind, and every complaint names its line.
+"""Table: strict reader of a TOML specification. The parser reads each key by name and type; unread keys are errors.
 
-`tomllib` gives values without places: config/toml_lines.py finds the line of each key.
+Every error has the line of its key. `tomllib` does not return lines, so config/toml_lines.py finds them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document
 
 
 class SpecError(Exception):
-    """What is wrong with a specification, in one line: file, line, key, complaint."""
+    """A specification is invalid. The message is one line: file, line, key, reason."""
 
     def __init__(self, message: str, *, path: KeyPath = (), line: int = 0) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class SpecError(Exception):
 
 
 def show(path: KeyPath) -> str:
-    """`source[0].watermark.delay` of a path, counted from 1 as people do."""
+    """Format a path as `source[1].watermark.delay`. Indexes count from 1."""
     text = ""
     for part in path:
         text += f"[{part + 1}]" if isinstance(part, int) else (f".{part}" if text else part)
@@ -36,14 +36,14 @@ def show(path: KeyPath) -> str:
 
 
 class Places:
-    """Where in which file each key stands."""
+    """The line of each key in a file."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         self._lines = key_lines(text)
 
     def line(self, path: KeyPath) -> int:
-        """The line of a key, or of the nearest table around it."""
+        """Return the line of a key, or of the nearest table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 1)
@@ -55,7 +55,7 @@ class Places:
 
 
 def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Places]:
-    """The values and their places; SpecError with the line where it is no TOML."""
+    """Parse TOML and return its values and their lines. Raise SpecError with the line of a syntax error."""
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -67,7 +67,7 @@ def parse_toml(text: str, file: str) -> tuple[dict[str, Any], Places]:
 
 
 def read_text(path: Path, shown: str) -> str:
-    """The text of a specification, or the reason why there is none."""
+    """Read a specification. Raise SpecError with the reason. `shown` is the path for messages."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -77,7 +77,7 @@ def read_text(path: Path, shown: str) -> str:
 
 
 class Table:
-    """A table of the specification that is read key by key; `finish` refuses what nobody asked for."""
+    """A table of the specification. `finish` rejects the keys that were not read."""
 
     def __init__(self, values: Mapping[str, Any], places: Places, path: KeyPath) -> None:
         self._values = values
@@ -89,7 +89,7 @@ class Table:
         return self._places.error(self.path if key is None else (*self.path, key), message)
 
     def key_of(self, path: KeyPath) -> str | None:
-        """The key of this table that a path of an error leads through; None: it is of the table, or not there."""
+        """Return the key of this table on the path of an error, or None if the error is not about one of its keys."""
         depth = len(self.path)
         key = path[depth] if path[:depth] == self.path and len(path) > depth else None
         return key if isinstance(key, str) and key in self._values else None
@@ -104,12 +104,12 @@ class Table:
         return key in self._values
 
     def any(self, key: str) -> Any:
-        """The value as it is, None where there is none."""
+        """Return the value unchecked, or None if the key is missing."""
         self._ask(key)
         return self._values.get(key)
 
     def text(self, key: str) -> str | None:
-        """A string that is not empty."""
+        """Return a non-empty string, or None if the key is missing."""
         value = self.any(key)
         if value is None:
             return None
@@ -150,7 +150,7 @@ class Table:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings; one string counts as a list of one."""
+        """Return a list of strings. A single string counts as a list of one."""
         value = self.any(key)
         if value is None:
             return ()
@@ -160,7 +160,7 @@ class Table:
         return tuple(items)
 
     def scalars(self, key: str) -> dict[str, str]:
-        """A table of strings, numbers and booleans, as the strings that Spark's options are."""
+        """Return a table of strings, numbers and booleans as strings, because Spark's options are strings."""
         value = self.any(key)
         if value is None:
             return {}
@@ -187,7 +187,7 @@ class Table:
         return Table(value, self._places, (*self.path, key))
 
     def tables(self, key: str) -> list[Table]:
-        """An array of tables."""
+        """Return an array of tables; empty if the key is missing."""
         value = self.any(key)
         if value is None:
             return []
@@ -196,7 +196,7 @@ class Table:
         return [Table(item, self._places, (*self.path, key, number)) for number, item in enumerate(value)]
 
     def one_of(self, keys: Sequence[str], what: str) -> str:
-        """The one key of several that is there."""
+        """Return the only key of `keys` that is present. Raise SpecError if none or several are."""
         found = [key for key in keys if self.has(key)]
         if not found:
             raise self.error(None, f"{what} is missing: one of {', '.join(keys)}{self._hint(keys)}")
@@ -205,13 +205,13 @@ class Table:
         return found[0]
 
     def finish(self) -> None:
-        """Refuse keys that nobody asked for."""
+        """Reject keys that were not read."""
         for key in self._values:
             if key not in self._asked:
                 raise self.error(key, f"unknown key{did_you_mean(key, self._asked) or self._list_known()}")
 
     def _hint(self, keys: Sequence[str]) -> str:
-        """A key that was meant to be one of those: `topik`."""
+        """Return a hint about a misspelled key that resembles one of `keys`, such as `topik`."""
         for key in self._values:
             if key not in self._asked and difflib.get_close_matches(key, keys, 1):
                 return f"; {key} (line {self._places.line((*self.path, key))}) is unknown"
@@ -226,7 +226,7 @@ class Table:
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Dotted names of nested tables: `kafka.acks = 1` is one option, not a table `kafka`."""
+    """Yield (dotted name, value) of nested tables: TOML's `kafka.acks = 1` is one option, not a table `kafka`."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from flattened(value, f"{prefix}{name}.")
@@ -235,7 +235,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean topic?`, or nothing where no name is near."""
+    """Return `; did you mean topic?`, or an empty string if no known name is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""
 

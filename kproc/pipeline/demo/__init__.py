@@ -1,1 +1,1 @@
-"""`kproc pipeline demo`: a click stream through broker and Spark, and the proof that nothing was lost on the way."""
+"""`kproc pipeline demo`: send a click stream through the broker and Spark, and verify the results."""

@@ -1,10 +1,10 @@
-"""The demo's events, the same in every run, and what a pipeline must make of them.
+"""The demo's events, which are equal in every run, and the results that the pipeline must have.
 
-Two hours of a shop, of however many records are wanted: 90 % page views, 8 % clicks, 2 % orders. Events come in the
-order of their time. A user is there for five minutes and looks at about twenty pages, now and then with a pause that
-ends the session. Every fourth click is followed by an order: four of five within ten minutes, the others too late.
+The events are two hours of a shop: 90 % page views, 8 % clicks, 2 % orders, in the order of their time. A user stays
+for five minutes and views about 20 pages, sometimes with a pause that ends the session. Every fourth click is followed
+by an order: 80 % of them within ten minutes, the others too late for the join.
 
-`expected` counts it all with numpy, by none of the code that the pipeline uses.
+`expected` computes the results with numpy and shares no code with the pipeline.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ JOIN_MS: Final = 10 * 60_000
 WINDOW_MS: Final = 60_000
 LATEST_MS: Final = START_MS + SPAN_MS + 15 * 60_000  # No order is later.
 END_MS: Final = LATEST_MS + 4 * 3600 * 1000
-"""The time of the last record of each topic, which closes every window."""
+"""Timestamp of the last record of each topic. It closes every window."""
 
-# Page views that are sent at once, at most; part of what makes the events the same in every run. And so many chunks
-# at least: partitions are read that far apart, which must be less than a watermark's delay.
+# Largest number of page views in a chunk. The random events depend on it, so changing it changes them.
+# CHUNKS_MIN limits a chunk's span of time: partitions can be read one chunk apart, which must be less than a
+# watermark's delay.
 CHUNK: Final = 100_000
 CHUNKS_MIN: Final = 60
 PAGES: Final = 200
 RECORDS_MIN: Final = 10_000
 _VIEWS_OF_USER: Final = 20
-_STAY: Final = 24  # A user stays for this part of the two hours.
+# A user stays for 1/24 of the two hours.
+_STAY: Final = 24
 _SEED: Final = 20_260_101
 
 
@@ -47,7 +49,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Expected:
-    """What the pipeline must say of all events."""
+    """The results that the pipeline must have for all events."""
 
     views: int
     clicks: int
@@ -96,7 +98,7 @@ class Events:
         return {"ts": stamps[order], "click": click[order], "amount": amount[order], "order_id": order}
 
     def chunks(self) -> Iterator[Chunk]:
-        """All of them, by time."""
+        """Yield all events in chunks, ordered by time."""
         before = START_MS
         for first in range(0, self.views_count, self._chunk):
             views = self._views(first)
@@ -118,7 +120,7 @@ class Events:
         }
 
     def expected(self) -> Expected:
-        """Counted anew, from the events themselves."""
+        """Compute the expected results from the events."""
         minutes = SPAN_MS // WINDOW_MS
         pages = np.zeros(minutes * PAGES, np.int64)
         pages_ms = np.zeros(minutes * PAGES, np.int64)
@@ -131,7 +133,7 @@ class Events:
             seen.append(views["visitor"] * (2 * SPAN_MS) + views["ts"] - START_MS)
         ordered = np.sort(np.concatenate(seen))
         user, at = ordered // (2 * SPAN_MS), ordered % (2 * SPAN_MS)
-        # A view that comes exactly when the gap is over still belongs to the session, in Spark.
+        # In Spark a view exactly at the end of the gap still belongs to the session.
         goes_on = (user[1:] == user[:-1]) & (at[1:] - at[:-1] <= SESSION_GAP_MS)
         took = self.orders["ts"] - self.clicks["ts"][self.orders["click"]]
         is_joined = took <= JOIN_MS

@@ -1,4 +1,4 @@
-"""The picture of a demo: records a second and how far behind the queries were, over time."""
+"""Picture of a demo: records per second and the lag of the queries over time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def draw(
     reports: Mapping[str, Sequence[Mapping[str, Any]]],
     behind: Mapping[str, Sequence[tuple[float, int]]],
 ) -> None:
-    """`generated`: (seconds, records so far). `reports`: of each query its batches: `at`, `rows`, `took_s`.
+    """Draw the picture to `path`.
 
-    `behind`: of each query (seconds, records).
+    generated: (seconds, records so far). reports: the batches of each query, with `at`, `rows` and `took_s`.
+    behind: (seconds, records of lag) of each query.
     """
     import matplotlib as mpl
 
@@ -58,7 +59,7 @@ def draw(
 
 
 def _rates(generated: Sequence[tuple[float, int]]) -> list[tuple[float, float, float]]:
-    """(from, to, records a second), over a second at least."""
+    """Return (from, to, records per second) of intervals of at least a second."""
     found: list[tuple[float, float, float]] = []
     start = 0
     for at in range(1, len(generated)):
@@ -72,7 +73,7 @@ def _rates(generated: Sequence[tuple[float, int]]) -> list[tuple[float, float, f
 
 
 def _batch_rates(batches: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, float]]:
-    """(from, to, records a second) of each batch, up to the next one if that comes soon."""
+    """Return (from, to, records per second) of each batch. It extends to the next batch if that begins soon."""
     found: list[tuple[float, float, float]] = []
     for at, batch in enumerate(batches):
         end = batch["at"] + batch["took_s"]

@@ -1,7 +1,7 @@
-"""One demo: topics, `kproc pipeline run` in a process of its own, the events, and what came of them.
+"""Demo: create topics, run the pipeline in its own process, send the events, and check the results.
 
-The pipeline is run as a user would run it, and its `--json` lines say how far it is. It is done when every query has
-seen a watermark behind the last event: then Spark has given out all windows and sessions.
+The pipeline runs by `kproc pipeline run`, as for a user. Its `--json` lines show its progress. It is done when the
+watermark of every query is behind the last event, because Spark has then emitted all windows and sessions.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from kproc.wire.header import ApiKey
 INPUTS: Final = (VIEWS, CLICKS, ORDERS)
 OUTPUTS: Final = ("pages", "conversions")
 QUERIES: Final = {"pages": (VIEWS,), "sessions": (VIEWS,), "conversions": (CLICKS, ORDERS)}
-"""What each reads."""
+"""The input topics of each query."""
 PREFIX: Final = "demo."
 SPEC: Final = "demo.toml"
 STOP_SECONDS: Final = 60.0
-BREAK_SECONDS: Final = 5.0  # Nobody waits for the results of a demo that was broken off.
+# Time to stop an interrupted demo. Nobody waits for its results.
+BREAK_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 _DONE_MS: Final = LATEST_MS + SESSION_GAP_MS
 assert END_MS - _DONE_MS > 3600 * 1000, "the last record must be later than any watermark's delay"
 
 
 def spec_text(prefix: str = PREFIX) -> str:
-    """The specification, with its topics under a prefix."""
+    """Return the demo's specification. The names of its topics begin with `prefix`."""
     text = files("kproc.pipeline.demo").joinpath(SPEC).read_text("utf-8")
     return text if prefix == PREFIX else text.replace(f'"{PREFIX}', f'"{prefix}')
 
 
 @dataclass
 class Result:
-    """What a demo has shown."""
+    """Result of a demo: the checks, and the progress over time."""
 
     records: int
     checks: list[Check]
@@ -59,11 +60,11 @@ class Result:
 
     @property
     def sent(self) -> list[tuple[float, int]]:
-        """(seconds, records so far)."""
+        """(seconds, records sent so far)."""
         return [(at, sum(counts.values())) for at, counts in self.generated]
 
     def behind(self, query: str) -> list[tuple[float, int]]:
-        """(seconds, records that were sent and that no batch had done): whenever some were sent or done."""
+        """Return (seconds, lag in records) of a query, at each time when records were sent or a batch ended."""
         steps = [
             (at, sum(counts[kind] for kind in QUERIES[query]), 0) for at, counts in self.generated if counts
         ]
@@ -73,7 +74,8 @@ class Result:
         for at, sent_now, done_now in sorted(steps):
             sent = max(sent, sent_now)
             done += done_now
-            found.append((at, max(0, sent - done)))  # The last records are not counted as sent.
+            # The records that close the windows are not counted as sent, so the difference can be negative.
+            found.append((at, max(0, sent - done)))
         return found
 
     @property
@@ -82,7 +84,7 @@ class Result:
 
 
 class Demo:
-    """Everything of one run is in `directory` and in topics that begin with `prefix`."""
+    """One run of the demo. Its files are in `directory`, and its topics begin with `prefix`."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class Demo:
         self._failure: BaseException | None = None
 
     def run(self) -> Result:
-        """All of it. PipelineError when something went wrong; a KeyboardInterrupt ends it in order."""
+        """Run the demo. Raise PipelineError on failure. A KeyboardInterrupt stops the pipeline first."""
         self.make_topics()
         events = Events(self._records)
         topics = {name: self._topics[name] for name in INPUTS}
@@ -153,7 +155,7 @@ class Demo:
         return Result(self._records, self._checks(events), self._generated, reports, seconds)
 
     def make_topics(self) -> None:
-        """The five topics, new."""
+        """Create the five topics. Raise PipelineError if one exists already."""
         cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         rows = [
             {
@@ -178,7 +180,7 @@ class Demo:
                 raise KafkaError(row["error_code"], f"{row['name']}: {row['error_message']}")
 
     def remove_topics(self) -> None:
-        """Delete them again."""
+        """Delete the topics."""
         cluster = Cluster(self._bootstrap, Connecting(security=self._security))
         try:
             fields = {"topic_names": list(self._topics.values()), "timeout": 30_000}
@@ -198,7 +200,7 @@ class Demo:
         return (self._clock.now_ns() - self._start_ns) / NS_PER_S
 
     def _wait(self, pipeline: subprocess.Popen[bytes]) -> None:
-        """Until every query has given out everything; shows how far they are."""
+        """Wait until every query is done, and show their progress."""
         shown = ""
         while True:
             if self._failure is not None:
@@ -220,7 +222,7 @@ class Demo:
             raise PipelineError(f"the pipeline ended by itself: {self._last_line()}")
 
     def _end(self, pipeline: subprocess.Popen[bytes], seconds: float) -> None:
-        """Let the batch in progress finish; the second signal ends it at once, and force what does not hear it."""
+        """Stop the pipeline: SIGTERM, so that its batch can finish, then SIGTERM again, then SIGKILL."""
         for wait_s in (seconds, BREAK_SECONDS):
             pipeline.terminate()
             try:
@@ -236,7 +238,7 @@ class Demo:
         return lines[-1] if lines else "it printed nothing"
 
     def _reports(self) -> list[dict[str, Any]]:
-        """The batches so far, with the time of the demo in seconds: `at` their start, `took_s`."""
+        """Return the batches so far, with `at`, the start in seconds of the demo, and `took_s`, the duration."""
         try:
             text = self._lines.read_text("utf-8")
         except FileNotFoundError:
@@ -266,7 +268,7 @@ class Demo:
 
 
 def _is_done(report: Mapping[str, Any]) -> bool:
-    """Whether a batch with a watermark behind every window has been made, and nothing is left to read."""
+    """Return True if the query's watermark is behind every window and it has no lag."""
     watermark = report["watermark"]
     if watermark is None or report["lag"]:
         return False

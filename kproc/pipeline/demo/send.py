@@ -1,4 +1,4 @@
-"""Sends the demo's events: JSON made by Arrow, record batches and an idempotent producer of the Spark sink's."""
+"""Sender of the demo's events. Arrow builds the JSON; the Spark sink's encoder and Producer send the batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kproc.spark.sink_options import ProducerSettings
 
 PARTITIONS: Final = 4
 VIEWS, CLICKS, ORDERS = "views", "clicks", "orders"
-# What decides the partition of an event, and is its key.
+# The column that is the key of each kind of event. It also chooses the partition.
 KEYS: Final = {VIEWS: "visitor", CLICKS: "click", ORDERS: "click"}
 _QUOTE: Final = {
     name: f'"{name}":' for name in ("ts", "visitor", "page", "ms", "click", "amount", "order_id")
@@ -27,7 +27,7 @@ _QUOTE: Final = {
 
 
 class Sender:
-    """Sends all events in the order of their time, then what closes the windows; `stop` ends it early."""
+    """Sender of all events in the order of their time, and then of the records that close the windows."""
 
     def __init__(
         self,
@@ -46,16 +46,17 @@ class Sender:
         self.sent = dict.fromkeys(KEYS, 0)
 
     def stop(self) -> None:
-        """From another thread."""
+        """Stop sending after the current chunk. Another thread calls this."""
         self._stop.set()
 
     def run(self, on_sent: Callable[[dict[str, int]], None]) -> None:
-        """`on_sent(records of each kind so far)` after each chunk."""
+        """Send the events. Call `on_sent` with the number of records of each kind so far after each chunk."""
         cluster = Cluster(self._bootstrap, Connecting(security=self._settings.security))
         producer = Producer(cluster, self._settings)
         try:
             for topic in self._topics.values():
-                producer.partition_count(topic)  # Asks who leads them; `send` takes that for known.
+                # This looks up the leaders, which `send` needs.
+                producer.partition_count(topic)
             for chunk in self._events.chunks():
                 for kind, columns in ((VIEWS, chunk.views), (CLICKS, chunk.clicks), (ORDERS, chunk.orders)):
                     self._send(producer, kind, columns)
@@ -80,7 +81,10 @@ class Sender:
         self.sent[kind] += len(key)
 
     def _send_end(self, producer: Producer, kind: str) -> None:
-        """One record, long after the last: the watermark passes every event. It stays in an open window itself."""
+        """Send one record long after the last event, so that the watermark passes every event.
+
+        The record's own window stays open.
+        """
         names = {
             VIEWS: ("visitor", "page", "ms"),
             CLICKS: ("click", "page"),
@@ -94,7 +98,7 @@ class Sender:
 
 
 def to_json(columns: dict[str, Longs]) -> pa.Array:
-    """Objects of whole numbers, one for each row."""
+    """Return a JSON object of integers for each row."""
     parts: list[Any] = []
     for at, (name, column) in enumerate(columns.items()):
         parts += [pa.scalar(("," if at else "{") + _QUOTE[name]), pa.array(column).cast(pa.string())]

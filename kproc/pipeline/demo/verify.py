@@ -1,4 +1,4 @@
-"""Whether a pipeline made of the demo's events exactly what numpy makes of them."""
+"""Checks that compare the pipeline's results with those that numpy computes from the demo's events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FETCH_BYTES: Final = 4 << 20
 
 
 class Check(NamedTuple):
-    """One figure, as it is and as it should be."""
+    """A figure of the results and its expected value."""
 
     what: str
     found: int
@@ -30,7 +30,7 @@ class Check(NamedTuple):
 
 
 def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[str, Any]]:
-    """The JSON of every record that is committed, partition by partition."""
+    """Yield the JSON of every committed record, partition by partition."""
     every = [TopicPartition(topic, index) for index in range(partitions)]
     starts = cluster.list_offsets(dict.fromkeys(every, EARLIEST))
     ends = cluster.list_offsets(dict.fromkeys(every, LATEST), isolation=READ_COMMITTED)
@@ -46,7 +46,8 @@ def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[s
                 header = parse_header(data, position)
                 end = position + header.total_bytes
                 if end > len(data):
-                    break  # The answer ends inside of a batch.
+                    # The response ends inside a batch.
+                    break
                 while coming and coming[-1][0] <= header.last_offset:
                     aborted.add(coming.pop()[1])
                 if header.is_control:
@@ -58,14 +59,15 @@ def read_topic(cluster: Cluster, topic: str, partitions: int) -> Iterator[dict[s
 
 
 def check_pages(rows: Iterable[dict[str, Any]], expected: Expected) -> list[Check]:
-    """The windows: each minute of each page once, with the right counts."""
+    """Check the windows: each minute of each page must appear once, with the right counts."""
     views = np.zeros_like(expected.pages)
     spent = np.zeros_like(expected.pages_ms)
     count = 0
     for row in rows:
         minute = (row["minute"] - START_MS) // WINDOW_MS
         if not (0 <= minute < SPAN_MS // WINDOW_MS and 0 <= row["page"] < PAGES):
-            continue  # The record that closes the windows is in one, too.
+            # This window has the record that closes the others.
+            continue
         count += 1
         views[minute, row["page"]] += row["views"]
         spent[minute, row["page"]] += row["ms"]
@@ -78,7 +80,7 @@ def check_pages(rows: Iterable[dict[str, Any]], expected: Expected) -> list[Chec
 
 
 def check_conversions(rows: Iterable[dict[str, Any]], expected: Expected) -> list[Check]:
-    """The join: every order in time once, with its amount; none that is too late."""
+    """Check the join: every order in time must appear once, with its amount, and no late order."""
     orders: list[int] = []
     revenue = 0
     for row in rows:
@@ -93,7 +95,7 @@ def check_conversions(rows: Iterable[dict[str, Any]], expected: Expected) -> lis
 
 
 def check_sessions(directory: Path, expected: Expected) -> list[Check]:
-    """The sessions, from Parquet."""
+    """Check the sessions in the Parquet files."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
