@@ -1,8 +1,9 @@
-"""Walks the batches of a .log file, and tells a torn tail from damage in the middle.
+"""Walks the batches of a .log file, and searches for good batches behind a bad one.
 
-A crash leaves a part of the last write at the end of a file. Behind an incomplete batch there is then nothing, or
-bytes that are no batch. If a good batch follows a bad one, something else has happened (a bad disk, an edited file).
-Cutting the file there would lose acknowledged records, so the log is refused with an error.
+A crash of the owner leaves a part of the last write at the end of a file, without a good batch behind it. If a good
+batch follows a bad one, the host has lost power and kept unsynced pages in another order, or the file is damaged.
+recovery.py decides between the two by what a sync had confirmed, and logs whether good batches are truncated.
+`kproc` commands that verify a stopped log report a good batch behind a bad one as damage.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _unpack = HEADER.unpack_from
 _EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
 _EPOCH_AT: Final = 12  # Position of the leader epoch in a batch; the magic byte follows it.
 
-# One pread of a scan: large enough that the system call does not matter, small enough to stay in cache.
+# Bytes of one pread of a scan: large enough to make the system call negligible, small enough for the CPU cache.
 SCAN_CHUNK_BYTES: Final = 1 << 20
-# One pread of a lookup: usually covers an index interval (4096) and the next header.
+# Bytes of one pread of a look-up. They usually cover an index interval (4096 bytes) and the next header.
 LOOKUP_CHUNK_BYTES: Final = 8192
-# Behind batches of this size a walk reads single headers, because a chunk would hold few others.
+# After a batch of this size a walk reads smaller chunks, because the next batches are probably large, too.
 LARGE_BATCH_BYTES: Final = 1 << 16
 
 
@@ -52,7 +53,7 @@ class BadBatch(Exception):
 
 
 def read_header(fs: Fs, descriptor: int, position: int, end: int) -> Header:
-    """The header of the batch at a position; BadBatch when there is none, or not all of it before `end`."""
+    """Read the header of the batch at a position. Raises BadBatch unless a whole batch lies between there and `end`."""
     content = fs.read(descriptor, HEADER_BYTES, position=position)
     if len(content) < HEADER_BYTES:
         raise BadBatch(position, f"{len(content)} bytes are less than a header")
@@ -64,8 +65,12 @@ def read_header(fs: Fs, descriptor: int, position: int, end: int) -> Header:
 def walk_headers(
     fs: Fs, descriptor: int, start: int, end: int, *, chunk_bytes: int = SCAN_CHUNK_BYTES
 ) -> Iterator[tuple[int, Header]]:
-    """(position, header) of each batch in start..end, which lie between batches. CRCs are not checked."""
-    if not 0 <= start <= end:  # By a damaged index.
+    """Yield (position, header) of each batch between two positions. Raises BadBatch at the first bad header.
+
+    `start` must be the position of a batch. CRCs are not checked.
+    """
+    # A damaged index can name any position.
+    if not 0 <= start <= end:
         raise BadBatch(start, f"the log has {end} bytes")
     chunk = b""
     chunk_start = position = start
@@ -94,7 +99,7 @@ def walk_headers(
 def walk_checked(
     fs: Fs, descriptor: int, start: int, end: int, *, believed_end: int
 ) -> Iterator[tuple[int, Header]]:
-    """As walk_headers; batches that end at or after the offset `believed_end` must match their CRC, too."""
+    """Yield as walk_headers, and check the CRC of batches that end at or after the offset `believed_end`."""
     chunk = memoryview(b"")
     chunk_start = position = start
     total = 0
@@ -129,8 +134,10 @@ def walk_checked(
 
 
 def _check_shape(position: int, header: Header, total: int, end: int) -> None:
-    """Raise BadBatch for a header that cannot be right. The walks check the same inline: a call per batch is
-    expensive. A count may differ from the offsets: compaction does that.
+    """Raise BadBatch for an invalid header.
+
+    The walks make these checks inline and call this only for the error, because a call per batch is expensive. The
+    record count is not compared with the offsets, because compaction removes records.
     """
     if header[MAGIC_BYTE] != MAGIC:
         raise BadBatch(position, f"magic is {header[MAGIC_BYTE]}")
@@ -162,10 +169,10 @@ def describe_old_format(path: Path, magic: int) -> str:
 def find_good_batch(
     fs: Fs, descriptor: int, start: int, end: int, *, next_offset: int, epochs: tuple[int, ...]
 ) -> int | None:
-    """The position of a whole batch somewhere in start..end that can follow `next_offset`, or None.
+    """Return the position of a whole batch in start..end whose base offset is at least `next_offset`, or None.
 
-    Lengths in a damaged header say nothing, so the bytes are searched for a leader epoch of this log with
-    the magic byte behind it; what looks like a header is believed when its CRC-32C matches.
+    The length in a damaged header is useless, so search the bytes for a leader epoch of this log followed by the magic
+    byte. A candidate counts if its CRC-32C matches.
     """
     patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
     overlap = HEADER_BYTES - 1

@@ -1,18 +1,18 @@
-"""The small files beside the logs, in Kafka's text formats; each is replaced as a whole, atomically.
+"""The small files beside the logs, in Kafka's text formats. Each write replaces the whole file atomically.
 
-In the data directory (each has ONE writer, as everything has; see kproc/ARCHITECTURE.md):
+In the data directory, each with one writer (see kproc/ARCHITECTURE.md):
 
-    meta.properties                   whose data this is: cluster id, node id, directory id
-    recovery-point-offset-checkpoint  per partition: everything before this offset is known to be on the disk
-    log-start-offset-checkpoint       per partition: the first offset, where it lies inside a segment
-    cleaner-offset-checkpoint         per partition: everything before this offset was compacted
+    meta.properties                   the identity of the data: cluster id, node id, directory id
+    recovery-point-offset-checkpoint  by partition: all records before this offset are on the disk
+    log-start-offset-checkpoint       by partition: the log's start, which may be inside a segment
+    cleaner-offset-checkpoint         by partition: all records before this offset were compacted
                                       These three identify partitions by topic name: see offset_checkpoints.py.
-    .kafka_cleanshutdown              the logs were closed: no scan is needed. Removed as soon as it was read.
+    .kafka_cleanshutdown              all logs were closed and synced, so no scan is needed. A start removes it.
 
 In a partition's directory:
 
     leader-epoch-checkpoint           epoch -> its first offset
-    partition.metadata                the topic's id: tells a deleted topic's files from those of a namesake
+    partition.metadata                the topic's id, because a deleted topic can be created again with its name
 
 A checkpoint is text: the version, the number of lines, the lines. Text that does not parse raises Corrupt; the caller
 decides whether that matters (epochs and recovery points can be rebuilt, a topic id cannot).
@@ -55,13 +55,13 @@ class MetaProperties(NamedTuple):
 
 
 def uuid_text(raw: bytes) -> str:
-    """Kafka's text of a 16-byte id: URL-safe base64 without padding."""
+    """Format a 16-byte id as Kafka does: URL-safe base64 without padding."""
     assert len(raw) == 16, raw
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def parse_uuid_text(text: str) -> bytes:
-    """The 16 bytes of an id; Corrupt when it is not one."""
+    """Parse an id, and return its 16 bytes. Raises Corrupt."""
     try:
         raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -72,13 +72,13 @@ def parse_uuid_text(text: str) -> bytes:
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """A checkpoint's bytes: version, count, lines."""
+    """Encode a checkpoint: version, number of lines, lines."""
     body = list(lines)
     return "".join(f"{line}\n" for line in (_CHECKPOINT_VERSION, str(len(body)), *body)).encode()
 
 
 def decode_lines(content: bytes, path: Path) -> list[str]:
-    """The lines of a checkpoint; Corrupt for another version or count."""
+    """Decode a checkpoint, and return its lines. Raises Corrupt for another version or count."""
     try:
         version, count, *lines = content.decode().splitlines()
         if version != _CHECKPOINT_VERSION or int(count) != len(lines):
@@ -118,7 +118,7 @@ def write_leader_epochs(
 
 
 def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
-    """A partition's (epoch, first offset) list, or None without a file; Corrupt unless both grow."""
+    """Return a partition's list of (epoch, first offset), or None without a file. Raises Corrupt unless both rise."""
     path = directory / LEADER_EPOCH_FILE
     content = fs.read_file(path)
     if content is None:
@@ -136,9 +136,7 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
 
 
 def write_partition_metadata(fs: Fs, directory: Path, topic_id: bytes) -> None:
-    """Write the topic id into a partition's directory. A new file need not be synced: the first round
-    of sync does it.
-    """
+    """Write the topic id into a partition's directory, without a sync. The log's first sync point covers the file."""
     replace_file(fs, directory / PARTITION_METADATA_FILE, _partition_metadata(topic_id), durable=False)
 
 
@@ -200,7 +198,7 @@ def read_meta_properties(fs: Fs, data_directory: Path) -> MetaProperties | None:
 
 
 def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -> None:
-    """Write the marker that every log was closed and synced; the last step of a clean stop."""
+    """Write the marker that every log was closed and synced. This is the last step of a clean stop."""
     content = msgspec.json.encode({"version": "0", "broker_epoch": str(broker_epoch)})
     replace_file(fs, data_directory / CLEAN_SHUTDOWN_FILE, content)
 

@@ -1,18 +1,18 @@
 """One pass of compaction over a log: Kafka's Cleaner, for the process that does not own the log.
 
-The first reading stores the keys of the dirty section. The second one rewrites every segment before its end without
-the records that newer ones replace. Both use descriptors of their own and write `.cleaned` files only: the owner goes
-on meanwhile, and decides whether to accept the result (log_compact.py).
+The first reading stores the keys of the dirty section. The second one rewrites every segment before its end, without
+the records that newer ones replace. Both use their own descriptors and write only `.cleaned` files. The owner continues
+to append meanwhile, and decides whether to accept the result (log_compact.py).
 
-Every long step is a generator that yields how many bytes it read or wrote, every few ms, inside a large batch too: the
-cleaner does its other work in between, and limits its rate by the sum.
+Every long step is a generator that yields the number of bytes that it read or wrote, every few ms, also inside a large
+batch. The cleaner does its other work in between, and limits its rate by the sum.
 
-What stays of a batch, as in Kafka:
+As in Kafka, the result for a batch depends on how many of its records stay:
 
-- all of its records: the batch as it is, not even decompressed;
-- some: a batch with the same offsets, producer and codec (compaction_records.rebuild);
-- none: nothing, unless the batch holds the newest sequence of a producer, or is the last one that is
-  replaced: then without records, so that producers' states and the segment's end stay known.
+- All: the batch is copied without decompressing it.
+- Some: a new batch has the same offsets, producer and codec (compaction_records.rebuild).
+- None: the batch is removed. A batch with the newest sequence of a producer, and the last batch of a group of segments,
+  is kept without records, so that the producer's state and the segment's end stay known.
 
 Tombstones stay for delete.retention.ms from the pass that first found them (KIP-534).
 """
@@ -82,7 +82,7 @@ def _charged(steps: Generator[None, None, _T], read_bytes: int) -> Generator[int
 
 
 class PassFacts(NamedTuple):
-    """The log's state at the beginning of a pass, from the owner's answer and from the files."""
+    """The log's state at the beginning of a pass, from the owner's reply and from the files."""
 
     first_dirty: int
     upper_bound: int
@@ -95,7 +95,7 @@ class PassFacts(NamedTuple):
 
 
 class CompactionPass:
-    """Used in this order: map_keys(), then rewrite() for groups of the segments before `end_offset`."""
+    """One pass. Call map_keys(), then rewrite() and finish() for each group of the segments before `end_offset`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class CompactionPass:
 
     @property
     def end_offset(self) -> int:
-        """Where this pass ends: the upper bound, or the offset at which the memory for keys was full."""
+        """The offset where this pass ends: the upper bound, or the offset at which the memory for keys was full."""
         return self._map.latest + 1
 
     @property
@@ -139,7 +139,7 @@ class CompactionPass:
     def map_keys(self) -> Iterator[int]:
         """Store the newest offset of each key, from the first dirty offset on."""
         facts, key_map = self._facts, self._map
-        # One whose marker lies before the dirty section is over; its producer may have committed since.
+        # Skip transactions whose marker is before the dirty section. Their producers may have committed others since.
         open_later = [entry for entry in facts.aborted if entry.last_offset >= facts.first_dirty]
         transactions = CleanedTransactions(open_later)
         for segment in facts.segments:
@@ -305,7 +305,7 @@ class CompactionPass:
     # -- files -----------------------------------------------------------------------------------------------
 
     def _read(self, segment: SealedSegment) -> Iterator[tuple[bytes, list[tuple[int, Header]]]]:
-        """(bytes, where whole batches begin in them, with their headers), a chunk at a time."""
+        """Yield (bytes, [(position of a whole batch in them, header)]), one chunk at a time."""
         path = self._directory / segment_file_name(segment.base_offset, LOG_SUFFIX)
         fs = self._fs
         descriptor = fs.open(path, writable=False)
@@ -327,7 +327,7 @@ class CompactionPass:
 
 
 class SegmentChanged(Exception):
-    """A file is not the one that the owner named, so the pass must end."""
+    """A segment's file has another inode than the owner named, so the pass must end."""
 
 
 _WHOLE: Final = b"whole"
@@ -339,7 +339,7 @@ def _total(header: Header) -> int:
 
 
 def _split(chunk: bytes, where: str) -> tuple[list[tuple[int, Header]], int]:
-    """(the whole batches in a chunk, how many bytes the first one needs if there is none)."""
+    """Return (the whole batches in a chunk, the number of bytes that the first one needs if there is none)."""
     batches: list[tuple[int, Header]] = []
     at, size, total = 0, len(chunk), HEADER_BYTES
     while at + HEADER_BYTES <= size:

@@ -1,20 +1,25 @@
-"""The files of a compaction: how they are written, and how the opening of a log cleans up after a crash.
+"""The files of a compaction: the cleaner writes them, and opening a log cleans them up after a crash.
 
-    <base>.log.cleaned    the cleaner is writing it, or had. Nobody reads it.
-    <base>.log.swap       whole and synced; what it replaces is being renamed to .deleted, or was.
-    <base>.log            in force
+    <base>.log.cleaned    The cleaner is writing it, or has died. Nobody else reads it.
+    <base>.log.swap       Complete and synced. The segments that it replaces are being renamed to .deleted.
+    <base>.log            A segment of the log.
 
-The owner takes these steps, each a rename, indexes before data each time:
+The owner takes these steps. Each is a series of renames, indexes before the .log file:
 
-    1  .cleaned -> .swap, the .log last: with it the swap is decided
-    2  every old segment's files -> .deleted, oldest segment first, its .log last
-    3  .swap -> final, the .log last
+    1  .cleaned -> .swap. The rename of the .log file decides the swap.
+    2  All files of each old segment -> .deleted, oldest segment first.
+    3  .swap -> the final names.
 
-A crash leaves a prefix of them. Without a .log.swap nothing was decided: .cleaned and other .swap files go. With
-one, old segments whose .log is still there go (2 was not done), then 3 is done. As in Kafka, a .log.swap above
-a .log.cleaned does not count: it is part of a replacement by several segments, which Kafka makes and we do not.
-The last batch of what is replaced always stays, if need be without records, so the .swap file itself tells up
-to which offset it replaces.
+A crash leaves a prefix of these renames, and finish_swaps() completes or undoes the swap:
+
+- No .log.swap: the crash came before the end of step 1. The .cleaned files and other .swap files are removed.
+- A .log.swap: the crash came in step 2 or 3. Old segments that still have their .log file are removed, then step 3 is
+  taken.
+- As in Kafka, a .log.swap above a .log.cleaned does not count. It belongs to a replacement by several segments, which
+  Kafka makes and kproc does not.
+
+The last batch of the replaced segments always stays, if necessary without records. The .swap file itself therefore
+shows up to which offset it replaces.
 """
 
 from __future__ import annotations
@@ -48,12 +53,11 @@ from kproc.wire.batch_header import Header, last_offset_of
 
 logger = logging.getLogger(__name__)
 
-# In the order in which they are renamed: the data last.
+# In the order of the renames: the .log file last, because it decides.
 SWAPPED_SUFFIXES: Final = (TXN_INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX)
 
 _WRITE_BYTES: Final = 1 << 20
-# Between two syncs of a file that is being written: one of them must not take long, since the cleaner does
-# nothing else meanwhile.
+# Bytes between two syncs of a file that is being written. A sync blocks the cleaner, so each must be short.
 _SYNC_BYTES: Final = 16 << 20
 
 
@@ -66,7 +70,7 @@ class SegmentIdentity(NamedTuple):
 
 
 class CleanedSegment:
-    """A segment that the cleaner writes: `.cleaned` files with their indexes. Ends by finish() or remove()."""
+    """A segment that the cleaner writes, as `.cleaned` files with indexes. End it with finish() or remove()."""
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int, *, interval_bytes: int) -> None:
         self._fs = fs
@@ -93,11 +97,11 @@ class CleanedSegment:
             raise
 
     def path(self, suffix: str) -> Path:
-        """The path of one of the files."""
+        """Return the path of one of the files."""
         return self._directory / (segment_file_name(self.base_offset, suffix) + CLEANED_SUFFIX)
 
     def add(self, header: Header, batch: bytes | memoryview, *, largest: int, is_empty: bool) -> None:
-        """Append a batch; `largest` is its largest timestamp, which counts unless it is empty."""
+        """Buffer a batch. `largest` is its largest timestamp in ms, which is ignored if the batch has no records."""
         last = last_offset_of(header)
         assert last - self.base_offset <= INT32_MAX, "group_segments() keeps to 32-bit offsets"
         if largest > self._largest and not is_empty:
@@ -111,11 +115,11 @@ class CleanedSegment:
         self._buffers.append(batch)
 
     def note_aborted(self, aborted: AbortedTransaction) -> None:
-        """An abort marker stayed whose transaction's batches were there: readers must be told of it."""
+        """Add a row to the new transaction index for an abort marker that stays together with its batches."""
         append_aborted(self._fs, self.path(TXN_INDEX_SUFFIX), aborted)
 
     def flush(self) -> int:
-        """Write what has gathered; returns how many bytes. Syncs now and then."""
+        """Write the buffered batches, and return the number of bytes. Syncs after every 16 MiB."""
         size = self.position - self._written
         if size:
             self._fs.write(self._fd, self._buffers, position=self._written)
@@ -138,7 +142,11 @@ class CleanedSegment:
         return self.position - self._written >= _WRITE_BYTES
 
     def finish(self, modified_ns: int) -> SegmentIdentity:
-        """Write the rest, sync everything with the names, close. The file is as old as what it replaces."""
+        """Write the rest, sync all files and close them. Return the new segment's identity.
+
+        The .log file gets the modification time `modified_ns`, because retention may use it. The caller must sync the
+        directory. Raises DiskFull if the time index cannot be completed.
+        """
         fs = self._fs
         self.flush()
         assert self._index is not None
@@ -172,7 +180,7 @@ class CleanedSegment:
                 index.close()
 
     def remove(self) -> None:
-        """Remove the files: the owner refused the swap, or was never asked."""
+        """Remove the files, because the owner rejected the swap or was never asked."""
         self.close()
         for suffix in SWAPPED_SUFFIXES:
             self._fs.unlink(self.path(suffix))
@@ -186,16 +194,16 @@ def remove_cleaned(fs: Fs, directory: Path) -> None:
 
 
 def deleted_files(directory: Path, base_offset: int) -> list[Path]:
-    """The names under which a segment's replaced files wait: their data last."""
+    """Return the paths of a segment's replaced files, which wait to be unlinked. The .log file is last."""
     names = (segment_file_name(base_offset, suffix) + DELETED_SUFFIX for suffix in SEGMENT_SUFFIXES)
     return [directory / name for name in names]
 
 
 def finish_swaps(fs: Fs, directory: Path) -> list[str]:
-    """Bring a swap that a crash interrupted to its end, or take back one that was not decided.
+    """Complete a swap that a crash interrupted in step 2 or 3, or undo one that it interrupted before.
 
-    Returns the names that are in the directory then: after a crash thousands of logs are opened, nearly all of which
-    were not being compacted.
+    Returns the names in the directory afterwards, because the caller needs them, too: after a crash thousands of logs
+    are opened, and a second listing of each would cost time.
     """
     names = fs.list_directory(directory)
     if not any(name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for name in names):
@@ -212,9 +220,9 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
         base = parse_segment_file_name(name, LOG_SUFFIX + SWAP_SUFFIX)
         if base is not None and (oldest_cleaned is None or base < oldest_cleaned):
             _finish_swap(fs, directory, base)
-    # What is left is of no swap that was decided: a .log.swap above a .log.cleaned, and index files whose .log.swap
-    # was never made. It goes before the .cleaned files: without these the next opening, if we died in between, would
-    # take such a .log.swap for a decided one.
+    # The remaining .swap files belong to undecided swaps: a .log.swap above a .log.cleaned, and indexes of a crash in
+    # step 1. Remove them before the .cleaned files. If this process died in between, the next opening would otherwise
+    # find such a .log.swap without a .log.cleaned and take it for a decided one.
     for name in fs.list_directory(directory):
         if name.endswith(SWAP_SUFFIX):
             fs.unlink(directory / name)
@@ -223,11 +231,12 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
-    """Steps 2 and 3 for the segment whose .log.swap is there."""
+    """Take steps 2 and 3 for a .log.swap file, after a crash behind step 1."""
     end_offset = _end_of_swap(fs, directory, base)
     if end_offset is None:
         if fs.exists(directory / segment_file_name(base, LOG_SUFFIX)):
-            # The oldest is renamed first, so all old segments are still there: remove the swap instead.
+            # The .swap file is damaged. Step 2 renames the oldest segment first, and it still exists, so all old
+            # segments do. Undo the swap.
             return
         end_offset = base
     logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
@@ -246,9 +255,9 @@ def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
 
 
 def _end_of_swap(fs: Fs, directory: Path, base: int) -> int | None:
-    """The offset behind the last batch of a .log.swap file, or None if it is damaged.
+    """Return the offset behind the last batch of a .log.swap file, or None if it is damaged.
 
-    It was synced before it got its name, so that does not happen; the log's opening says so then.
+    No crash damages it, because it was synced before it got its name.
     """
     descriptor = fs.open(directory / (segment_file_name(base, LOG_SUFFIX) + SWAP_SUFFIX), writable=False)
     end_offset = base

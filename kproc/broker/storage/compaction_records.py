@@ -1,8 +1,8 @@
-"""The records of one batch as compaction needs them: their keys, and whether they have a value.
+"""Reads the records of one batch for compaction: their keys, and whether they have a value.
 
-The two loops run once for every record that is compacted, so they are written out: one-byte varints are decoded
-inline, and no objects are made but the key. Timestamps and headers are skipped by the record's length. Produce may have
-stored the batch unchecked, so a length may be anything here: a batch whose records do not end where it ends is Corrupt.
+The two loops run once for every record that is compacted. They decode one-byte varints inline, and the key is the only
+object that they make. The record's length skips its timestamp and headers. Produce may have stored the batch unchecked,
+so a length can have any value. A batch whose records do not end where the batch ends is Corrupt.
 
 Every loop over records is a generator that yields after RECORDS_PER_STEP records, because a batch of a few kB can
 decompress to 128 MiB. The cleaner does its other work in between.
@@ -54,10 +54,10 @@ from kproc.wire.record_batch import (
 # BLAKE2b. Digests are longer than exact keys, so the two kinds never collide.
 EXACT_KEY_MAX: Final = 31
 _DIGEST_BYTES: Final = 32
-# The zig-zag coded length from which on a key is digested; below 128, so that it is one byte.
+# Keys with this zig-zag coded length or a longer one are stored as digests. It is below 128, and so one byte.
 _LONG_KEY: Final = 2 * EXACT_KEY_MAX + 1
 
-# Takes about 2 ms. The cleaner's slices take 5 ms.
+# Records of one step, which take about 2 ms. The cleaner's slices take 5 ms.
 RECORDS_PER_STEP: Final = 4096
 # A batch with more records is not compacted. An uncompressed batch of 1 MiB holds at most 150,000 records, and
 # compaction stores about 150 bytes for each record.
@@ -66,7 +66,7 @@ RECORDS_MAX: Final = 500_000
 _VARLONG_BYTES_MAX: Final = 10
 
 _CRC: Final = Struct(">I")
-# Attributes that an emptied batch keeps: those about its producer and its timestamps, not its codec.
+# Attributes that a batch without records keeps: those about its producer and its timestamps, not its codec.
 _KEPT_ATTRIBUTES: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 
 Newest = dict[bytes, int]
@@ -151,7 +151,7 @@ def _unreadable(header: Header) -> Corrupt:
 
 
 def _digest(raw: bytes, position: int) -> tuple[bytes, int]:
-    """(digest of the long key whose length is at `position`, position after the key)."""
+    """Return (digest of the long key whose length is at `position`, position after the key)."""
     size, position = read_unsigned_varint(raw, position)
     after = position + (size >> 1)
     if size & 1 or after > len(raw):
@@ -201,8 +201,8 @@ class OffsetFlags:
 class Survivors:
     """Decides which records stay, by the keys of the dirty section that compaction_map.py collected.
 
-    An offset before `first_dirty` stays if its key is not in the dirty section at all, one up to `latest` if it
-    is the newest of its key, one behind `latest` always.
+    A record before `first_dirty` stays if the dirty section does not have its key. A record up to `latest` stays if it
+    is the newest of its key. A record behind `latest` always stays.
     """
 
     __slots__ = ("first_dirty", "flags", "latest", "newest")
@@ -291,10 +291,11 @@ class Survivors:
 def rebuild(
     header: Header, raw: bytes, spans: list[Span], *, horizon_ms: int | None
 ) -> Generator[None, None, bytes]:
-    """Build, in steps, the batch with some of its records: same offsets, producer, codec and type of timestamps.
+    """Build a batch with the records at `spans`, and the same offsets, producer, codec and timestamp type.
 
-    `horizon_ms` marks a batch that gets its delete horizon now (KIP-534): attribute bit 6 and the base
-    timestamp hold it, so all timestamps are written anew, as deltas to it. Otherwise records are copied.
+    `horizon_ms` is a delete horizon (KIP-534) that the batch gets now, or None. Attribute bit 6 and the base timestamp
+    store it, so that all timestamps must be encoded again as deltas to it. Without it the records are copied. Yields
+    between steps.
     """
     base, _, epoch, _, _, attributes, delta, base_timestamp, largest, pid, pid_epoch, sequence, _ = header
     is_create_time = not attributes & LOG_APPEND_TIME
@@ -340,9 +341,9 @@ def all_spans(header: Header, raw: bytes, position: int, end: int) -> list[Span]
 
 
 def emptied(header: Header) -> bytes:
-    """A batch without records: it keeps offsets and sequence of what it held, for its producer's state.
+    """Encode the batch of `header` without its records. It keeps offsets and sequence, for the producer's state.
 
-    As in Kafka it keeps its largest timestamp and loses codec, base timestamp and delete horizon.
+    As in Kafka it keeps the largest timestamp, and loses codec, base timestamp and delete horizon.
     """
     base, _, epoch, _, _, attributes, delta, _, largest, pid, pid_epoch, sequence, _ = header
     return _seal(
@@ -362,14 +363,14 @@ def _seal(fields: Header, payload: bytes) -> bytes:
 
 
 def _timestamp_delta(raw: bytes, start: int) -> tuple[int, int]:
-    """(timestamp delta, position behind it) of the record at `start`."""
+    """Return (timestamp delta, position behind it) of the record at `start`."""
     _, position = read_unsigned_varint(raw, start)
     coded, position = read_unsigned_varlong(raw, position + 1)
     return coded >> 1 ^ -(coded & 1), position
 
 
 def _redated(raw: bytes, spans: list[Span], shift_ms: int) -> Iterator[bytes]:
-    """The records with their timestamp deltas moved by `shift_ms`."""
+    """Yield the records with their timestamp deltas increased by `shift_ms`."""
     for start, end in spans:
         delta, position = _timestamp_delta(raw, start)
         attributes_at = read_unsigned_varint(raw, start)[1]

@@ -32,8 +32,8 @@ from kproc.wire.records import Record
 
 logger = logging.getLogger(__name__)
 
-# Uncompressed messages are combined into batches of about this size. One batch for each would double the size of small
-# messages.
+# Uncompressed messages are combined into batches of about this size, because one batch per message would double the
+# size of small messages.
 _BATCH_BYTES: Final = 64 << 10
 _RECORD_BYTES: Final = 16  # Approximate overhead of a record.
 
@@ -61,7 +61,7 @@ def convert_partition(fs: Fs, directory: Path) -> Converted:
 
 
 def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> int:
-    """Convert one segment; return how many records were converted."""
+    """Convert one segment, and return the number of converted records."""
     path = directory / segment_file_name(base, LOG_SUFFIX)
     source = fs.open(path, writable=False)
     try:
@@ -91,7 +91,7 @@ def _convert_segment(fs: Fs, directory: Path, base: int, *, is_last: bool) -> in
 
 
 def _write_converted(fs: Fs, target: int, entries: Iterator[tuple[int, bytes]], path: Path) -> int:
-    """Write all entries as batches of format 2; return how many records were of an older format."""
+    """Write all entries as batches of format 2, and return the number of records that had an older format."""
     position = count = 0
     group: list[Record] = []
     group_bytes = 0

@@ -1,12 +1,12 @@
-"""Handles a failed sync: how it is recorded, and what the next opening of the log does.
+"""Records a failed sync, and writes the log again at its next opening.
 
-After a failed fdatasync the kernel counts the pages that it could not write as clean: they can be read, the next
-fdatasync of the file succeeds, and a power loss takes them. So the page cache, which outlives every role and the
-broker, must not be believed above the recovery point. The thread whose sync failed leaves a note in the partition's
-directory. The next opening of the log finds it, checks everything above the recovery point, writes it again and syncs
-it. If that fails, the log is not opened and the note stays.
+After a failed fdatasync the kernel marks the pages that it could not write as clean. Reads still return them, the next
+fdatasync of the file succeeds, and a power loss removes them. The page cache outlives every role and the broker, so it
+must not be believed above the recovery point. The sync thread leaves a note in the partition's directory. The next
+opening of the log finds the note, verifies all batches above the recovery point, writes them again and syncs them. If
+that fails, the log is not opened and the note stays.
 
-The note needs no sync of its own: after a power loss the files are read from the disk, and can be believed.
+The note needs no sync, because after a power loss the files are read from the disk and can be believed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 def leave_note(fs: Fs, directory: Path) -> None:
-    """Record that a sync of this log failed. Best effort: within this run of the broker its row says so, too."""
+    """Record that a sync of this log failed. Best effort: during this run of the broker its row says so, too."""
     path = directory / NOTE_FILE
     try:
         if not fs.exists(path):
@@ -37,13 +37,16 @@ def leave_note(fs: Fs, directory: Path) -> None:
 
 
 def forget(fs: Fs, directory: Path) -> None:
-    """Remove the note: everything was written again and synced."""
+    """Remove the note, because everything was written again and synced."""
     fs.unlink(directory / NOTE_FILE)
 
 
 def write_again(fs: Fs, segments: Sequence[LogSegment], offset: int) -> int:
-    """Write what these segments hold from an offset on over itself, so that the next sync takes it to the disk;
-    returns how many bytes. Their indexes were made again already."""
+    """Write the batches of these segments from `offset` on over themselves, and return the number of bytes.
+
+    This makes their pages dirty again, so that the next sync writes them to the disk. Recovery has rebuilt the offset
+    and time indexes already; the transaction indexes are written again here.
+    """
     written = 0
     for segment in segments:
         found = segment.locate(offset) if offset > segment.base_offset else (0, 0)

@@ -29,18 +29,18 @@ FUTURE_DIRECTORY_SUFFIX: Final = "-future"  # Kafka's, while it copies a partiti
 # The metadata log's directory has a partition's name and files, and belongs to the controller alone.
 METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 TEMPORARY_SUFFIX: Final = ".tmp"
-# Behind the suffixes above while compaction replaces segments: see compaction_files.py.
+# Appended to the suffixes above while compaction replaces segments: see compaction_files.py.
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 
-# The files that belong to one segment, in the order in which they go away: the data last, so that a crash
-# in between leaves a segment with a missing index, which is rebuilt, and never an index without its data.
+# The files of one segment, in the order of their deletion. The .log file is last, so that a crash in between leaves a
+# segment without an index, which is rebuilt, and never an index without its segment.
 SEGMENT_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, LOG_SUFFIX)
 
 # Topic, partition, 32 random hexadecimal digits, kind.
 _SET_ASIDE: Final = re.compile(r"(.+)-([0-9]+)\.[0-9a-f]{32}(-delete|-stray|-future)", re.DOTALL)
 
-OFFSET_DIGITS: Final = 20  # The decimal digits of 2**63 - 1, and one more: what Kafka pads to.
+OFFSET_DIGITS: Final = 20  # Kafka pads base offsets to this many digits, one more than 2**63 - 1 has.
 
 # Relative offsets and positions are signed 32-bit in the index files.
 INT32_MAX: Final = 2**31 - 1
@@ -91,7 +91,7 @@ assert (SNAPSHOT_HEAD.size, SNAPSHOT_ENTRY.size) == (10, 46)
 
 
 class AbortedTransaction(NamedTuple):
-    """One entry of a .txnindex file; the last offset is that of the abort marker."""
+    """One entry of a .txnindex file. The last offset is the offset of the abort marker."""
 
     producer_id: int
     first_offset: int
@@ -100,12 +100,12 @@ class AbortedTransaction(NamedTuple):
 
 
 def segment_file_name(base_offset: int, suffix: str) -> str:
-    """The name of a segment's file: the base offset, padded so that names sort as offsets do."""
+    """Return the name of a segment's file. The base offset is padded, so that names sort as offsets do."""
     return f"{base_offset:0{OFFSET_DIGITS}d}{suffix}"
 
 
 def parse_segment_file_name(name: str, suffix: str) -> int | None:
-    """The base offset in a segment file's name, or None when the name is of another kind."""
+    """Return the base offset in the name of a segment's file, or None for another name."""
     if not name.endswith(suffix):
         return None
     digits = name[: -len(suffix)]
@@ -113,7 +113,7 @@ def parse_segment_file_name(name: str, suffix: str) -> int | None:
 
 
 def parse_partition_directory_name(name: str) -> tuple[str, int] | None:
-    """The topic and partition in a directory's name, or None (also for `-delete` directories)."""
+    """Return (topic, partition) of a directory's name, or None, also for `-delete` directories."""
     topic, dash, digits = name.rpartition("-")
     if not topic or not dash or not (digits.isascii() and digits.isdigit()):
         return None

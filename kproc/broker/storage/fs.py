@@ -319,7 +319,7 @@ class OsFs:
             raise failure(error, f"remove {path}") from error
 
     def read_file(self, path: Path) -> bytes | None:
-        """A whole small file, or None when it is not there."""
+        """Return the content of a small file, or None if it does not exist."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -337,7 +337,7 @@ class OsFs:
 
 
 def _set_number(descriptor: int, name: str, number: int) -> None:
-    """Set an extended attribute, if the file system has any and room for it."""
+    """Set an extended attribute, unless the file system supports none or has no space for it."""
     try:
         os.setxattr(descriptor, name, b"%d" % number)
     except OSError as error:
@@ -360,9 +360,8 @@ def _get_number(descriptor: int, name: str) -> int | None:
 def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace a file so that a reader, or a crash, sees either the old or the new content.
 
-    `durable` also makes it survive a power loss (two syncs). Without it a power loss can bring the old file
-    or an empty one back: right for what is rebuilt from other files anyway, and 20x cheaper when 1,000
-    topics are made.
+    `durable` also makes it survive a power loss, with two syncs. Without it, a power loss can bring the old content or
+    an empty file back. That is right for files that can be rebuilt, and makes creating 1,000 topics 20 times cheaper.
     """
     temporary = path.with_name(path.name + ".tmp")
     fs.unlink(temporary)

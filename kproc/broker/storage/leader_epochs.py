@@ -1,4 +1,4 @@
-"""LeaderEpochs: which leader epoch wrote which offsets. One per Log; its checkpoint is the Log's to write."""
+"""LeaderEpochs: the leader epochs of a log with their first offsets (KIP-101). The Log writes its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_OFFSET: Final = -1
 
 
 class LeaderEpochs:
-    """(epoch, first offset) entries; epochs grow strictly and offsets do, too."""
+    """Entries of (epoch, first offset). Epochs and offsets rise strictly."""
 
     __slots__ = ("_epochs", "_starts")
 
@@ -36,7 +36,7 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Add an epoch that begins at an offset; False if it is there already.
+        """Add an epoch that begins at an offset. Return False if it is the latest already.
 
         As in Kafka, an epoch that wrote nothing is dropped: entries that are not strictly before the new one, by epoch
         and by offset, are removed.
@@ -51,7 +51,7 @@ class LeaderEpochs:
         return True
 
     def truncate_from(self, end: int) -> bool:
-        """Forget epochs that begin at or after the log's end; whether there were any."""
+        """Remove epochs that begin at or after the log's end. Return True if there were any."""
         before = len(self._epochs)
         while self._starts and self._starts[-1] >= end:
             self._epochs.pop()
@@ -59,7 +59,10 @@ class LeaderEpochs:
         return len(self._epochs) != before
 
     def truncate_to(self, start: int) -> bool:
-        """Forget epochs that end at or before the log's start; the one that holds it begins there now."""
+        """Remove epochs that end at or before the log's start. The epoch of the start then begins there.
+
+        Returns True if an entry has changed.
+        """
         keep = bisect_right(self._starts, start) - 1
         if keep < 0 or (keep == 0 and self._starts[0] == start):
             return False
@@ -68,10 +71,9 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, *, log_end: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch <= the one asked for; (-1, -1) when that cannot be said.
+        """Return (epoch, end offset) of the largest epoch <= `epoch`, or (-1, -1) for a newer one than every entry.
 
-        The rules of OffsetsForLeaderEpoch (KIP-279): the end of an epoch is where the next one begins; of
-        an epoch newer than every known one nothing is known.
+        These are the rules of OffsetsForLeaderEpoch (KIP-279). An epoch ends where the next one begins.
         """
         if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:
             return NO_EPOCH, NO_OFFSET
@@ -81,6 +83,6 @@ class LeaderEpochs:
         return (self._epochs[after - 1] if after else epoch), self._starts[after]
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch that wrote an offset, or -1."""
+        """Return the epoch that wrote the record at `offset`, or -1."""
         number = bisect_right(self._starts, offset) - 1
         return self._epochs[number] if number >= 0 else NO_EPOCH

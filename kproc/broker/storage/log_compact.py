@@ -1,8 +1,8 @@
-"""SegmentSwap: the owner's side of compaction: facts for a pass, and the swap of segments. See log.py.
+"""SegmentSwap: the owner's side of compaction: the state for a pass, and the swap of segments. See log.py.
 
-The cleaner reads and writes beside the owner; the owner only does a handful of renames in one step. Between two of
-them other processes read the log through open descriptors only. After a crash between two renames, the next opening of
-the log completes or undoes the swap (compaction_files.finish_swaps).
+The cleaner reads and writes segments in its own process. The owner makes only a few renames, in one step of its loop.
+After a crash between two renames, the next opening of the log completes or undoes the swap
+(compaction_files.finish_swaps).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kproc.broker.storage.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
-# The cleaner unlinks what a swap has replaced, since freeing a large file's blocks takes long. The owner does it
-# this much later, in case the cleaner has died.
+# The cleaner unlinks replaced files, because freeing the blocks of a large file takes long. If the cleaner has died,
+# the owner unlinks them this much later.
 _GRACE_MS: Final = 10_000
 
 
 class SwapRefused(Exception):
-    """The swap was not made: the log has changed since the pass began, or cannot change now."""
+    """The swap was rejected and changed nothing: the log has changed since the pass began, or cannot change now."""
 
 
 class SegmentSwap:
@@ -45,14 +45,14 @@ class SegmentSwap:
         self._state = state
 
     def segment_identities(self) -> list[SegmentIdentity]:
-        """Every segment, oldest first; the last one is the active one. No I/O."""
+        """Return all segments, oldest first. The last one is the active segment. Does no I/O."""
         return [
             SegmentIdentity(segment.base_offset, segment.size, segment.inode)
             for segment in self._state.segments.all()
         ]
 
     def newest_batches(self) -> dict[int, tuple[int, int]]:
-        """(offset of the newest data batch or -1, epoch) of every producer: their batches must stay."""
+        """Return (offset of the newest data batch or -1, epoch) by producer id. Compaction must keep these batches."""
         return {
             entry.producer_id: (entry.batches[-1][1] if entry.batches else -1, entry.epoch)
             for entry in self._state.producers.entries()
@@ -61,8 +61,8 @@ class SegmentSwap:
     def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
         """Replace neighbouring segments with one that the cleaner wrote.
 
-        SwapRefused leaves everything as it was. A disk failure in the middle takes the log offline; its next opening
-        completes the swap.
+        Raises SwapRefused, which changes nothing. A disk failure in the middle takes the log offline, and its next
+        opening completes the swap.
         """
         state = self._state
         if state.offline_reason is not None:
@@ -78,7 +78,7 @@ class SegmentSwap:
         )  # fmt: skip
 
     def _find_run(self, old: Sequence[SegmentIdentity]) -> int:
-        """The number of the first of these neighbours; the active segment is never among them."""
+        """Return the number of the first of these neighbours. Raises SwapRefused if they are not sealed neighbours."""
         sealed = self.segment_identities()[:-1]
         for number, identity in enumerate(sealed):
             if identity == old[0]:
@@ -88,7 +88,7 @@ class SegmentSwap:
         raise SwapRefused("the segments have changed meanwhile")
 
     def _check_cleaned(self, new: SegmentIdentity) -> None:
-        """The cleaner's file is there, the one that it names, with its indexes."""
+        """Raise SwapRefused unless the cleaner's files exist and the .log file has the size and inode of `new`."""
         state = self._state
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if not state.fs.exists(self._compaction_path(new.base_offset, suffix, CLEANED_SUFFIX)):
@@ -106,7 +106,10 @@ class SegmentSwap:
         return self._state.directory / (segment_file_name(base, suffix) + second)
 
     def _rename_cleaned(self, base: int) -> None:
-        """Step 1: .cleaned -> .swap, the data last. A failure leaves no .swap file: the next swap must not find it."""
+        """Take step 1 of compaction_files.py: rename .cleaned to .swap, the .log file last.
+
+        After a failure remove all .swap files, because the next swap, or the next opening, must not find them.
+        """
         state = self._state
         try:
             for suffix in SWAPPED_SUFFIXES:
@@ -118,7 +121,7 @@ class SegmentSwap:
             raise SwapRefused(str(failure)) from failure
 
     def _put_in_place(self, number: int, count: int, base: int) -> None:
-        """Steps 2 and 3, and the log's own view of its segments."""
+        """Take steps 2 and 3 of compaction_files.py, and update the list of segments."""
         state = self._state
         due_ms = state.clock.wall_ms() + state.config.file_delete_delay_ms + _GRACE_MS
         gone = state.segments.retire_for(base, number, count, due_ms=due_ms)
@@ -131,5 +134,5 @@ class SegmentSwap:
         replaced = {segment.base_offset for segment in gone} - {base}
         state.snapshots.forget(replaced)
         state.unsynced.forget(gone)
-        # The next round of sync takes the new names to the disk; the cleaner unlinks what they replace after that.
+        # The next sync point covers the new names. The cleaner, too, syncs the directory before it unlinks old files.
         state.unsynced.note_directory(state.directory)

@@ -99,16 +99,18 @@ class LogConfig:
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     producer_id_expiration_ms: int = 86_400_000
-    # Whether batches of transactions are taken that come without a transactional id: only where nothing is served.
+    # True if transactional batches are accepted from requests without a transactional id. Only tools need that.
     takes_transactions: bool = True
-    # Whether a transaction begins here only as its coordinator knows (KIP-890).
+    # True if a transaction begins here only after its coordinator has confirmed the partition (KIP-890).
     verifies_transactions: bool = False
     # Depth of the check of produced records: `lengths` or `full` (kproc.validate.records).
     validate_records: str = "lengths"
-    # Computed here because every append asks. Whether the broker's clock dates the records; whether they must be
-    # decoded; the size up to which a client's batch needs no more than the look of log_append.py; and the age at which
-    # a segment is rolled, before jitter: the active one is never compacted, so max.compaction.lag.ms bounds it, as in
-    # Kafka.
+    # Computed once, because every append uses them:
+    # - is_append_time: the broker's clock dates the records (LogAppendTime).
+    # - looks_inside: the records of every batch must be decoded.
+    # - plain_bytes: largest batch that the inline checks of log_append.py may accept.
+    # - roll_ms: age at which a segment rolls, before jitter. Compaction never touches the active segment, so
+    #   max.compaction.lag.ms limits its age, as in Kafka.
     is_append_time: bool = field(init=False, default=False)
     looks_inside: bool = field(init=False, default=False)
     plain_bytes: int = field(init=False, default=0)
@@ -141,10 +143,10 @@ class LogConfig:
 
     @classmethod
     def of(cls, settings: BrokerSettings, overrides: Mapping[str, str] | None = None) -> LogConfig:
-        """The config of a topic: the broker's settings, and the topic's own where it has some.
+        """Return the config of a topic: its own configs, and otherwise the broker's settings.
 
-        `overrides` are a topic's configs as they are on the wire, validated when they were set; those that
-        are not a log's business are skipped.
+        `overrides` are the topic's configs as texts, which were validated when they were set. Configs that do not
+        concern the log are ignored.
         """
         config = cls(
             takes_transactions=False,
@@ -178,7 +180,7 @@ class LogConfig:
         return config.with_overrides(overrides) if overrides else config
 
     def with_overrides(self, overrides: Mapping[str, str]) -> LogConfig:
-        """This config with a topic's own settings (Kafka's names and text values) put over it."""
+        """Return a copy with a topic's own configs, by Kafka's names and as texts."""
         changes: dict[str, int | float | str | frozenset[str]] = {}
         for name, text in overrides.items():
             target = _FIELD_OF.get(name)

@@ -145,14 +145,17 @@ def describe_index(fs: Fs, path: Path) -> list[dict[str, Any]]:
 
 
 def _without_padding(pairs: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Kafka maps the active segment's indexes at their full size: what follows the entries is zeros."""
+    """Remove trailing zero entries. Kafka maps the active segment's indexes at full size, padded with zeros."""
     while pairs and pairs[-1] == (0, 0):
         pairs.pop()
     return pairs
 
 
 def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
-    """(batches, records, problems) of a partition's directory: every CRC, record, offset and index entry."""
+    """Verify every CRC, record, offset and index entry in a partition's directory.
+
+    Returns (number of batches, number of records, problems).
+    """
     problems: list[Problem] = []
     batches = records = 0
     next_offset = 0
@@ -162,7 +165,7 @@ def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
         path = directory / f"{base:020d}{LOG_SUFFIX}"
         if base < next_offset:
             problems.append(Problem(path, f"begins at {base}, the segment before it ends at {next_offset}"))
-        ends: dict[int, int] = {}  # Position of each batch, and its last offset: what an index may say.
+        ends: dict[int, int] = {}  # Last offset of each batch by its position, to check the index.
         expected = base
         batch_epochs = {0}
         try:
@@ -212,7 +215,7 @@ def _check_batch(path: Path, batch: Batch, expected: int) -> list[Problem]:
     if batch.header.base_offset < expected:
         return [Problem(path, f"{at}: the one before it ends at {expected - 1}")]
     try:
-        # One by one: a batch of some kB may hold millions of records.
+        # Read one record at a time, because a batch of a few kB can hold millions of records.
         for record in walk_batch(batch.content):
             if batch.header.is_control:
                 control_type(record)

@@ -1,4 +1,7 @@
-"""LogReader: finds the file ranges of offsets, timestamps and epochs; it reads no records. See log.py."""
+"""LogReader: the part of a Log that finds file ranges by offset, timestamp and epoch. See log.py.
+
+A Fetch reads no records: a Processor sends the ranges from the files.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from kproc.wire.batch_header import ATTRIBUTES
 from kproc.wire.file_range import FileRange
 from kproc.wire.record_batch import CONTROL
 
-# A read goes on in the next segment, or small segments would starve large fetches. Sixteen sendfile calls cost nothing
-# beside the bytes that they send; more ranges would bring no gain.
+# Limit of ranges in one read. A read continues in the next segment, because otherwise small segments would starve large
+# fetches. The cost of sixteen sendfile calls is negligible beside the bytes that they send.
 READ_RANGES_MAX: Final = 16
 
 
@@ -109,14 +112,17 @@ class LogReader:
         return ranges, taken
 
     def _locate_bound(self, offset: int) -> tuple[int, int]:
-        """(segment number, position) of the batch with an offset, where a read ends."""
+        """Return (segment number, position) of the batch with an offset, where a read ends."""
         if offset >= self._tail.floor_offset:
             return len(self._segments) - 1, self._tail.locate(offset, self._state.active.size)[0]
         number, _, position, _ = self._locate(offset)
         return number, position
 
     def _locate(self, offset: int) -> tuple[int, LogSegment, int, int]:
-        """(segment number, segment, position, bytes) of the first batch that ends at or after an offset."""
+        """Return (segment number, segment, position, size in bytes) of the first batch that ends at or after an offset.
+
+        Raises Corrupt if no segment has it.
+        """
         number = self._segments.number_of(offset)
         while (segment := self._segments.get(number)) is not None:
             found = self._segments.warm(segment).locate(offset)
@@ -141,7 +147,7 @@ class LogReader:
     def offset_for_timestamp(
         self, timestamp: int, search: TimestampSearch | None = None
     ) -> RecordPosition | None:
-        """The first record with this timestamp or a later one, or None.
+        """Return the first record whose timestamp is at least `timestamp` (in ms), or None.
 
         With a `search` it may raise SearchPaused: call it again later with the same `search`. Without one it blocks.
         """
@@ -162,7 +168,7 @@ class LogReader:
 
         If no record has a timestamp, this is the first record, as in Kafka.
 
-        `search` as for offset_for_timestamp.
+        `search` is the one of offset_for_timestamp.
         """
         if search is None:
             return _to_the_end(self.max_timestamp)
@@ -171,7 +177,8 @@ class LogReader:
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():
             timestamp = segment.max_timestamp
-            if segment.base_offset < start:  # Of the first one, the largest may have been deleted.
+            # DeleteRecords may have deleted the record with the largest timestamp of the first segment.
+            if segment.base_offset < start:
                 timestamp = self._segments.warm(segment).max_timestamp_from(start, search)
             if timestamp >= 0 and (best is None or timestamp > best[0]):
                 best = timestamp, segment
@@ -191,30 +198,33 @@ class LogReader:
         return None
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetsForLeaderEpoch answers; (-1, -1) when unknown."""
+        """Return (epoch, end offset) for OffsetsForLeaderEpoch (KIP-279), or (-1, -1) if the epoch is not known."""
         state = self._state
         if epoch == state.leader_epoch:
-            return epoch, state.end_offset  # The present epoch has no entry before its first batch.
+            # The present epoch has no entry before its first batch is appended.
+            return epoch, state.end_offset
         if state.epochs.latest < epoch < state.leader_epoch:
             return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
         return state.epochs.end_offset_for(epoch, log_end=state.end_offset)
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch that wrote an offset, or -1."""
+        """Return the leader epoch that wrote the record at `offset`, or -1."""
         state = self._state
         return state.leader_epoch if offset >= state.end_offset else state.epochs.epoch_of(offset)
 
     def aborted_in(self, offset: int, found: ReadResult) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader must skip in what `read` with `committed` found at an offset."""
+        """Return the aborted transactions in the ranges that a committed `read` at `offset` found.
+
+        Every read_committed Fetch calls this. A consumer that keeps up usually gets an empty list without a look-up.
+        """
         aborting = self._segments.with_aborts(offset) if found.ranges else []
-        if (
-            not aborting or aborting[-1].txn_index.last_marker < offset
-        ):  # As a rule, of a reader that keeps up.
+        # A consumer that keeps up is usually behind the last abort marker. Return without a search of the rows.
+        if not aborting or aborting[-1].txn_index.last_marker < offset:
             return []
         return self.aborted_transactions(offset, min(self._bound_of(offset, found), found.last_stable_offset))
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a read_committed fetch of this range must be told about."""
+        """Return the aborted transactions that the response to a read_committed Fetch of this range must list."""
         found: list[AbortedTransaction] = []
         for segment in self._segments.with_aborts(fetch_offset):
             overlapping, is_all = segment.txn_index.overlapping(fetch_offset, upper_bound)
@@ -224,7 +234,11 @@ class LogReader:
         return found
 
     def _bound_of(self, offset: int, found: ReadResult) -> int:
-        """An offset that is in no batch of what was read, nor before one: as in Kafka the next that an index knows."""
+        """Return an offset behind all batches that were read.
+
+        As in Kafka (LogSegment.fetchUpperBoundOffset) it is the next offset in an index, because an exact one would
+        need a read of the log.
+        """
         last = found.ranges[-1]
         number = self._segments.number_of(offset)
         while (segment := self._segments.get(number)) is not None and segment.path_bytes != last.path:

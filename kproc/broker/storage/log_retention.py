@@ -1,4 +1,4 @@
-"""LogRetention: moves a log's start: by retention, and by DeleteRecords. See log.py."""
+"""LogRetention: the part of a Log that moves its start, by retention or DeleteRecords. See log.py."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class LogRetention:
         self._state = state
 
     def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
-        """(reason, oldest segments that may go): by the log's start, by retention.ms, by retention.bytes."""
+        """Return (reason, segments to delete, oldest first), by the log's start, retention.ms or retention.bytes."""
         state = self._state
         facts = state.segment_facts()
         reason, count = victims(facts, state.config, now_ms=now_ms, start_offset=state.start_offset)
         return reason, facts[:count]
 
     def enforce_retention(self, now_ms: int) -> int:
-        """Delete what retention_victims() names; returns how many segments."""
+        """Delete the segments that retention_victims() returns, and return their number."""
         reason, doomed = self.retention_victims(now_ms)
         return self.delete_segments_before(doomed[-1].next_offset, reason) if doomed else 0
 
@@ -49,8 +49,11 @@ class LogRetention:
                 try:
                     state.roll(state.end_offset, now_ms)
                 except Shortage:
-                    count -= 1  # A full disk must not prevent the deletion of the others.
-            # The start is recorded before a segment goes: see log_start.py.
+                    # The disk has no space for a new active segment. Keep the present one and delete the others, which
+                    # frees space.
+                    count -= 1
+            # Record the start before the renames, so that a crash in between never leaves a log that begins above its
+            # recorded start (log_start.py).
             self._move_start(max(state.start_offset, state.segments.bases()[count]))
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
             state.unsynced.forget(gone)
@@ -80,9 +83,10 @@ class LogRetention:
         return state.segments.unlink_due(now_ms)
 
     def advance_start(self, offset: int) -> int:
-        """DeleteRecords: the log begins at `offset` from now on; whole segments below go. Returns the start.
+        """Move the log's start to `offset` for DeleteRecords (KIP-107), and delete the segments below it.
 
-        The caller writes the new start to log-start-offset-checkpoint: one file for all logs of a directory.
+        Returns the log's start, which does not move back. Raises OFFSET_OUT_OF_RANGE above the high watermark. The
+        caller must have the cleaner write log-start-offset-checkpoint, one file for all logs of a directory.
         """
         state = self._state
         if offset > state.high_watermark or offset < 0:

@@ -1,4 +1,4 @@
-"""Records where a log begins, so that an opening notices the loss of its first segments.
+"""Records where a log begins, so that opening the log detects the loss of its first segments.
 
 The first offset in `leader-epoch-checkpoint` is the log's start. A deletion (retention, DeleteRecords) has three steps:
 
@@ -54,8 +54,8 @@ class StartRecords(NamedTuple):
     # The largest start in the checkpoints of the data directory and in the dead owner's row. None: there is none.
     recorded_start: int | None
     recovery_point: int
-    is_clean: bool  # Nothing is missing for another reason than lost files.
-    may_lack_names: bool  # A power loss may have taken names and files that no sync had confirmed.
+    is_clean: bool  # The last stop was clean, so that only lost files explain a missing segment.
+    may_lack_names: bool  # The host may have lost power, and with it names and files that were not synced.
 
 
 def check_start(
@@ -84,11 +84,12 @@ def check_start(
             and records.recovery_point <= start
             and not holds_synced_records(fs, directory)
         ):
+            # A power loss before the first sync of the log: the names of its first segments were never durable.
             logger.warning("%s: no sync had confirmed the records in between, or files are missing", found)
             return
         raise Corrupt(f"{found}: {_WAY_OUT}")
     if has_deleted and not records.is_clean:
-        # The crash came before step 3. The opening completes the deletion: it unlinks the renamed files.
+        # The crash came between steps 2 and 3. The opening will unlink the renamed files, so record the start first.
         epochs.truncate_to(first)
         write_start(fs, directory, epochs, durable=True)
 
@@ -96,7 +97,8 @@ def check_start(
 def _judge_without_epochs(directory: Path, first: int, recorded_start: int, *, is_clean: bool) -> None:
     """Judge a log that begins above the data directory's checkpoint, and whose own record is lost.
 
-    A power loss can take that file, and the checkpoint is up to a minute older than the last deletion.
+    A power loss can remove leader-epoch-checkpoint, and the checkpoint is up to a minute older than the last deletion.
+    After a clean stop the checkpoint is exact. Raise Corrupt only then.
     """
     found = (
         f"{directory} begins at offset {first}, the checkpoint says {recorded_start}, and "
@@ -115,4 +117,5 @@ def _read_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]]:
     try:
         return checkpoints.read_leader_epochs(fs, directory) or []
     except Corrupt:
-        return []  # The opening logs that, and rebuilds the epochs from the batches.
+        # Recovery logs the damage, and rebuilds the epochs from the batches.
+        return []

@@ -1,4 +1,4 @@
-"""ProducerSnapshots: the snapshots of a log's producers on the disk, and how much was appended since the last one."""
+"""ProducerSnapshots: writes and removes the .snapshot files of a log's producers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerSnapshots:
-    """Owned by one LogState. The appender counts bytes and batches, and decides when a snapshot is due."""
+    """The snapshots of one log. The appender counts bytes and batches, and decides when the next one is due."""
 
     __slots__ = ("batches_since", "bytes_since", "offsets")
 
     def __init__(self, offsets: Iterable[int] = (), bytes_since: int = 0) -> None:
-        self.offsets = list(offsets)  # Those of the files that there are.
+        self.offsets = list(offsets)  # The offsets of the existing .snapshot files.
         self.bytes_since = bytes_since
         self.batches_since = 0
 
@@ -37,7 +37,7 @@ class ProducerSnapshots:
             logger.warning("snapshot=skipped path=%s reason=%s", path, failure)
             return
         self.offsets.append(offset)
-        # Snapshots at the base of a segment stay with it; of the others only the newest is needed.
+        # A snapshot at the base of a segment is deleted with the segment. Of the others only the newest is needed.
         keep = {*segments.bases(), offset}
         for stale in [held for held in self.offsets if held not in keep]:
             try:
@@ -48,9 +48,9 @@ class ProducerSnapshots:
             self.offsets.remove(stale)
 
     def forget_before(self, offset: int) -> None:
-        """Drop the snapshots below an offset: they were deleted with their segments."""
+        """Remove the snapshots below an offset from the list, because they were deleted with their segments."""
         self.offsets = [held for held in self.offsets if held >= offset]
 
     def forget(self, offsets: Collection[int]) -> None:
-        """These went with their segments."""
+        """Remove snapshots from the list, because they were deleted with their segments."""
         self.offsets = [held for held in self.offsets if held not in offsets]

@@ -34,14 +34,14 @@ _CODECS: Final = {
 }
 
 
-# In one batch. A record takes seven bytes at least, next to none compressed: 120 kB of zstd may hold 19 million, and
-# keep the Handler busy for 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch and goes on.
+# Limit of the records in one batch. A record has at least seven bytes, and almost none compressed: 120 kB of zstd can
+# hold 19 million records, which take the Handler 10 s. A producer that gets MESSAGE_TOO_LARGE splits its batch.
 RECORDS_INSIDE_MAX: Final = 200_000
 # Limit of a batch's decompressed size, as a multiple of max.message.bytes. Decompressing 32 MiB takes 50 ms.
 _INFLATED_BATCHES: Final = 32
-# Most bad records that are listed; a client knows that the others of the batch are refused with them.
+# Limit of bad records in an error. The client knows that the whole batch is rejected.
 BAD_RECORDS_NAMED_MAX: Final = 10_000
-# In a longer misdated batch the bad records are not named. Its header is reason enough to reject it.
+# Longest misdated batch whose bad records are named. For a longer one the header is reason enough to reject it.
 _MISDATED_READ_MAX: Final = 10_000
 
 
@@ -105,7 +105,7 @@ def _inflate(view: memoryview, header: BatchHeader, config: LogConfig) -> bytes:
 
 
 def _level(codec: Compression | int, config: LogConfig) -> int | None:
-    """The topic's level for a codec; None where it has none, or leaves it to the codec."""
+    """Return the topic's level for a codec, or None for the codec's own default."""
     levels = {
         Compression.GZIP: config.compression_gzip_level,
         Compression.LZ4: config.compression_lz4_level,
@@ -118,7 +118,7 @@ def _level(codec: Compression | int, config: LogConfig) -> int | None:
 def _check_records(
     raw: bytes, header: BatchHeader, config: LogConfig, now_ms: int, *, check_offsets: bool = True
 ) -> int:
-    """Check every record, as Kafka's LogValidator: all bad ones are listed, and nothing of the batch is stored.
+    """Check every record, as Kafka's LogValidator does. Raises KafkaError that lists all bad records.
 
     Offsets must be consecutive from 0, as the header's count and last delta promise; Kafka would renumber such a
     batch. Returns the largest timestamp.
@@ -151,9 +151,9 @@ def _check_records(
 
 
 def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> str | None:
-    """Why message.timestamp.before.max.ms and .after.max.ms (KIP-937) forbid a record's timestamp, or None.
+    """Return the reason why message.timestamp.before.max.ms or .after.max.ms (KIP-937) forbids a timestamp, or None.
 
-    As in Kafka, the default of 2^63 - 1 ms is a bound, too: no earlier timestamp fits into a long.
+    As in Kafka, the default of 2^63 - 1 ms is a limit, too. No earlier timestamp fits into a long.
     """
     if timestamp == NO_TIMESTAMP:
         return None
@@ -167,7 +167,7 @@ def _misdated(timestamp: int, number: int, config: LogConfig, now_ms: int) -> st
 
 
 def _refusal_of(bad: list[tuple[int, str]], count: int, *, is_misdated: bool) -> KafkaError:
-    """The error for a batch with these bad records, in Kafka's words."""
+    """Return the error for a batch with these bad records, in Kafka's words."""
     if is_misdated:
         message = "One or more records have been rejected due to invalid timestamp"
         return KafkaError(ErrorCode.INVALID_TIMESTAMP, message, tuple(bad))

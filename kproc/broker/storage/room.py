@@ -1,4 +1,4 @@
-"""CountingFs: an Fs that counts the writes for which the disk had no room, in the metrics of the role that uses it."""
+"""CountingFs: an Fs that counts the writes that failed on a full disk, in the metrics of the role that uses it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _WANTED: Final = SLOT["room_wanted_bytes"]
 
 
 def counting(fs: Fs, values: list[int]) -> Fs:
-    """Wrap `fs`: how often the disk was full, and how many bytes were to be written then, goes into the metrics."""
+    """Wrap `fs`, so that the metrics `values` count failed writes on a full disk and the bytes of the last one."""
     return cast(Fs, CountingFs(fs, values))
 
 
 class CountingFs:
-    """An Fs that delegates to another one; made by `counting`."""
+    """An Fs that delegates to another one. `counting` creates it."""
 
     def __init__(self, fs: Fs, values: list[int]) -> None:
         self._fs = fs
@@ -55,11 +55,11 @@ class CountingFs:
             raise
 
     def note(self, wanted_bytes: int) -> None:
-        """Count a write for which there was no room."""
+        """Count a write that failed on a full disk."""
         note_shortage(self._values, wanted_bytes)
 
 
 def note_shortage(values: list[int], wanted_bytes: int) -> None:
-    """Count one in a role's metrics."""
+    """Count a write that failed on a full disk, and its bytes, in a role's metrics."""
     values[_SHORT] += 1
     values[_WANTED] = wanted_bytes

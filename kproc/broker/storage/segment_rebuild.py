@@ -47,7 +47,8 @@ class SegmentRebuild:
             for position, header in batches:
                 base, last = header[BASE_OFFSET], last_offset_of(header)
                 total = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
-                # Complete except for its offset, which the CRC does not cover: its first page may have been lost.
+                # A power loss can lose the page with the first bytes of a batch. The CRC does not cover the offset, so
+                # it can match although the offset is wrong.
                 if base < self.next_offset:
                     raise BadBatch(position, f"offset {base} follows {self.next_offset - 1}")
                 # Offsets in indexes have 32 bits, so the log would have rolled before this batch.

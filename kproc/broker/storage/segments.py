@@ -50,7 +50,7 @@ class ColdSegments:
 
 
 class Doomed(NamedTuple):
-    """A file that was renamed to .deleted, and when it may be unlinked."""
+    """A file that was renamed to .deleted, and the time in ms at which it may be unlinked."""
 
     due_ms: int
     path: Path
@@ -68,7 +68,7 @@ class SegmentList:
         self._bases = [segment.base_offset for segment in segments]
         self.cold = ColdSegments()  # This log's only, until the Handler that opened it sets its own.
         self._doomed: deque[Doomed] = deque()
-        # Those whose transaction index has rows; None: not looked for yet. Most logs have none.
+        # Segments whose transaction index has rows. None: not looked up yet. Most logs have none.
         self._aborting: list[LogSegment] | None = None
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class SegmentList:
         return list(self._segments)
 
     def bases(self) -> list[int]:
-        """All base offsets, growing."""
+        """Return all base offsets, in ascending order."""
         return list(self._bases)
 
     def add(self, segment: LogSegment) -> None:
@@ -99,15 +99,15 @@ class SegmentList:
         self._bases.append(segment.base_offset)
 
     def number_of(self, offset: int) -> int:
-        """The number of the segment that an offset belongs to."""
+        """Return the number of the segment that an offset belongs to; 0 for an offset before the first."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def get(self, number: int) -> LogSegment | None:
-        """A segment by number, or None behind the last."""
+        """Return a segment by its number, or None behind the last."""
         return self._segments[number] if number < len(self._segments) else None
 
     def with_aborts(self, offset: int) -> list[LogSegment]:
-        """The segments, from the one of an offset on, in which a marker has aborted a transaction."""
+        """Return the segments from the one of `offset` on that have a marker of an aborted transaction."""
         if self._aborting is None:
             self._aborting = [segment for segment in self._segments if not segment.txn_index.is_empty]
         if not self._aborting:
@@ -116,19 +116,19 @@ class SegmentList:
         return self._aborting[bisect_left(self._aborting, base, key=lambda each: each.base_offset) :]
 
     def note_aborts(self) -> None:
-        """A marker in the active segment has aborted a transaction."""
+        """Record that the active segment has a marker of an aborted transaction."""
         known, active = self._aborting, self._segments[-1]
         if known is not None and active not in known[-1:]:
             known.append(active)
 
     def warm(self, segment: LogSegment) -> LogSegment:
-        """Note that a sealed segment is read; the one that was read least recently closes its descriptors."""
+        """Record that a segment is read, and return it. May close the sealed segment that was read least recently."""
         if segment is not self._segments[-1]:
             self.cold.add(segment)
         return segment
 
     def facts(self, end_offset: int) -> list[SegmentFacts]:
-        """The segments' facts, for retention."""
+        """Return the segments' facts, for retention."""
         nexts = [*self._bases[1:], end_offset]
         return [
             SegmentFacts(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
@@ -136,16 +136,17 @@ class SegmentList:
         ]
 
     def size_bytes(self) -> int:
-        """The bytes of all .log files."""
+        """Return the bytes of all .log files."""
         segments = self._segments
-        if len(segments) == 1:  # A shortcut for most logs: metrics ask thousands of them.
+        # Most logs have one segment, and metrics call this for thousands of logs.
+        if len(segments) == 1:
             return segments[0].size
         return sum([segment.size for segment in segments])  # A list takes half the time of a generator.
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
-        """Remove the oldest segments from the log; their files wait as .deleted until `due_ms`.
+        """Remove the oldest segments from the log, and return them. Their files wait as .deleted until `due_ms`.
 
-        If the disk has no room for the new names, fewer are removed; the others follow at the next check.
+        If the disk has no space for the new names, fewer segments are removed. The next check removes the others.
         """
         assert count < len(self._segments), (count, len(self._segments))
         gone: list[LogSegment] = []
@@ -167,7 +168,8 @@ class SegmentList:
         same.
         """
         gone = self._segments[number : number + count]
-        # Files of these names may be waiting already, from earlier replacements: unlink them now.
+        # The renames below replace .deleted files of earlier swaps. Remove their entries, so that the new files of the
+        # same names wait for their own time.
         names = {path.name for segment in gone for path in segment.deleted_paths()}
         self._doomed = deque(each for each in self._doomed if each.path.name not in names)
         for segment in gone:
@@ -175,7 +177,7 @@ class SegmentList:
         return gone
 
     def replace(self, number: int, count: int, segment: LogSegment) -> None:
-        """Put a compacted segment in the place of retired ones; the active segment is never among them."""
+        """Put a compacted segment into the place of retired ones. The active segment must not be among them."""
         assert number + count < len(self._segments), (number, count, len(self._segments))
         assert segment.base_offset == self._bases[number], (segment.base_offset, self._bases[number])
         self._segments[number : number + count] = [segment]
@@ -190,7 +192,7 @@ class SegmentList:
         self.cold.discard(segment)
 
     def unlink_due(self, now_ms: int) -> int:
-        """Unlink what has waited long enough; returns how many files."""
+        """Unlink the files that are due, and return their number."""
         count = 0
         while self._doomed and self._doomed[0].due_ms <= now_ms:
             try:
@@ -204,11 +206,11 @@ class SegmentList:
         return count
 
     def next_due_ms(self) -> int | None:
-        """When unlink_due() has work again, or None."""
+        """Return the time in ms at which unlink_due() has work again, or None."""
         return self._doomed[0].due_ms if self._doomed else None
 
     def doomed(self) -> list[Doomed]:
-        """The files that wait to be unlinked, for the partition's next owner."""
+        """Return the files that wait to be unlinked, for the partition's next owner."""
         return list(self._doomed)
 
     def doom(self, doomed: list[Doomed]) -> None:

@@ -12,7 +12,7 @@ BATCHES_KEPT_MAX: Final = 512
 
 
 class TailCache:
-    """(last offset, position) of the newest batches of one segment. Owned by one Log."""
+    """Last offsets and positions of the newest batches of the active segment. Owned by one Log."""
 
     __slots__ = ("_lasts", "_positions", "floor_offset")
 
@@ -20,7 +20,7 @@ class TailCache:
         self.reset(floor_offset)
 
     def reset(self, floor_offset: int) -> None:
-        """Clear the cache: it begins at this offset (a new active segment, a truncation)."""
+        """Clear the cache and let it begin at `floor_offset`, for a new active segment."""
         self._lasts = array("q")
         self._positions = array("q")
         self.floor_offset = floor_offset
@@ -35,7 +35,7 @@ class TailCache:
             del self._lasts[:drop], self._positions[:drop]
 
     def locate(self, offset: int, end_position: int) -> tuple[int, int]:
-        """(position, bytes) of the batch that holds an offset from `floor_offset` on."""
+        """Return (position, size in bytes) of the batch that contains `offset`, at least `floor_offset`."""
         number = bisect_left(self._lasts, offset)
         position = self._positions[number]
         following = self._positions[number + 1] if number + 1 < len(self._positions) else end_position

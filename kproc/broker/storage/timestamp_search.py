@@ -35,11 +35,11 @@ Found = tuple[int, int]
 
 
 class SearchPaused(Exception):
-    """The present slice is used up; call again with the same search, which continues where it stopped."""
+    """The present slice is used up. Call again with the same search, which continues where it stopped."""
 
 
 class TimestampSearch:
-    """The state of a search. Call `begin` before each slice, `look_into` for each batch whose header matches."""
+    """The state of a search. Call `begin` before each slice, and `look_into` for each batch whose header matches."""
 
     __slots__ = (
         "_bytes_left", "_open", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned",
@@ -104,7 +104,7 @@ class TimestampSearch:
         )
 
     def note_header(self) -> bool:
-        """Count a header that was only read; whether the slice is used up."""
+        """Count a header that was read. Return True if the slice is used up."""
         self._slice_records -= 1
         return self._slice_records < 0 or self._slice_bytes <= 0
 
@@ -124,7 +124,7 @@ class TimestampSearch:
 
 
 def _walk(raw: bytes, header: Header) -> Iterator[Found]:
-    """(offset, timestamp) of each record, as far as they can be parsed: Produce did not check them."""
+    """Yield (offset, timestamp) of each record until one is malformed, because Produce may not have checked them."""
     position = 0
     try:
         for _ in range(header[RECORD_COUNT]):

@@ -1,4 +1,4 @@
-"""The slow part of append's checks: batches that are not plain, and the reason why one is refused.
+"""Validates batches that are not plain, before they are appended, and finds the reason to reject one.
 
 The hot loop of `Log.append` recognises a plain batch by itself (one unpack, one CRC, a few comparisons). All other
 batches are checked here: those of logs that need the records inside (records_inside.py), transactions, markers, and
@@ -32,9 +32,9 @@ from kproc.wire.record_batch import (
 from kproc.wire.record_check import check_small
 
 CLIENT: Final = "client"
-# A client's, too: in a request that names a transactional id.
+# Also a client's batch, of a request with a transactional id.
 TRANSACTION: Final = "transaction"
-# The same, and its transaction's coordinator was asked for it: apart from what only seems to go on in one.
+# As TRANSACTION, and the transaction's coordinator has confirmed that the partition is part of it (KIP-890).
 CONFIRMED: Final = "confirmed"
 COORDINATOR: Final = "coordinator"
 
@@ -42,12 +42,13 @@ COORDINATOR: Final = "coordinator"
 def examine(
     view: memoryview, config: LogConfig, *, origin: str, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """Check a batch; return it as it is to be stored, and its header. KafkaError with Kafka's code if it is refused.
+    """Validate a batch. Return (the batch to store, its header). Raises KafkaError with Kafka's code if it is rejected.
 
-    The result is the given view, unless the topic has another codec. Batches of the origin "coordinator" are the
-    broker's own, made a moment ago: they may be markers, and nothing but their size is checked.
+    The result is the given view, unless the topic has another codec. Batches of the origin "coordinator" come from the
+    broker itself: they may be markers, and only their size is checked.
     """
-    if len(view) > config.max_message_bytes:  # As in Kafka, the size is checked before the batch's content.
+    # As in Kafka, check the size before the content of the batch.
+    if len(view) > config.max_message_bytes:
         check_one_batch(view)
         check_base_offset(int.from_bytes(view[:8], "big"))
         _check_size(view, config)
@@ -86,9 +87,9 @@ def _check_size(view: memoryview, config: LogConfig) -> None:
 
 
 def read_marker(view: memoryview, attributes: int) -> tuple[bool, int] | None:
-    """(is abort, coordinator epoch) of a batch that ends a transaction; None for any other batch.
+    """Return (is abort, coordinator epoch) of a batch that ends a transaction, or None for any other batch.
 
-    Control batches of other types (a Raft leader change) and emptied ones (compaction) end nothing.
+    Control batches of other types (a Raft leader change), and those that compaction has emptied, end no transaction.
     """
     if not attributes & CONTROL:
         return None
