@@ -1,9 +1,9 @@
 """Acceptor: accepts the connections of one listener within the quotas and passes them to the Processors in turn.
 
-It accepts a connection only when it can place it: some Processor has a free credit (handoff_queue.py) and the limits on
-rates and counts allow one more (connection_quotas.py). Until then it is blocked: clients wait in the kernel's backlog,
-and the loop goes on reading reports and closing delayed sockets. Blocked time is a metric, as in Kafka. The listening
-socket belongs to the supervisor, so that clients can connect while a dead Acceptor is being replaced.
+It accepts a connection only if some Processor has a free credit (handoff_queue.py) and the limits on rates and counts
+allow one more (connection_quotas.py). Otherwise it is blocked: clients wait in the kernel's backlog, and the loop still
+reads reports and closes delayed sockets. Blocked time is a metric, as in Kafka (KIP-402). The listening socket belongs
+to the supervisor, so that clients can connect while a dead Acceptor is being replaced.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ logger = logging.getLogger(__name__)
 
 _ACCEPTS_PER_PASS: Final = 64  # Bounds a duty cycle; epoll is level-triggered, so it reports the rest again.
 _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_BACKOFF_NS: Final = (
-    100_000_000  # Descriptors come back when connections close; asking more often only burns CPU.
-)
+# Pause without free descriptors. They come back when connections close, so more frequent attempts only waste CPU time.
+_BACKOFF_NS: Final = 100_000_000
 _IDLE_MS: Final = 1000
 _SAY_NS: Final = 1_000_000_000
 # How long clients may wait until the host names in limits are resolved, at the start and after a change of limits.
@@ -69,9 +68,10 @@ class Acceptor:
         rate_sample_ns: int = 1_000_000_000,
         rate_events_elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`limits_for` says what holds under some dynamic settings, with the addresses of names as far as known.
+        """Create the Acceptor of the bound socket `listening`.
 
-        `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
+        `limits_for` returns the limits for dynamic settings; its second argument resolves host names as far as they are
+        known. `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
         """
         self.id = agent_id
         self._listening = listening
@@ -97,7 +97,8 @@ class Acceptor:
             elsewhere=rate_events_elsewhere,
         )
         self._base_events = self._values[_EVENTS]
-        self._parked: Deadlines[socket.socket] = Deadlines()  # When to close a refused one, in ns.
+        # Refused sockets, by the time to close them, in ns.
+        self._parked: Deadlines[socket.socket] = Deadlines()
         self._is_watching = False
         self._is_level_triggered = False
         self._blocked_since_ns = 0
@@ -125,15 +126,15 @@ class Acceptor:
     # -- wiring ------------------------------------------------------------------------------------------------
 
     def attach(self, link: Link) -> None:
-        """An Acceptor has no rings: it talks to Processors over the handoff sockets only."""
+        """Fail, because an Acceptor has no rings. It talks to Processors over the handoff sockets only."""
         raise AssertionError(f"{self.id} was given a link to {link.peer}")
 
     def attach_handoff(self, peer: AgentId, sock: socket.socket) -> None:
-        """A Processor has started: pass sockets to it from now on."""
+        """Pass sockets to a Processor that has started."""
         self._queue.attach(peer, sock)
 
     def detach(self, peer: AgentId) -> None:
-        """A Processor has ended: pass the sockets that it did not acknowledge to the others."""
+        """Handle the end of a Processor: pass the sockets that it did not acknowledge to the others."""
         self._queue.detach(peer)
 
     def use_only(self, peers: frozenset[AgentId]) -> None:
@@ -153,12 +154,13 @@ class Acceptor:
         names = self._apply_limits()
         self._addresses = {name: found for name, found in self._addresses.items() if name in names}
         unknown = {name for name in names if not self._addresses.get(name)}
-        if unknown and not self._lookups.is_busy:  # Else `_on_found` asks for what came meanwhile.
+        # If a look-up is pending, `_on_found` asks for the names that were added meanwhile.
+        if unknown and not self._lookups.is_busy:
             self._lookups.ask(unknown, self._on_found)
             self._lookups.wait(patience_s)
 
     def _apply_limits(self) -> set[str]:
-        """The settings with what is known of names; which names there are."""
+        """Put the limits into force with the addresses known so far. Return the names in them."""
         names: set[str] = set()
 
         def resolve(host: str) -> list[str]:
@@ -188,11 +190,12 @@ class Acceptor:
         return max(0, min((self._next_timer_ns(now_ns) - now_ns) // 1_000_000 + 1, _IDLE_MS))
 
     def _next_timer_ns(self, now_ns: int) -> int:
-        """When something is due that no descriptor tells of."""
+        """Return the time of the next event that no descriptor reports."""
         due = [self._parked.first]
         if self._backoff_until_ns:
             due.append(self._backoff_until_ns)
-        # A time that has passed is left out: if it is still waited, then for something else as well, which is told.
+        # Leave out a time that has passed. If the Acceptor is still blocked then, it waits for a credit or a place, and
+        # a Processor's report on a descriptor ends that wait.
         if self._blocked_since_ns and self.quotas.ready_ns > now_ns:
             due.append(self.quotas.ready_ns)
         if self._lookups.is_busy:
@@ -203,7 +206,7 @@ class Acceptor:
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
-        """Read what Processors say, pass waiting sockets on, accept what there is room for."""
+        """Run one duty cycle: read reports, pass queued sockets on, and accept connections within the limits."""
         now_ns = self._clock.now_ns()
         if self._lookups.is_busy:
             self._lookups.work()
@@ -280,7 +283,7 @@ class Acceptor:
         self._is_watching = wanted
 
     def _is_open(self) -> bool:
-        """Whether the supervisor has opened the port."""
+        """Return True if the supervisor has opened the port: the socket listens."""
         return self._listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
     def _block(self, now_ns: int) -> None:
@@ -306,6 +309,7 @@ class Acceptor:
                 self.quotas.give_back(now_ns)
                 return taken
             except OSError as error:
+                # accept(2) fails with EINVAL on a socket that does not listen: the port is not open, or was closed.
                 if error.errno == errno.EINVAL and not self._is_open():
                     self.quotas.give_back(now_ns)
                     return taken
@@ -314,18 +318,19 @@ class Acceptor:
                     return taken
                 logger.info("a connection was gone before it was accepted: %s", error)
                 self.quotas.give_back(now_ns)
-                taken += 1  # An error that stays must not keep us here.
+                taken += 1  # Count the attempt, because a permanent error must not keep us in this loop.
                 continue
             taken += 1
             self._values[_ACCEPTED] += 1
             if not self._containment.run("a new connection", None, self._take, sock, address, now_ns):
                 sock.close()
             self._values[_EVENTS] = self._base_events + self.quotas.broker_events
-            self._metrics.store_one(_EVENTS)  # Other Acceptors hold the same rate by it.
+            # Store it at once, because other Acceptors enforce the broker's rate with it.
+            self._metrics.store_one(_EVENTS)
         return taken
 
     def _has_client(self) -> bool:
-        """Whether a connection waits in the backlog."""
+        """Return True if a connection waits in the backlog."""
         poll = select.poll()
         poll.register(self._listening.fileno(), select.POLLIN)
         return any(mask & select.POLLIN for _, mask in poll.poll(0))
@@ -393,14 +398,15 @@ class Acceptor:
     def _store_metrics(self, now_ns: int, work: int) -> None:
         waits = self._blocked_since_ns or self._parked or self.quotas.has_excess
         if now_ns < self._next_store_ns:
-            if work or waits:  # It is to be stored, too.
+            if work or waits:  # Wake up for the next tick, which stores the new counts.
                 self._sleep_ms_max = STORE_MS
         else:
             self._sleep_ms_max = STORE_MS if waits else REST_MS
             self._next_store_ns = now_ns + STORE_MS * 1_000_000
             values = self._values
             values[_HEARTBEAT] = now_ns
-            values[_SLEPT] += self._doze.slept_ns  # Of the thread that runs all roles, if one does.
+            # Above 0 only if one thread runs all roles: then it sleeps for them in `Doze.wait`.
+            values[_SLEPT] += self._doze.slept_ns
             self._doze.slept_ns = 0
             values[_CONTAINED] += self._containment.count
             self._containment.count = 0
@@ -408,7 +414,7 @@ class Acceptor:
             quotas, before = self.quotas, self._stored_throttles
             self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
             for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
-                values[slot] += now - then  # On top of what an Acceptor before this one counted.
+                values[slot] += now - then  # Added to the counts of this Acceptor's predecessor.
             if self._blocked_since_ns:
                 values[_BLOCKED] += now_ns - self._blocked_since_ns
                 self._blocked_since_ns = now_ns
@@ -416,19 +422,19 @@ class Acceptor:
 
 
 def flags_of(protocol: str) -> int:
-    """What travels with every connection of a listener with this security protocol."""
+    """Return the flags that travel with every connection of a listener with this security protocol."""
     return FLAG_TLS * protocol.endswith("SSL") | FLAG_SASL * protocol.startswith("SASL")
 
 
 def _remote(address: object) -> tuple[bytes, int]:
-    """Address and port of a client as they travel; a Unix socket has none."""
+    """Return a client's packed address (handoff.pack_address) and port; NO_ADDRESS and 0 for a Unix socket."""
     if not isinstance(address, tuple):
         return NO_ADDRESS, 0
     return pack_address(address[0]), int(address[1])
 
 
 def _is_loopback(sock: socket.socket) -> bool:
-    """True when the peer is this host by a loopback address (or a Unix socket)."""
+    """Return True if the peer has a loopback address, or the socket is a Unix socket."""
     peer = sock.getpeername()
     if not isinstance(peer, tuple):
         return True

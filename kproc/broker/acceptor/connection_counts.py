@@ -1,8 +1,8 @@
 """ConnectionCounts: how many connections are open, as one Acceptor knows it.
 
-It has a table for each Processor, which holds what that Processor reported over its handoff socket (count_reporter.py)
-and is dropped with the socket, and a table of its own for sockets that no Processor has acknowledged yet. The sums
-over all tables are updated with each change, so that a limit is checked without adding up.
+Each Processor has a table with the counts that it reported over its handoff socket (count_reporter.py). The table is
+dropped with the socket. One more table counts the sockets that no Processor has acknowledged yet. Each change also
+updates the sums over all tables, so that checking a limit needs no addition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[bytes, int]
 
 
 class ConnectionCounts:
-    """Open connections by source, address and listener. A source is the name of whoever counts: a Processor, or us."""
+    """Open connections by source, address and listener. A source is a Processor, or OWN for the Acceptor itself."""
 
     __slots__ = ("_by_address", "_by_listener", "_sources", "_unheard", "total")
 
@@ -33,11 +33,11 @@ class ConnectionCounts:
         self._unheard: set[Hashable] = set()
 
     def expect(self, source: Hashable) -> None:
-        """Expect a first report from this source; until it comes the counts are too low."""
+        """Expect a first report from this source. Until it comes, the counts are too low."""
         self._unheard.add(source)
 
     def heard(self, source: Hashable) -> None:
-        """The source has sent its first report."""
+        """Record that the source has sent its whole first report."""
         self._unheard.discard(source)
 
     @property
@@ -45,11 +45,11 @@ class ConnectionCounts:
         return not self._unheard
 
     def add(self, source: Hashable, address: bytes, listener: int, change: int) -> None:
-        """Count connections of `source` up or down."""
+        """Add `change`, which may be negative, to the connections of `source`."""
         table = self._sources.setdefault(source, {})
         key = (address, listener)
         count = table.get(key, 0) + change
-        # A negative count would stay in the sums and refuse or admit the wrong clients for ever.
+        # Replace a negative count by 0, because it would stay in the sums and admit too many clients for ever.
         if count < 0:
             logger.error("%s reported %d connections too few", source, -count)
             change, count = change - count, 0
@@ -72,11 +72,11 @@ class ConnectionCounts:
         return self._by_listener.get(listener, 0)
 
     def listeners(self) -> Iterable[tuple[int, int]]:
-        """(listener, connections) of every listener that has any."""
+        """Return (listener, connections) of every listener that has any."""
         return self._by_listener.items()
 
     def of_source(self, source: Hashable, listener: int) -> int:
-        """One source's connections of one listener; walks the source's table."""
+        """Return one source's connections of one listener. This walks the source's table."""
         table = self._sources.get(source, {})
         return sum(count for (_, by), count in table.items() if by == listener)
 

@@ -42,18 +42,18 @@ class ConnectionLimits:
 
     @property
     def has_counts(self) -> bool:
-        """Whether any limit needs to know how many connections there are."""
+        """Return True if any limit needs the number of connections."""
         return (
             min(self.broker_max, self.listener_max, self.address_max) < UNLIMITED
             or len(self.address_max_overrides) > 0
         )
 
     def max_of(self, address: bytes) -> int:
-        """How many open connections one address may have."""
+        """Return how many open connections one address may have."""
         return self.address_max_overrides.get(address, self.address_max)
 
     def rate_of(self, address: bytes) -> float:
-        """How many connections per second one address may open."""
+        """Return how many connections per second one address may open (KIP-612)."""
         return self.address_rate_overrides.get(address, self.address_rate)
 
 
@@ -65,13 +65,13 @@ def limits_for(
     protected: frozenset[int] = frozenset(),
     resolve: Resolve | None = None,
 ) -> ConnectionLimits:
-    """The limits in force for `listener`."""
+    """Return the limits in force for `listener`. `resolve` returns the addresses of a host name."""
 
     def plain(key: str) -> int:
         return settings.integer(key, int(config.wire_value(key) or UNLIMITED))
 
     def own(key: str) -> int:
-        """A key with the prefix beats a plain one, even a static prefixed one a dynamic plain one."""
+        """Return a listener's own limit. A key with its prefix wins, even a static one over a dynamic plain one."""
         dynamic = settings.overrides.get(listener_key(listener, key))
         if dynamic is not None:
             return int(dynamic)
@@ -101,7 +101,10 @@ def limits_for(
 
 
 def control_limits(config: Config, settings: DynamicSettings) -> ConnectionLimits:
-    """The control listener's limits: none by address, so that an operator who locked everybody out can undo that."""
+    """Return the control listener's limits.
+
+    They have no limit by address, so that an operator who has locked out all addresses can undo that.
+    """
     limits = limits_for("CONTROL", config, settings, protected=frozenset({0}), resolve=lambda _: [])
     return replace(
         limits,
@@ -113,7 +116,7 @@ def control_limits(config: Config, settings: DynamicSettings) -> ConnectionLimit
 
 
 def parse_overrides(text: str, resolve: Resolve) -> dict[bytes, int]:
-    """`host:count` pairs by address. A name that does not resolve is left out and logged."""
+    """Parse `host:count` pairs; return the counts by address. Log and leave out a name that does not resolve."""
     found: dict[bytes, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, _, count = item.rpartition(":")

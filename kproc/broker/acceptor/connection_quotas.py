@@ -1,9 +1,9 @@
 """ConnectionQuotas: decides whether a connection is accepted now, later or never. Kafka's class of that name, sans-IO.
 
-One instance per Acceptor, so per listener. It decides in Kafka's order:
+One instance per Acceptor, so per listener. It decides in Kafka's order (KIP-402, KIP-612):
 
 1. `admit`, before the accept: the rate and the count of broker and listener. They refuse nobody: the Acceptor waits,
-   and the client stays in the kernel's backlog, where it also survives this process.
+   and the client stays in the kernel's backlog, where it also survives the death of this process.
 2. `admit_address`, once the client's address is known: the rate of the address (the socket is kept open for a while,
    then closed, and its event is removed from every rate), then the count of the address (the socket is closed at once).
 
@@ -79,7 +79,7 @@ class ConnectionQuotas:
         return self.listener in self.limits.protected
 
     def apply(self, limits: ConnectionLimits) -> None:
-        """Set new limits. They hold from the next connection on; a wait for a rate that has begun is not cut short."""
+        """Set new limits. They hold from the next connection on. A wait that has begun is not shortened."""
         if self.limits.broker_rate >= UNLIMITED:
             # Events that others recorded while no broker-wide rate was set do not count.
             self._heard_elsewhere = self._elsewhere()
@@ -88,7 +88,10 @@ class ConnectionQuotas:
     # -- before accept -----------------------------------------------------------------------------------------
 
     def admit(self, now_ns: int) -> bool:
-        """Whether the connection at the head of the backlog may be accepted now. Its first call records its event."""
+        """Return True if the connection at the head of the backlog may be accepted now.
+
+        The first call for a connection records its event in the rates. `admit_address` or `give_back` must follow.
+        """
         if not self._has_ticket:
             self._has_ticket = True
             self._wait_ns = self._record(now_ns)
@@ -96,18 +99,18 @@ class ConnectionQuotas:
         return now_ns >= self._ready_ns and self._has_slot(now_ns)
 
     def give_back(self, now_ns: int) -> None:
-        """Remove the recorded event: accept() found no connection after all."""
+        """Remove the recorded event, because accept() found no connection after all."""
         if self._has_ticket:
             self._has_ticket = False
             self._take_back(now_ns)
 
     @property
     def ready_ns(self) -> int:
-        """When the rates allow the waiting connection. When a place comes free cannot be known."""
+        """Return the time at which the rates allow the waiting connection, or 0. The counts may still forbid it."""
         return self._ready_ns if self._has_ticket else 0
 
     def _has_slot(self, now_ns: int) -> bool:
-        """Whether the counts of broker and listener allow one more connection."""
+        """Return True if the counts of broker and listener allow one more connection."""
         limits, counts = self.limits, self.counts
         if not limits.has_counts:
             return True
@@ -122,9 +125,9 @@ class ConnectionQuotas:
         return self.is_protected or counts.total < limits.broker_max
 
     def _record(self, now_ns: int) -> int:
-        """Record one connection in the rates; return how long it must wait for them.
+        """Record one connection in the rates; return how long it must wait for them, in ns.
 
-        That is at most quota.window.size.seconds: with a low limit the broker must not look dead.
+        The wait is at most quota.window.size.seconds, because with a low limit the broker must not look dead.
         """
         limits, wait_ns = self.limits, 0
         self._listener_rate.record(1, now_ns)
@@ -159,7 +162,10 @@ class ConnectionQuotas:
     # -- after accept ------------------------------------------------------------------------------------------
 
     def admit_address(self, address: bytes, now_ns: int) -> int:
-        """Decide by the client's address. 0: it is counted. TOO_MANY: close it now. Else: close it after so many ns."""
+        """Decide about an accepted connection by its address.
+
+        Return 0 if it may stay (it is counted), TOO_MANY to close it now, or the number of ns after which to close it.
+        """
         self._has_ticket = False
         if self._wait_ns:
             self.throttled_count += 1
@@ -176,7 +182,7 @@ class ConnectionQuotas:
         return 0
 
     def release(self, address: bytes) -> None:
-        """Uncount a connection that `admit_address` counted: it is closed, or a Processor counts it from now on."""
+        """Uncount a connection that `admit_address` counted. It was closed, or a Processor counts it from now on."""
         self.counts.add(OWN, address, self.listener, -1)
 
     def _record_address(self, address: bytes, now_ns: int) -> int:
@@ -199,9 +205,9 @@ class ConnectionQuotas:
         return rate
 
     def _sweep(self, now_ns: int) -> None:
-        """Drop the rates of addresses without an event for a whole window; a new rate would be equal.
+        """Discard the rates of addresses without an event for a whole window, because a new rate would be equal.
 
-        Kafka keeps them for an hour. A client with many addresses, as IPv6 gives to everybody, could fill the memory.
+        Kafka keeps them for an hour. With IPv6, a client has enough addresses to fill the memory in that time.
         """
         self._next_sweep_ns = now_ns + self._window_ns
         used = self._address_rates.items()
@@ -215,11 +221,11 @@ class ConnectionQuotas:
 
     @property
     def has_excess(self) -> bool:
-        """Whether there are too many connections and `evictions` waits until the counts have settled."""
+        """Return True if there are too many connections and `evictions` waits until the counts have settled."""
         return self._excess_since_ns > 0
 
     def evictions(self, now_ns: int) -> int:
-        """How many of this listener's connections must be closed now to bring the broker back to its limit."""
+        """Return how many of this listener's connections must be closed now to bring the broker back to its limit."""
         counts = self.counts
         excess = counts.total - self.limits.broker_max
         if excess <= 0 or self.is_protected:
@@ -232,7 +238,7 @@ class ConnectionQuotas:
             return 0
         own = counts.of_listener(self.listener)
         if now_ns < self._evict_again_ns and own > self._evict_down_to:
-            return 0  # Under way.
+            return 0  # The last eviction is not finished yet.
         share = self._share_of(excess)
         if share:
             self._excess_since_ns = 0
@@ -241,8 +247,9 @@ class ConnectionQuotas:
         return share
 
     def _share_of(self, excess: int) -> int:
-        """This listener's share of the evictions. The unprotected listener with most connections goes first: every
-        Acceptor computes the same order.
+        """Return this listener's share of the evictions.
+
+        The unprotected listener with most connections comes first. Every Acceptor computes the same order.
         """
         for listener, count in sorted(self.counts.listeners(), key=lambda each: (-each[1], each[0])):
             if listener in self.limits.protected:
@@ -255,14 +262,14 @@ class ConnectionQuotas:
     # -- for metrics and tests ---------------------------------------------------------------------------------
 
     def broker_rate(self, now_ns: int) -> float:
-        """Kafka's broker-connection-accept-rate."""
+        """Return Kafka's broker-connection-accept-rate."""
         return self._broker_rate.per_second(now_ns)
 
     def listener_rate(self, now_ns: int) -> float:
-        """Kafka's connection-accept-rate of the listener."""
+        """Return Kafka's connection-accept-rate of the listener."""
         return self._listener_rate.per_second(now_ns)
 
     def address_rate(self, address: bytes, now_ns: int) -> float:
-        """Kafka's connection-accept-rate of one address; 0 for an address without a limit."""
+        """Return Kafka's connection-accept-rate of one address; 0 for an address without a limit."""
         known = self._address_rates.get(address)
         return known[0].per_second(now_ns) if known is not None else 0.0

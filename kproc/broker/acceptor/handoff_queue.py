@@ -1,4 +1,4 @@
-"""HandoffQueue: passes accepted sockets to the Processors in turn, and hears from them which ones they registered.
+"""HandoffQueue: passes accepted sockets to the Processors in turn, and receives their acknowledgements.
 
 Each Processor has credits for 20 sockets that it has not registered yet, as Kafka's newConnections queue has room for
 20. Kafka accepts, tries each Processor once and then blocks on the last. Here nothing is accepted before some
@@ -77,7 +77,7 @@ class HandoffQueue:
         self._serving: frozenset[AgentId] | None = None
 
     def attach(self, peer: AgentId, sock: socket.socket) -> None:
-        """A Processor has started: pass sockets to it from now on."""
+        """Pass sockets to a Processor that has started."""
         self.detach(peer)
         sock.setblocking(False)
         target = _Target(peer, sock)
@@ -87,8 +87,10 @@ class HandoffQueue:
         self._counts.expect(target)
 
     def detach(self, peer: AgentId) -> None:
-        """A Processor has ended: pass what it had not acknowledged to the others, drop what it had counted."""
+        """Handle the end of a Processor: queue the sockets that it did not acknowledge, and discard its counts."""
         for target in [each for each in self._targets if each.peer == peer]:
+            # Read first: it may have acknowledged sockets right before it died. These connections died with it and must
+            # not be passed to another Processor.
             self._read(target, 0)
             self._targets.remove(target)
             self._leave(target)
@@ -97,7 +99,7 @@ class HandoffQueue:
             self._counts.drop(target)
 
     def use_only(self, peers: frozenset[AgentId]) -> None:
-        """Pass sockets to these Processors only; the others go on acknowledging and counting."""
+        """Pass sockets to these Processors only. The others still acknowledge and count their connections."""
         self._serving = peers
 
     def on_readable(self, fd: int, now_ns: int) -> int:
@@ -106,7 +108,7 @@ class HandoffQueue:
         return self._read(target, now_ns) if target is not None else 0
 
     def has_room(self, now_ns: int) -> bool:
-        """Whether one more socket could be passed on at once."""
+        """Return True if one more socket could be passed on at once."""
         return not self._waiting and self._pick(now_ns) is not None
 
     def hand_off(self, accepted: Accepted, now_ns: int) -> None:
@@ -123,7 +125,7 @@ class HandoffQueue:
         return count
 
     def pauses(self) -> list[int]:
-        """When each of the Processors that had no room may be tried again."""
+        """Return the times at which the Processors that had no room may be tried again."""
         return [each.paused_until_ns for each in self._targets if each.paused_until_ns]
 
     def evict(self, count: int) -> None:
@@ -139,13 +141,13 @@ class HandoffQueue:
                 message = HANDOFF.pack(EVICT, self._listener, min(share, 0xFFFF), NO_ADDRESS, 0)
                 try:
                     target.sock.send(message)
-                # The socket is full, or the Processor has ended. The caller asks again later.
+                # The socket is full, or the Processor has ended. ConnectionQuotas.evictions requests it again later.
                 except OSError as error:
                     logger.info("%s cannot be asked to close connections: %s", target.peer, error)
 
     @property
     def is_empty(self) -> bool:
-        """Whether every accepted socket was registered somewhere."""
+        """Return True if every accepted socket was registered by a Processor."""
         return not self._waiting and not any(target.unacknowledged for target in self._targets)
 
     def close(self) -> None:
@@ -160,7 +162,7 @@ class HandoffQueue:
         self._waiting.clear()
 
     def _pick(self, now_ns: int) -> _Target | None:
-        """The next Processor in turn that has a credit left and may be tried now."""
+        """Return the next Processor in turn that has a credit left and may be tried now; None if there is none."""
         targets = self._targets
         for step in range(len(targets)):
             at = (self._turn + step) % len(targets)
@@ -204,14 +206,14 @@ class HandoffQueue:
             except BlockingIOError:
                 return count
             except ConnectionResetError:
-                # It died with messages of ours unread. The kernel reports that once, and then delivers what it had
-                # sent.
+                # The Processor died with messages of ours unread. The kernel reports this once, and then delivers the
+                # messages that it had sent.
                 continue
             except OSError as error:
                 logger.info("%s: handoff socket: %s", target.peer, error)
                 message = b""
             if not message:
-                self._leave(target)  # It is ending; detach() follows.
+                self._leave(target)  # The Processor is ending, and detach() follows.
                 return count
             report = Report.unpack(message)
             for (address, listener), change in report.changes:
@@ -223,7 +225,7 @@ class HandoffQueue:
             count += 1
 
     def _leave(self, target: _Target) -> None:
-        """Stop watching its socket: epoll reports a closed peer as readable without end."""
+        """Stop watching a Processor's socket, because epoll reports a closed peer as readable without end."""
         target.is_gone = True
         if self._by_fd.pop(target.sock.fileno(), None) is not None:
             self._epoll.unregister(target.sock.fileno())
@@ -233,7 +235,7 @@ class HandoffQueue:
         if accepted is None:
             return
         if answer & REFUSED:
-            # It has no room until one of its connections closes: try others first.
+            # The Processor has no descriptor until one of its connections closes, so try the others first.
             self._metrics.values[_REFUSED_SLOT] += 1
             self._waiting.append(accepted)
             target.paused_until_ns = now_ns + _PAUSE_NS

@@ -28,7 +28,7 @@ class WindowedRate:
         self._at = 0
 
     def record(self, amount: float, now_ns: int) -> None:
-        """Add events; a negative amount removes events that were recorded and did not happen."""
+        """Add events. A negative amount removes events that were recorded and did not happen."""
         at = self._at
         if now_ns - self._starts[at] >= self._length_ns:
             at = self._at = (at + 1) % len(self._sums)
@@ -38,12 +38,12 @@ class WindowedRate:
         self._lasts[at] = now_ns
 
     def per_second(self, now_ns: int) -> float:
-        """The rate over the window that ends now."""
+        """Return the rate over the window that ends now."""
         window_ns = self.window_ns(now_ns)  # First, because it drops old samples.
         return sum(self._sums) * _NS / window_ns
 
     def window_ns(self, now_ns: int) -> int:
-        """The time over which the rate is computed; drops samples that are too old."""
+        """Return the time over which the rate is computed, in ns. Drop samples that are too old."""
         length_ns, count = self._length_ns, len(self._sums)
         for at, last_ns in enumerate(self._lasts):
             if now_ns - last_ns >= count * length_ns:
@@ -54,9 +54,9 @@ class WindowedRate:
         return max(elapsed_ns + max(missing, 0) * length_ns, 1_000_000)
 
     def throttle_ns(self, limit: float, now_ns: int) -> int:
-        """How long until the rate is back at `limit` if nothing more happens; 0 if it is not above.
+        """Return the ns until the rate is back at `limit` without further events; 0 if it is not above the limit.
 
-        With a limit of 0 the rate never comes back: the result is the whole window, which callers cap.
+        With a limit of 0 the rate never comes back. The result is then the whole window, which callers cap.
         """
         window_ns = self.window_ns(now_ns)
         excess = sum(self._sums) * _NS / window_ns - limit
@@ -81,9 +81,9 @@ class PacedRate(WindowedRate):
         self._pressed_until_ns = 0
 
     def grant(self, limit: float, now_ns: int, wait_max_ns: int, *, share: float = 1.0) -> int:
-        """How long the event that was just recorded must wait.
+        """Return how long the event that was just recorded must wait, in ns, at most `wait_max_ns`.
 
-        `share` is this caller's part of the rate, if others record events, too.
+        `share` is this caller's part of the rate, from 0 to 1, if others record events, too.
         """
         wait_ns = self.throttle_ns(limit, now_ns)
         due_ns = now_ns
@@ -99,6 +99,6 @@ class PacedRate(WindowedRate):
         return wait_ns
 
     def take_back(self, now_ns: int) -> None:
-        """Undo the last grant: its event did not happen."""
+        """Undo the last grant, because its event did not happen."""
         self.record(-1, now_ns)
         self._granted_ns = self._granted_before_ns

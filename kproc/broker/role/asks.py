@@ -2,9 +2,9 @@
 
     request {"do": "ask", token, what, body}     reply {"do": "answer", token, reply}
 
-The supervisor asks its children, and the controller asks the supervisor. Every request gets a reply: {"lost": True} if
-the process that was asked has ended, or has not answered within the time limit, if one was set; a stopped process
-neither answers nor ends. Replies may come in any order.
+The supervisor sends requests to its children, and the controller to the supervisor. Every request gets a reply. It is
+{"lost": True} if the other process has ended, or has not replied within the request's time limit. The limit covers a
+stopped process (SIGSTOP), which neither replies nor ends. Replies may come in any order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Asks:
     ) -> None:
         """Send a request by `send`. If that drops the message because `whom` has ended, `lose` must follow.
 
-        `expire` answers the request with {"lost": True} at `until_ns`; None: there is no time limit.
+        `expire` answers the request with {"lost": True} at `until_ns`. None means no time limit.
         """
         token = next(self._tokens)
         self._open[token] = (whom, on_reply)
@@ -74,7 +74,7 @@ class Asks:
 
 
 class Gathering:
-    """One request to several roles: calls back with all replies when the last one has come."""
+    """One request to several roles. It calls `on_all` with all replies when the last one has come."""
 
     def __init__(self, count: int, on_all: Callable[[dict[Hashable, Reply]], None]) -> None:
         self._missing = count
@@ -84,7 +84,7 @@ class Gathering:
             on_all({})
 
     def taker(self, whom: Hashable) -> OnReply:
-        """The callback for the reply of `whom`."""
+        """Return the callback for the reply of `whom`."""
 
         def take(reply: Reply) -> None:
             self._replies[whom] = reply
@@ -96,5 +96,5 @@ class Gathering:
 
 
 def answer(token: int, reply: Reply) -> dict[str, Any]:
-    """The message that carries a reply."""
+    """Return the message that carries a reply."""
     return {"do": "answer", "token": token, "reply": reply}

@@ -1,7 +1,8 @@
-"""How many of the process's descriptors clients may use.
+"""The share of a process's descriptors that clients may use.
 
-A role that has no descriptor left for a new link ends, and with a Processor all of its connections do. So a few are
-kept free for the links of new and restarted Handlers, and for segment files that are being sent.
+A role without a descriptor for a new link ends, and the end of a Processor closes all of its connections. A few
+descriptors are therefore kept free for the links of new and restarted Handlers, and for segment files that are being
+sent.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ _KEPT: Final = 64
 
 
 def descriptor_end() -> int:
-    """The lowest descriptor number that is kept free of clients.
+    """Return the lowest descriptor number that clients may not have.
 
-    The kernel hands out the lowest free number, so a socket with a higher one shows that nearly all are in use.
+    The kernel assigns the lowest free number, so a socket with this number or a higher one shows that nearly all
+    descriptors are in use.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return INT_MAX if limit == resource.RLIM_INFINITY else limit - min(_KEPT, limit // 4)

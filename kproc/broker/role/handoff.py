@@ -7,9 +7,10 @@
                             | address 16 | listener u16 | change i32 |...
 
 They travel over one AF_UNIX SOCK_SEQPACKET pair per (Acceptor, Processor). The Acceptor keeps its own descriptor until
-the serial comes back, so that it can pass a socket on that a dying Processor never registered. Counts are changes since
-the pair was made, so both sides of a new pair begin at zero: see count_reporter.py. An acknowledgement travels with the
-change of the counts that it causes: in two messages the connection would be counted twice, or not at all, in between.
+the serial comes back, so that it can pass on a socket that a dying Processor never registered. Counts are changes since
+the pair was made, so both sides of a new pair begin at zero (count_reporter.py). An acknowledgement travels in one
+message with the change of the counts that it causes. In two messages the connection would be counted twice, or not at
+all, in between.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, NamedTuple
 
 HANDOFF: Final = struct.Struct("=QHH16sH")
 # In the serial's field, which otherwise counts from 1: a request to close some connections of the Acceptor's listener,
-# those of the lowest priority. The flags' field holds how many.
+# the longest idle ones first. The flags' field holds how many.
 EVICT: Final = 0
 
 # In an acknowledgement: the Processor has no descriptor left, or wants no more sockets; the Acceptor tries another one.
@@ -42,9 +43,9 @@ NO_ADDRESS: Final = bytes(ADDRESS_BYTES)
 
 
 def pack_address(host: str) -> bytes:
-    """A literal address in 16 bytes, IPv4 as ::ffff:a.b.c.d, so that both forms of one host are one key.
+    """Return a literal address in 16 bytes, IPv4 as ::ffff:a.b.c.d, so that both forms of one host are one key.
 
-    A scope (`fe80::1%eth0`) is dropped. ValueError for what is no address.
+    A scope (`fe80::1%eth0`) is dropped. Raises ValueError if `host` is not an address.
     """
     address = ipaddress.ip_address(host.partition("%")[0])
     return _V4_MAPPED + address.packed if address.version == 4 else address.packed
@@ -56,7 +57,7 @@ def is_v4_mapped(packed: bytes) -> bool:
 
 
 def address_text(packed: bytes) -> str:
-    """The address that `pack_address` packed, as people write it."""
+    """Return the address that `pack_address` packed, as people write it."""
     if is_v4_mapped(packed):
         return str(ipaddress.IPv4Address(packed[12:]))
     return str(ipaddress.IPv6Address(packed))
@@ -67,7 +68,10 @@ Key = tuple[bytes, int]
 
 
 class Report(NamedTuple):
-    """One message of a Processor: acknowledged serials, perhaps with REFUSED; changed counts; whether more follow."""
+    """One message of a Processor: acknowledged serials, perhaps with REFUSED, and changes of counts.
+
+    `has_more` says that further changes of the same flush follow in another message.
+    """
 
     answers: Sequence[int]
     changes: Sequence[tuple[Key, int]]

@@ -72,9 +72,9 @@ class LinkedAgent:
         self._metrics = metrics
         self._clock = clock
         self._peers: dict[AgentId, LinkedPeer] = {}
-        # For the duty cycle, which asks at every turn: made anew when a peer comes or goes.
+        # Lists for the duty cycle, which reads them in every pass. `_list_links` makes them when a peer comes or goes.
         self._outboxes: list[Outbox] = []
-        # Whether one is empty, and whose it is.
+        # For each peer: the function that checks whether its inbox is empty.
         self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []
         self.containment = Containment()
         self._calls = Calls(self.containment)
@@ -104,10 +104,10 @@ class LinkedAgent:
             self._lost(peer, lost)
 
     def _lost(self, peer: AgentId, ops: frozenset[str]) -> None:
-        """Calls of these operations to a peer that is gone were lost."""
+        """Handle the loss of a peer with unanswered calls of the operations `ops`."""
 
     def _take_last_replies(self, peer: LinkedPeer) -> None:
-        """Read the replies that a peer sent before it ended: what it did must not be reported as lost."""
+        """Read the replies that a peer sent before it died, because calls that it executed must not fail as lost."""
         while batch := peer.inbox.poll(_CALLS_PER_PASS):
             for kind, view in batch:
                 if kind == REPLY:
@@ -127,7 +127,7 @@ class LinkedAgent:
         return 1 if has_overflow else self._due_ms(self._clock.now_ns())
 
     def do_work(self, timeout_ms: int) -> int:
-        """One duty cycle: everything that is ready, then one publication per link; sleep if there was nothing."""
+        """Run one duty cycle: do the work that is ready, publish once per link, then sleep up to `timeout_ms`."""
         self._cycles += 1
         work = self._work()
         has_overflow = self._flush()
@@ -136,12 +136,12 @@ class LinkedAgent:
             self._next_store_ns = now_ns + _STORE_NS
             self._tick(now_ns)
             self._sleep_ms_max = self._rest_ms()
-        elif work:  # The metrics of this cycle are still to be stored.
+        elif work:  # Wake up for the next tick, which stores the metrics of this cycle.
             self._sleep_ms_max = STORE_MS
         if not timeout_ms:
             return work
-        # Go to sleep at once, even after work: otherwise each request of a lone client would cost an empty cycle. The
-        # doze looks for input before it sleeps; so nothing here does.
+        # Go to sleep at once, even after work. Otherwise each request of a lone client would cost an empty cycle. The
+        # doze checks for input before it sleeps, so there is no check here.
         deadline_ms = 1 if has_overflow else self._due_ms(now_ns)
         if deadline_ms < timeout_ms:
             timeout_ms = deadline_ms
@@ -153,17 +153,17 @@ class LinkedAgent:
         return work
 
     def _note_empty_cycle(self) -> int:
-        """A timer is due that this cycle should have served: how long to sleep, in ms.
+        """Count a cycle that did nothing although a timer was due. Return how long to sleep, in ms.
 
-        A single such cycle comes from the clock's resolution. Several in a row are a bug, which must not use a whole
-        core.
+        A single such cycle comes from the clock's resolution, so it does not sleep. Several in a row are a bug; each
+        sleeps 1 ms, so that the bug does not use a whole core.
         """
         self._empty_cycles += 1
         in_a_row, self._empty_since = self._cycles - self._empty_since == 1, self._cycles
         return int(in_a_row)
 
     def has_input(self) -> bool:
-        """Whether a link holds input: asked by transports that run agents by turns instead of in threads."""
+        """Return True if a link holds input. Called by transports that run agents in turns instead of in threads."""
         return self._has_input()
 
     def begin_stop(self) -> None:
@@ -182,24 +182,22 @@ class LinkedAgent:
         raise NotImplementedError
 
     def _due_ms(self, now_ns: int) -> int:
-        """Milliseconds until the next timer of `_work` is due."""
+        """Return the milliseconds until the next timer of `_work` is due."""
         return self._sleep_ms_max
 
     def _rest_ms(self) -> int:
-        """Longest sleep after a tick if nothing happens; subclasses return less while `_on_tick` waits for
-        something.
-        """
+        """Return the longest sleep after a tick, in ms. Subclasses return less while `_on_tick` waits for something."""
         return REST_MS
 
     def _on_tick(self, now_ns: int) -> None:
-        """Called ten times a second, when idle every REST_MS, before the metrics row is stored."""
+        """Do periodic work. Called ten times a second, or every REST_MS when idle, before the metrics are stored."""
 
     def _outbox(self, peer: AgentId) -> Outbox | None:
         found = self._peers.get(peer)
         return found.outbox if found is not None else None
 
     def _other_outboxes(self) -> list[Outbox]:
-        """Outboxes of a subclass to whom no peer belongs."""
+        """Return the outboxes of a subclass that belong to no peer."""
         return []
 
     def _list_links(self) -> None:
@@ -214,20 +212,23 @@ class LinkedAgent:
                 batch = peer.inbox.poll(_CALLS_PER_PASS)
                 for kind, view in batch:
                     take(peer, kind, view)
-                if batch:  # A part of a message is released by the inbox.
+                if batch:  # Otherwise only parts of a message came, and the inbox releases them.
                     peer.inbox.release()
                 taken += len(batch)
         return taken
 
     def _has_input(self) -> bool:
-        # A loop: any() over a generator costs 0.2 us more, at every sleep.
+        # A loop, because any() over a generator costs 0.2 us more at every sleep.
         for is_empty, _ in self._inputs:  # noqa: SIM110
             if not is_empty():
                 return True
         return False
 
     def _flush(self) -> bool:
-        """Publish what was pushed. Whether a ring was full: nobody wakes us when it has room again."""
+        """Publish the pushed records. Return True if a ring was full.
+
+        Then the caller must try again soon, because no signal reports that a ring has room.
+        """
         has_overflow = False
         for outbox in self._outboxes:
             if outbox.is_dirty:

@@ -1,7 +1,8 @@
 """Listening sockets. The supervisor owns them, so that clients can connect while a dead Acceptor is being replaced.
 
-Every port is bound at the start, where a taken one is an error, but listens only when the broker can serve it: an open
-port means ready, as in Kafka. Until then clients are refused. Only `early.start.listeners` listen at once.
+Every port is bound at the start, so that a taken port is an error there. It listens only when the broker can serve it:
+an open port means ready, as in Kafka. Until then the kernel refuses clients. Only `early.start.listeners` listen at
+once.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
-    """Bind every listener, open the early ones; FatalError with the listener's name if one cannot be."""
+    """Bind every listener and open the early ones. Raises FatalError with the listener's name if one fails."""
     sockets: list[tuple[EndPoint, socket.socket]] = []
     try:
         for end_point in config.listeners:  # One by one: if one cannot be bound, the others must be closed.
@@ -80,14 +81,14 @@ def open_listeners(config: Config) -> list[tuple[Endpoint, socket.socket]]:
 
 
 def open_control_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
-    """Bind `kproc.control.listener`, if it is set; FatalError if that fails."""
+    """Bind `kproc.control.listener`, if it is set. Raises FatalError if that fails."""
     if not config.kproc_control_listener:
         return None
     return _open_own("CONTROL", config.kproc_control_listener, config)
 
 
 def open_metrics_listener(config: Config) -> tuple[Endpoint, socket.socket] | None:
-    """Open `kproc.metrics.listener`, if it is set; FatalError if that fails."""
+    """Open `kproc.metrics.listener`, if it is set. Raises FatalError if that fails."""
     if not config.kproc_metrics_listener:
         return None
     endpoint, sock = _open_own("METRICS", config.kproc_metrics_listener, config)
@@ -105,7 +106,7 @@ def _open_own(name: str, address: str, config: Config) -> tuple[Endpoint, socket
 
 
 def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
-    """Let bound sockets listen. FatalError if another process has opened one of the ports since our bind."""
+    """Let bound sockets listen. Raises FatalError if another process has opened one of the ports since our bind."""
     for sock in socks:
         try:
             sock.listen(config.socket_listen_backlog_size)
@@ -117,23 +118,27 @@ def start_listening(socks: Iterable[socket.socket], config: Config) -> None:
 
 
 def needs_look_up(end_point: EndPoint, config: Config) -> bool:
-    """Whether opening this listener may need a name server."""
+    """Return True if opening this listener may need a name server."""
     if end_point.is_wildcard:
         return all(each.name != end_point.name for each in config.advertised_listeners)
     return not is_address(end_point.host)
 
 
 def look_up(host: str) -> list[str]:
-    """What `open_listener` needs of a name server: a name's addresses, or what a wildcard is advertised as."""
+    """Return the `found` of `open_listener`: the addresses of a name, or the advertised host of a wildcard.
+
+    This may wait for a name server.
+    """
     return [outward_host(host)] if host in WILDCARDS else addresses_of(host)
 
 
 def open_listener(
     end_point: EndPoint, config: Config, found: Sequence[str] = ()
 ) -> tuple[Endpoint, socket.socket]:
-    """Open one more listener of a running broker; clients wait in its backlog until its Acceptor has started.
+    """Open one more listener of a running broker. Clients wait in its backlog until its Acceptor has started.
 
-    It asks no name server: `found` is the result of `look_up`, where one is needed. FatalError if it cannot be opened.
+    This does not wait for a name server: `found` is the result of `look_up`, if `needs_look_up`. Raises FatalError if
+    the listener cannot be opened.
     """
     sock = _bind(end_point, config, found)
     try:
@@ -155,21 +160,21 @@ def open_listener(
 
 
 def close_listener(sock: socket.socket) -> None:
-    """Stop listening at once, although the Acceptor has a copy of the socket; clients in the backlog are reset."""
-    with contextlib.suppress(OSError):  # It was bound and never opened.
+    """Stop listening at once, although the Acceptor has a copy of the socket. Clients in the backlog are reset."""
+    with contextlib.suppress(OSError):  # The socket was bound and never listened.
         sock.shutdown(socket.SHUT_RDWR)
     sock.close()
 
 
 def find(endpoints: Sequence[Endpoint], name: str) -> Endpoint:
-    """The endpoint called `name`."""
+    """Return the endpoint called `name`."""
     return next(each for each in endpoints if each.name == name)
 
 
 def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = None) -> socket.socket:
-    """Bind one socket. An empty host binds all interfaces, IPv6 too if the host has it.
+    """Bind one socket. An empty host binds all interfaces, also those of IPv6 if this machine has it.
 
-    `found` are the addresses of a named host; None: resolve the name here.
+    `found` are the addresses of a named host. With None the name is resolved here. Raises FatalError.
     """
     last: OSError | None = None
     addresses = _addresses(end_point, found)
@@ -179,17 +184,17 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
     for family, address in addresses:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # The host lacks the family, or we have no descriptor left.
+        except OSError as error:  # This machine lacks the address family, or no descriptor is left.
             last = error
             continue
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                # A kernel that does not know the option behaves as wanted anyway.
+                # A kernel without the option behaves as wanted anyway.
                 with contextlib.suppress(OSError):
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1 if end_point.host else 0)
             if config.socket_receive_buffer_bytes > 0:
-                # Before listen: accepted sockets inherit the size, and it decides about the TCP window scale.
+                # Set it before listen(2), because accepted sockets inherit it and it decides the TCP window scale.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
             sock.bind(address)
             sock.setblocking(False)
@@ -200,19 +205,19 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
         return sock
     if last is None:
         raise FatalError(f"listeners: cannot resolve the host of {end_point}")
-    # getaddrinfo and bind have their own errno ranges; strerror is what people understand.
+    # Show strerror, because getaddrinfo and bind use different ranges of error numbers.
     raise FatalError(f"listeners: cannot bind {end_point}: {_reason(last, end_point.port)}") from last
 
 
 def _reason(error: OSError, port: int) -> str:
-    """The reason in words; for a taken port with the process that has it."""
+    """Return the reason in words. For a taken port, name the process that listens there."""
     text = error.strerror or os.strerror(error.errno or 0)
     holder = holder_of(port) if error.errno == errno.EADDRINUSE else None
     return f"{text}: {holder} listens there" if holder is not None else text
 
 
 def _addresses(end_point: EndPoint, found: Sequence[str] | None) -> list[tuple[int, tuple[str, int]]]:
-    """Families and addresses to bind."""
+    """Return the address families and addresses to bind."""
     if not end_point.host:
         return [(socket.AF_INET6, ("::", end_point.port)), (socket.AF_INET, ("0.0.0.0", end_point.port))]  # noqa: S104
     is_name = not is_address(end_point.host)
@@ -226,6 +231,7 @@ def _addresses(end_point: EndPoint, found: Sequence[str] | None) -> list[tuple[i
                 host, end_point.port, type=socket.SOCK_STREAM, flags=flags
             )
         ]
-    except (OSError, UnicodeError) as error:  # A name with an empty part cannot even be asked for.
+    # getaddrinfo raises UnicodeError for a name with an empty label.
+    except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no host name"
         raise FatalError(f"listeners: cannot resolve the host of {end_point}: {reason}") from error

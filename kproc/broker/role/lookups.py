@@ -19,7 +19,7 @@ Found = Mapping[str, list[str]]
 """Addresses by host; none for a name that means nothing, or that nobody could say anything about in time."""
 
 _PATIENCE_NS: Final = 5_000_000_000
-# Most pending questions, since clients can cause them; any more are answered at once, without addresses.
+# Limit of pending questions, because clients can cause them. Any more are answered at once, without addresses.
 _WAITING_MAX: Final = 64
 
 
@@ -38,7 +38,7 @@ class _Question:
 
 
 class Lookups:
-    """One per role that resolves names. The role calls `work` now and then while `is_busy`."""
+    """One per role that resolves names. The role calls `work` from time to time while `is_busy`."""
 
     def __init__(self, now_ns: Callable[[], int], look_up: Callable[[str], list[str]] | None = None) -> None:
         self._now_ns = now_ns
@@ -49,11 +49,11 @@ class Lookups:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a question is pending."""
+        """Return True if a question is pending."""
         return bool(self._open)
 
     def ask(self, hosts: Collection[str], on_found: Callable[[Found], None]) -> None:
-        """Resolve all these names; `on_found` is called once, later."""
+        """Resolve all these names. `on_found` is called once: later, or now if too many questions are pending."""
         question = _Question(hosts, on_found, self._now_ns() + _PATIENCE_NS)
         if len(self._open) >= _WAITING_MAX:
             on_found(question.found)
@@ -65,7 +65,7 @@ class Lookups:
         self._questions.put(question)
 
     def wait(self, seconds: float) -> None:
-        """Wait so long for the last question's answer; most names are in a file, or found nearly as quickly."""
+        """Wait up to `seconds` for the last question's answer, because most names are found quickly."""
         if self._open:
             self._open[-1].is_answered.wait(seconds)
             self.work()
@@ -84,7 +84,7 @@ class Lookups:
                 question.on_found({host: [] for host in question.hosts})
 
     def close(self) -> None:
-        """Call nobody back any more. A look-up cannot be interrupted; its daemon thread ends with the process."""
+        """Discard all questions. A running look-up cannot be interrupted; its daemon thread ends with the process."""
         for question in self._open:
             question.is_given_up = True
         self._open.clear()
@@ -103,5 +103,5 @@ class Lookups:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Every address of a host name; an address stands for itself, without a look-up."""
+    """Return every address of a host name. An address is returned as it is, without a look-up."""
     return [str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

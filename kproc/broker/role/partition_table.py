@@ -1,11 +1,11 @@
-"""PartitionTable: in shared memory, where each partition's log begins and ends, as its owner last published it.
+"""PartitionTable: start and end of each partition's log in shared memory, as its owner last published them.
 
 Each slot (assigned in cluster/image.py) has a row of 9 words, written by the owning Handler behind a seqlock and read
 by its successor and the cleaner. The supervisor holds the region, so it outlives a Handler, but not the broker. After
-a Handler's death its successor trusts the end and position in a row: those bytes are complete in the page cache, so
-only what lies behind them is scanned. Records below the high watermark were visible and stay so. After a failed sync
-the page cache may be the only place that has them. The row says so, and no Handler opens that log again in this run
-(storage/failed_sync.py).
+a Handler's death its successor trusts the end and position in a row. The bytes up to there are complete in the page
+cache, so it scans only the bytes behind them. Records below the high watermark were visible and stay so. After a failed
+sync the page cache may be the only place that has them. The row says so, and no Handler opens that log again in this
+run (storage/failed_sync.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ NOBODY: Final = -1
 _HOLDER: Final = 2
 _QUIET: Final = 1 << 32  # Flag in the same word: the log's owner knows no producer.
 SYNC_FAILED: Final = 1 << 33  # Flag in the same word: a sync of the log failed.
-CLOSED: Final = 1 << 34  # Flag in the same word: the owner closed the log in order; nobody opened it since.
+# Flag in the same word: the owner closed the log in order, and nobody has opened it since.
+CLOSED: Final = 1 << 34
 # Flag in the same word: the broker has crashed, and no sync has confirmed the recovered log yet. Clients may have
 # seen a higher high watermark than the row's.
 RECOVERING: Final = 1 << 35
@@ -34,7 +35,8 @@ _FLAGS: Final = _QUIET | SYNC_FAILED | CLOSED | RECOVERING
 class PartitionRow(NamedTuple):
     """A consistent reading of one row. Offsets count records, `position` bytes in the segment `segment_base`.
 
-    `holder` is the Handler that has the log open, or its state for the next owner; NOBODY when it gave both up.
+    `holder` is the index of the Handler that has the log open, or has the log's state for the next owner. It is NOBODY
+    after the Handler gave up both.
     """
 
     holder: int
@@ -52,7 +54,7 @@ class PartitionRow(NamedTuple):
 
     @property
     def behind_holder(self) -> tuple[int, ...]:
-        """The words behind the first."""
+        """Return the words behind the first."""
         return self.generation, *self[2:8]
 
 
@@ -63,13 +65,14 @@ class PartitionTable:
         self._words = words
 
     def writer(self, slot: int) -> RowWriter:
-        """The owner's side of one row; repairs the odd sequence that a Handler left which was killed inside
-        a store.
+        """Return the owner's side of one row.
+
+        A Handler that was killed inside a store left an odd sequence word. The next publication repairs it.
         """
         return RowWriter(self._words, slot * ROW_WORDS, _VALUES)
 
     def read(self, partition: PartitionImage) -> PartitionRow | None:
-        """The row of this partition; None if its owner never wrote it, or died while it did."""
+        """Return the row of this partition. None if its owner never wrote it, or died while writing it."""
         values = self._values(partition)
         if values is None:
             return None
@@ -90,18 +93,21 @@ class PartitionTable:
         )
 
     def stores(self, partition: PartitionImage) -> int:
-        """A number that changes whenever somebody publishes this row, with other values or the same."""
+        """Return a number that changes with every publication of this row, even of equal values."""
         return self._words[partition.slot * ROW_WORDS]
 
     def is_untouched(self, partition: PartitionImage) -> bool:
-        """Whether nobody has ever published this partition: read() may be None for an owner that died while it did."""
+        """Return True if nobody has ever published this partition.
+
+        `read` alone does not tell, because it also returns None if the owner died while writing.
+        """
         return not self._words[partition.slot * ROW_WORDS] & 1 and self.read(partition) is None
 
     def unclosed(self, image: ClusterImage) -> str | None:
-        """A partition whose log was opened in this run and not closed in order by whoever had it last; None: none.
+        """Return a partition whose log was opened in this run and not closed in order by its last owner, or None.
 
-        For when all Handlers have closed: which of them should have had a log is not for their images to say, one of
-        which may be behind.
+        Call it when all Handlers have closed. Only the table tells: a Handler's own image may be behind, so it cannot
+        say which logs it should have closed.
         """
         for topic in image.topics_by_name.values():
             for partition in topic.partitions:
@@ -111,7 +117,7 @@ class PartitionTable:
         return None
 
     def ends(self, partition: PartitionImage) -> tuple[int, int] | None:
-        """Start and end of the log: a cheaper `read`, for callers that ask about thousands of partitions."""
+        """Return start and end of the log. This is cheaper than `read`, for callers with thousands of partitions."""
         values = self._values(partition)
         return None if values is None else (values[2], values[3])
 
@@ -128,6 +134,6 @@ def holder_word(handler_index: int, *, has_producers: bool = True) -> int:
 
 
 def released_word(row: PartitionRow) -> int:
-    """Return the first word of a row that its holder gives up. What it says of the log stays."""
+    """Return the first word of a row that its holder gives up. The flags about the log stay, except CLOSED."""
     word = holder_word(NOBODY, has_producers=row.has_producers)
     return word | (SYNC_FAILED if row.has_failed else 0) | (RECOVERING if row.is_recovering else 0)

@@ -1,4 +1,4 @@
-"""Plan: what every role of a broker is built from. The supervisor (or the one process) makes it at the start."""
+"""Plan: the parts from which every role of a broker is built. The supervisor (or the one process) makes it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Plan:
     clock: Clock
     endpoints: Sequence[Endpoint]
     cluster_id: str
-    was_clean: bool = False  # The last stop, as DataDirectory.take_clean_stop tells before Handlers are made.
+    was_clean: bool = False  # True after a clean stop: the result of DataDirectory.take_clean_stop.
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
-    # All roles of a start have it, for what one of them makes and another must take. Whoever needs a key derives one of
-    # its own from it: so do the tickets by which every Processor resumes the TLS sessions of the others.
+    # A random secret that all roles of one start share. Each use derives a key of its own from it. For example, every
+    # Processor can resume the TLS sessions of the others, because their ticket keys come from the same secret.
     secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
     fs: Fs = field(default_factory=OsFs)  # Every access to a file below log.dirs goes through it.

@@ -1,4 +1,4 @@
-"""Finds out from /proc which process listens at a port that we wanted."""
+"""Find the process that listens at a port, by reading /proc."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _WILDCARD_6: Final = ipaddress.ip_address("::")
 
 
 def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
-    """The process that listens at the TCP port, as "pid 123 (its command without options)"; None if that is hidden.
+    """Return the process that listens at the TCP port, as "pid 123 (its command without options)".
 
-    Only root can see the sockets of other users' processes.
+    Return None if no such process is visible. Only root can see the sockets of other users' processes.
     """
     wanted = _listening_at({port}, proc)
     if not wanted:
@@ -32,7 +32,7 @@ def holder_of(port: int, *, proc: Path = Path("/proc")) -> str | None:
 
 
 def holds_any(pid: int, ports: Container[int], *, proc: Path = Path("/proc")) -> bool:
-    """Whether the process has a socket open that listens at one of these TCP ports."""
+    """Return True if the process has an open socket that listens at one of these TCP ports."""
     return _has_open(pid, _listening_at(ports, proc), proc)
 
 
@@ -50,7 +50,7 @@ def listens_at(pid: int, host: str, port: int, *, proc: Path = Path("/proc")) ->
 
 
 def _listening_at(ports: Container[int], proc: Path) -> set[str]:
-    """The listening sockets at these ports, named as in the links of /proc/PID/fd."""
+    """Return the listening sockets at these ports, named as in the links of /proc/PID/fd."""
     return {name for _, name in _rows(ports, proc)}
 
 
@@ -77,7 +77,7 @@ def _has_open(pid: int, sockets: set[str], proc: Path) -> bool:
     directory = proc / str(pid) / "fd"
     try:
         names = os.listdir(directory)
-    except OSError:  # Ended, or somebody else's.
+    except OSError:  # The process has ended, or belongs to another user.
         return False
     for name in names:
         try:
@@ -93,7 +93,7 @@ def _command(pid: int, proc: Path) -> str:
         words = (proc / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return "it has ended"
-    # Its options may hold a secret, and this goes to terminals and logs.
+    # Leave out the options, because they may hold a secret and this text goes to terminals and logs.
     plain = takewhile(lambda word: not word.startswith(b"-"), words)
     text = " ".join(word.decode("utf-8", "replace") for word in plain)
     return text if len(text) <= _COMMAND_MAX else f"{text[:_COMMAND_MAX]}..."

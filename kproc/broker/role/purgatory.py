@@ -17,7 +17,7 @@ _EXPIRED: Final = "a request that waited until its deadline"
 
 
 class DelayedOperation:
-    """One waiting request. Subclasses say when it is done and what to do then."""
+    """One waiting request. Subclasses define when it is complete and how it is answered."""
 
     __slots__ = ("deadline_ns", "is_completed", "is_parked", "owner", "watched")
 
@@ -33,7 +33,7 @@ class DelayedOperation:
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """Answer. Called exactly once."""
+        """Answer the request. Called exactly once."""
         raise NotImplementedError
 
     def complete(self) -> bool:
@@ -45,18 +45,18 @@ class DelayedOperation:
         return True
 
     def on_expire(self) -> None:
-        """The deadline passed: by default the operation answers with what there is."""
+        """Handle the deadline. By default, complete the operation with the results that are available."""
         self.complete()
 
 
 class Purgatory:
-    """Watch lists by key, and the deadlines of all that waits. The caller supplies the clock."""
+    """Watch lists by key, and the deadlines of all parked operations. The caller supplies the clock."""
 
     def __init__(self, now_ns: Callable[[], int], containment: Containment | None = None) -> None:
         self._now_ns = now_ns
         self.containment = containment or Containment()
         self._watchers: dict[Hashable, dict[DelayedOperation, None]] = {}
-        # In ns. Who runs the purgatory calls `expire` from the first of them on.
+        # In ns. The owner of the purgatory calls `expire` when the first of them has passed.
         self.deadlines: Deadlines[DelayedOperation] = Deadlines()
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Purgatory:
         return key in self._watchers
 
     def check(self, key: Hashable) -> None:
-        """Something happened to `key`: try every operation that watches it."""
+        """Try to complete every operation that watches `key`, because an event on `key` has happened."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return
@@ -93,18 +93,18 @@ class Purgatory:
         containment.owner = before
 
     def end(self, key: Hashable) -> None:
-        """Complete every operation that watches `key`, whatever it waits for."""
+        """Complete every operation that watches `key`, without checking its condition."""
         for operation in list(self._watchers.get(key, ())):
             operation.complete()
             self._forget(operation)
 
     def cancel(self, operation: DelayedOperation) -> None:
-        """Drop an operation whose answer nobody wants any more."""
+        """Discard an operation, because its client has left."""
         operation.is_completed = True
         self._forget(operation)
 
     def finished(self, operation: DelayedOperation) -> None:
-        """An operation completed by some other way: drop its watches."""
+        """Remove the watches of an operation that was completed in another way."""
         self._forget(operation)
 
     def expire(self) -> int:
@@ -113,8 +113,9 @@ class Purgatory:
         return sum(self._expire(operation) for operation in due)
 
     def expire_all(self) -> None:
-        """Complete everything now (the broker stops: waiting clients get what there is)."""
-        for operation in self.deadlines.pop_all():  # An answer may let another operation park.
+        """Complete all operations now, because the broker stops. Waiting clients get the results so far."""
+        # A list, because answering one operation may park another.
+        for operation in self.deadlines.pop_all():
             self._expire(operation)
 
     def _expire(self, operation: DelayedOperation) -> bool:

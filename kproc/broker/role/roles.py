@@ -48,23 +48,24 @@ def acceptor_id(index: int) -> AgentId:
 
 
 def slab_row(agent: AgentId) -> int:
-    """The agent's row in the metrics slab. It also holds its sleeping word, so no two agents may share a row."""
+    """Return the agent's row in the metrics slab. It also holds its sleeping word, so agents must not share a row."""
     assert agent.index < _COUNTS_MAX.get(agent.role, 1), agent
     return _FIRST_ROW[agent.role] + agent.index
 
 
 def is_control(agent: AgentId) -> bool:
-    """Whether the agent serves the control listener and nothing else."""
+    """Return True if the agent serves only the control listener."""
     return agent in _CONTROL_PLANE
 
 
 def start_order(agent: AgentId) -> tuple[int, int]:
-    """Sort key: agents in the order in which they must be started."""
+    """Return a sort key: agents in the order in which they must be started."""
     return ROLE_ORDER.index(agent.role), agent.index
 
 
 def has_handoff(one: AgentId, other: AgentId) -> bool:
-    """Whether sockets are passed between the two: an Acceptor and a Processor, both of the control
-    listener or neither.
+    """Return True if one of the two passes sockets to the other.
+
+    They are an Acceptor and a Processor, and either both or neither serve the control listener.
     """
     return {one.role, other.role} == {ACCEPTOR, PROCESSOR} and is_control(one) == is_control(other)
