@@ -89,7 +89,11 @@ def test_module_beside_specification_does_not_hide_library(
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in ("queue", "steps_of_test"):
         (tmp_path / f"{name}.py").write_text("def run(): return 'own'\n")
-    assert resolve("steps_of_test:run", tmp_path)() == "own"
+    try:
+        assert resolve("steps_of_test:run", tmp_path)() == "own"
+    finally:
+        # The module would be found by the next test of this process that has a file of the same name.
+        sys.modules.pop("steps_of_test", None)
     assert importlib.machinery.PathFinder.find_spec("queue").origin == queue.__file__
     assert sys.path.index(str(tmp_path)) < min(
         index for index, path in enumerate(sys.path) if path.endswith("site-packages")

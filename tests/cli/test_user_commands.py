@@ -102,7 +102,7 @@ def test_settings_that_no_broker_starts_with_are_told_before_a_password_is_asked
         assert told.stderr.startswith(
             "kproc: sasl.enabled.mechanisms: GSSAPI, the default, is not supported ("
         )
-        assert "set it to some of PLAIN, SCRAM-SHA-256" in told.stderr
+        assert "set one or more of PLAIN, SCRAM-SHA-256" in told.stderr
         assert not data.exists()
     settings.write_text(settings.read_text() + "sasl.enabled.mechanisms=SCRAM-SHA-256\n")
     assert kproc("add", "alice", *where, stdin="w").returncode == 0

@@ -39,13 +39,13 @@ def test_one_chosen_transport_runs_all_tests() -> None:
 def test_files_that_use_spark_session_are_recognised() -> None:
     assert uses_spark_session("tests/spark/test_sink.py")
     assert uses_spark_session("tests/spark/test_source_batch.py")
-    assert not uses_spark_session("tests/spark/test_readme.py")
+    assert not uses_spark_session("tests/spark/test_demo_stop.py")
     assert not uses_spark_session("tests/unit/test_config.py")
 
 
 def test_workers_start_with_files_that_take_longest() -> None:
     """With the longest file last, one worker would run alone at the end."""
-    order = ["unit/test_config.py", "faults/test_bank.py", "spark/test_readme.py", "spark/test_sink.py"]
+    order = ["unit/test_config.py", "faults/test_bank.py", "spark/test_demo_stop.py", "spark/test_sink.py"]
     items = [
         SimpleNamespace(nodeid=f"tests/{file}::test_a", get_closest_marker=lambda name: None) for file in order
     ]

@@ -17,7 +17,7 @@ Start = Callable[..., HandlerRig]
 GREEDY = range(2, 22)
 HONEST = 99
 EACH = 64  # As many as a Processor lets one connection have in work.
-REQUEST = codec.encode_request(ApiKey.DESCRIBE_GROUPS, 5, 1, "c", describe_groups(5))
+REQUEST = codec.encode_request(ApiKey.DESCRIBE_GROUPS, 5, 1, "c", describe_groups(1))
 
 
 def answered_before_honest(rig: HandlerRig) -> int:

@@ -145,7 +145,7 @@ def test_long_scram_message_is_refused() -> None:
     """A connection keeps its first message and the nonce until the login is over, and needs no account for that."""
     exchange = begin()
     longest = b"n,,n=alice,r=" + b"x" * (4096 - 13)
-    with pytest.raises(AuthenticationFailed, match="4097 bytes; at most 4096"):
+    with pytest.raises(AuthenticationFailed, match="4097 bytes; the limit is 4096"):
         exchange.evaluate(longest + b"x")
     assert exchange.evaluate(longest).startswith(b"r=xxx")
 
