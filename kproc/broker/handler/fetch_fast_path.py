@@ -253,7 +253,10 @@ class ParkedFetch(DelayedOperation):
         return self.complete()
 
     def on_expire(self) -> None:
-        """Respond with the available records, even if they are less than min.bytes, because max.wait.ms is over."""
+        """Respond with the available records, even if they are less than min.bytes.
+
+        Called when max.wait.ms is over, or when parked requests must end because the Handler stops or leaves.
+        """
         self._read = self._look()
         if self._read is None or self._read[1] is None:
             self._go_general_way(0)

@@ -1,9 +1,9 @@
-"""Logins: the SASL logins of the connections whose home this Handler is.
+"""Logins: the SASL logins of the connections that are assigned to this Handler.
 
-A connection whose client has to log in is gated (processor/gate.py): its requests come here before anything else
-looks at them. What prolongs a session that has not ended comes by the ordinary way, as SaslHandshake and
-SaslAuthenticate of `api/`. The rules are in security/sasl/login.py; here are the requests, the answers, the delay of
-those that fail, and the log.
+A connection whose client must log in is gated (processor/gate.py): its requests come here first. Re-authentication of a
+session that has not ended (KIP-368) comes through the general path, by SaslHandshake and SaslAuthenticate in `api/`.
+security/sasl/login.py has the rules. This module handles the requests and responses, delays the responses of failed
+logins, and logs them.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _LENGTH: Final = struct.Struct(">i")
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _HANDSHAKE: Final = int(ApiKey.SASL_HANDSHAKE)
 _AUTHENTICATE: Final = int(ApiKey.SASL_AUTHENTICATE)
-_BARE: Final = -1  # The version of a token that came without a request.
-_SHOWN: Final = 40  # Characters of a mechanism's name, which a client may have made up.
+_BARE: Final = -1  # The version of a token without a request header (SaslHandshake version 0, KIP-43).
+_SHOWN: Final = 40  # Characters of a mechanism's name in log lines, because clients can make up names.
 _KEYS_AGAIN_NS: Final = 100_000_000
 _KEYS_ATTEMPTS: Final = 100
-# A token that waits for the keys is kept for up to 10 s. Real tokens also fit into the head of an HTTP request.
+# Limit of a token that waits for keys, for up to 10 s. Real tokens are smaller, because they fit into HTTP headers.
 _WAITING_TOKEN_BYTES_MAX: Final = 64 << 10
 
 
 class Logins:
-    """One per Handler."""
+    """The logins of one Handler that are not complete, and their counters."""
 
     __slots__ = (
         "_begun_again",
@@ -68,25 +68,29 @@ class Logins:
         self._tokens = TokenCredentials(
             services.config, lambda: services.image.delegation_tokens, services.clock.wall_ms
         )
-        self._begun_again: dict[int, int] = {}  # By connection: when it last began to prolong its session.
-        self._open: dict[int, Login] = {}  # By connection; those that are not complete.
+        # The start of the last re-authentication in ns, by connection.
+        self._begun_again: dict[int, int] = {}
+        self._open: dict[int, Login] = {}  # The logins that are not complete, by connection.
         self._by_listener: dict[str, SaslListener] = {}
         self._counts: dict[int, int] = {}
         self._lines = LogRate(logger, "%d more logins failed meanwhile")
 
     def take_counts(self) -> Iterator[tuple[int, int]]:
-        """What was counted since the last time: metric and number."""
+        """Return the counts since the last call: the slot of the metric, and the number."""
         counts, self._counts = self._counts, {}
         return iter(counts.items())
 
     def forget(self, connection_id: int) -> None:
-        """The connection is gone."""
+        """Remove the login of a connection, if it has one: the login is complete or the connection is closed."""
         self._open.pop(connection_id, None)
 
     # -- requests ----------------------------------------------------------------------------------------------
 
     def take(self, peer: ClientPeer, frame: memoryview, head: Head) -> bool:
-        """Serve a frame of a gated connection. Always the last of its record: returns False."""
+        """Handle a frame of a gated connection.
+
+        Returns False, because it is the last frame of its record: the Processor sends the next one after the response.
+        """
         connection_id = head[0]
         login = self._open.get(connection_id)
         request: HandlerRequest | None = None
@@ -143,7 +147,8 @@ class Logins:
             if served.serves(version) and self._attempt(request, login, login.may_ask_versions):
                 return
             dispatch(request, body)
-            # Who asks for a version that is not served, or says a wrong name, is told, and may ask again.
+            # A client with an unsupported version or an invalid software name gets an error and may send ApiVersions
+            # again.
             if served.serves(version) and names_its_software(version, request.decoded):
                 login.asked_versions()
             return
@@ -159,7 +164,7 @@ class Logins:
             self._token(request, login, fields["auth_bytes"])
 
     def _attempt(self, request: HandlerRequest, login: Login, step: Callable[[], object]) -> bool:
-        """Take a step of the login; whether it was refused."""
+        """Run a step of the login. Return True if the login was rejected."""
         try:
             step()
         except Refused as refused:
@@ -184,7 +189,7 @@ class Logins:
         try:
             self._attempt(request, login, step)
         except KeysAwaited:
-            # Counted, because a Handler that stops waits for no time.
+            # Count the attempts instead of measuring the time, because a stopping Handler completes all waits at once.
             if len(token) > _WAITING_TOKEN_BYTES_MAX:
                 self._refuse(request, login, Refused(f"a token of {len(token)} bytes while keys are loaded"))
             elif attempt == _KEYS_ATTEMPTS:
@@ -217,7 +222,11 @@ class Logins:
     # -- sessions that are prolonged before they end -----------------------------------------------------------
 
     def begin_again(self, context: HandlerRequest, mechanism: str) -> bool:
-        """Begin to prolong a session. False: it has no end, or this was begun less than a second ago, as in Kafka."""
+        """Start a re-authentication (KIP-368).
+
+        Returns False if the session has no end, or if the last re-authentication started less than 1 s ago, as in
+        Kafka.
+        """
         before = context.peer.sessions.get(context.connection_id)
         if before is None or not before.ends_ns:
             return False
@@ -233,13 +242,14 @@ class Logins:
         return True
 
     def go_on(self, context: HandlerRequest, token: bytes) -> bool:
-        """Take a token of a client that prolongs its session. False: it has no session with an end."""
+        """Handle a token of a re-authentication. Return False if the connection has no session with an end."""
         login = self._open.get(context.connection_id)
         if login is None:
             before = context.peer.sessions.get(context.connection_id)
             if before is None or not before.ends_ns:
                 return False
-            # Its home was another Handler when it began. An error would be the client's own mistake, and final.
+            # The re-authentication started at another Handler, before the connection was assigned to us. Close the
+            # connection, so that the client connects again. It would treat an error code as a failed login.
             context.close()
             return True
         if len(token) > self._services.config.sasl_server_max_receive_size:
@@ -251,7 +261,10 @@ class Logins:
     # -- failures ----------------------------------------------------------------------------------------------
 
     def _refuse(self, request: HandlerRequest, login: Login | None, refused: Refused) -> None:
-        """Answer a login that failed, after a while, and close the connection. Nothing else waits for that."""
+        """Respond to a failed login and close the connection.
+
+        This waits for connection.failed.authentication.delay.ms, against password guessing. Other requests go on.
+        """
         self.forget(request.connection_id)
         self._count(
             SLOT["sessions_not_prolonged"] if login is not None and login.is_again else SLOT["logins_failed"]
@@ -266,7 +279,7 @@ class Logins:
             close()
 
     def _error_frame(self, request: HandlerRequest, refused: Refused) -> bytes | None:
-        """The answer of the request's own kind; None if it is not answered."""
+        """Return the error response of the request's API, or None if the connection is closed without a response."""
         served = lookup(request.api_key)
         if (
             refused.code == ErrorCode.NONE
@@ -282,7 +295,7 @@ class Logins:
         return codec.encode_response(request.api_key, request.api_version, request.correlation_id, fields)
 
     def tell_of_floods(self, now_ns: int) -> None:
-        """How many failed logins of the last second were not logged."""
+        """Log how many failed logins of the last second were not logged."""
         self._lines.report_suppressed(now_ns)
 
     def _log(self, request: HandlerRequest, login: Login | None, why: str) -> None:
@@ -322,7 +335,7 @@ class Logins:
 
 
 class _Later(DelayedOperation):
-    """Something that happens after a while, unless the client leaves."""
+    """An action that runs after a delay, unless the client disconnects."""
 
     __slots__ = ("_action",)
 
@@ -338,6 +351,6 @@ class _Later(DelayedOperation):
 
 
 def _shown(mechanism: str) -> str:
-    """A mechanism's name in a log line, whatever a client has put there."""
+    """Return a mechanism's name for a log line. Escape it if it has unusual characters, because clients choose it."""
     name = mechanism[:_SHOWN]
     return name if name.replace("-", "").isalnum() and name.isascii() else repr(name)
