@@ -26,9 +26,9 @@ class PartitionRead(msgspec.Struct, array_like=True):
     stable: int
     ranges: list[FileRange]
     bytes: int
-    aborted: list[tuple[int, int]] | None = (
-        None  # (producer id, first offset), if there are any to be left out.
-    )
+    # (producer id, first offset) of each aborted transaction among the records. None if there is none, or if the read
+    # was not a read_committed one.
+    aborted: list[tuple[int, int]] | None = None
 
 
 def failed_read(code: int) -> PartitionRead:

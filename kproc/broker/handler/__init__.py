@@ -1,1 +1,1 @@
-"""The Handler: partitions, groups, the fast path of requests, and how partitions change their owner."""
+"""The Handler role: partitions, coordinators, fast paths of requests, and the transfer of partitions."""

@@ -199,7 +199,7 @@ class ClientRates:
         throttles, self._throttles = self._throttles, Counter()
         return throttles
 
-    # -- what the Handlers tell each other ---------------------------------------------------------------------
+    # -- messages between Handlers -----------------------------------------------------------------------------
 
     def take_untold(self) -> list[list[Any]]:
         """Return the charges since the last call as [kind, user, client id, ns at its quota], and drop idle accounts.
@@ -234,7 +234,8 @@ class ClientRates:
     def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
         cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
         account = self._add(key, cost_ns, now_ns)
-        account.untold_ns = min(account.untold_ns + cost_ns, int(LASTING_NS))  # It must fit into a message.
+        # Limit the sum, because it must fit into an integer of the message.
+        account.untold_ns = min(account.untold_ns + cost_ns, int(LASTING_NS))
         return account.due_ns
 
     def _add(self, key: Key, cost_ns: int, now_ns: int) -> _Account:

@@ -22,7 +22,7 @@ _unpack_header: Final = HEADER.unpack_from
 
 
 class ReplayedRecord(NamedTuple):
-    """A record that counts. `producer` is set if the record belongs to that producer's open transaction."""
+    """The last record of a key. `producer` is set if the record belongs to that producer's open transaction."""
 
     key: bytes | None
     value: bytes | None
@@ -99,7 +99,8 @@ class CoordinatorReplay:
     def _add_pending(self, rows: dict[bytes | None, Row], base_offset: int, producer: Producer) -> None:
         pending = self._pending.setdefault(producer.producer_id, {})
         for key, row in rows.items():
-            if row[2] is None:  # A tombstone counts at once, even in a transaction.
+            if row[2] is None:
+                # A tombstone takes effect at once, even if its transaction is aborted later.
                 self._rows[key], self._bases[key] = row, base_offset
             else:
                 pending[key] = _PendingRecord(base_offset, row, producer)

@@ -401,7 +401,7 @@ class Handler(LinkedAgent):
         ]
         self._change_image(image, gone, moved_between(before, image), is_whole=True)
         if image.acls != before.acls:
-            self._purgatory.expire_all()  # As in _apply.
+            self._purgatory.expire_all()  # Parked requests were authorized by the old ACLs: see _apply.
         self._has_image = True
         self._list_links()
         self._load_eagerly()

@@ -128,7 +128,10 @@ class Partitions:
         return self._open_log((topic, partition.index), partition)
 
     def _reopen(self, owned: OwnedPartition, partition: PartitionImage) -> OwnedPartition:
-        """Close and open a log whose files a Shortage left half changed. Recovery completes the change."""
+        """Close and open a log whose files a Shortage (no space or no descriptors) left half changed.
+
+        The recovery at opening completes the change.
+        """
         logger.warning("opening %s-%d again: %s", *owned.key, owned.log.offline_reason)
         del self._open[owned.key]
         self.unsynced.pop(owned, None)

@@ -37,7 +37,7 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _START: Final = Struct(">hhi")  # First fields of a frame behind its length: API key, version, correlation id.
 _SIZE: Final = Struct(">i")
-_NO_TAGS: Final = bytes(3)  # Behind the records: no tagged fields in partition, topic and request.
+_NO_TAGS: Final = bytes(3)  # Empty tagged fields of partition, topic and request. They follow the records.
 _TEMPLATES_KEPT: Final = 1024
 _ANSWERS_MAX: Final = 256  # Responses in one SENDS record, which must fit into the smallest ring.
 # A request until its response: fast path, connection id, sequence and correlation id, as the bytes that came.

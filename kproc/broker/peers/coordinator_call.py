@@ -113,7 +113,7 @@ class CoordinatorCalls(Generic[C]):
     """The operations of the coordinators of one internal topic."""
 
     def __init__(self, name: str, topic: str) -> None:
-        self.name = name  # Of the call between Handlers.
+        self.name = name  # The name of the call between Handlers.
         self.topic = topic
         self.operations: dict[str, Serve[C]] = {}
         self._partition_operations: dict[str, ServeAtPartition] = {}

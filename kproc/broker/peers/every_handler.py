@@ -1,4 +1,4 @@
-"""List what the coordinators of every Handler keep: groups, transactional ids.
+"""List the groups or transactional ids of the coordinators of all Handlers.
 
 The Handler of the client collects its own items, and calls every other Handler for theirs. Each answers with a page as
 an open reply, and with one more in each later duty cycle until its list ends.

@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 _NO_TOPIC_ID: Final = bytes(16)
 _FIRST_WITH_ZSTD: Final = 7  # KIP-110: an older client could not read such a batch back.
 _FIRST_WITH_IDS: Final = 13
-_CODEC_AT: Final = 22  # The low byte of a batch's attributes.
+_CODEC_AT: Final = 22  # Position of the low byte of a batch's attributes. Its lowest 3 bits are the codec.
 
 
 def _has_zstd(records: memoryview) -> bool:

@@ -84,7 +84,7 @@ class MovingRecords(NamedTuple):
 
 
 class Fence:
-    """Records for a partition that has moved. They wait until `left` earlier calls about it are finished."""
+    """Records for a partition that has moved. They wait until the `left` earlier calls about it are finished."""
 
     __slots__ = ("key", "left", "waiting")
 

@@ -50,7 +50,7 @@ _UNREACHED: Final = frozenset(
     }
 )
 _MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22  # Their low byte.
+_ATTRIBUTES_AT: Final = 22  # Position of the low byte of a batch's attributes.
 
 
 class AskToJoin(Protocol):
