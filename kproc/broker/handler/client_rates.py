@@ -181,7 +181,7 @@ class ClientRates:
         due_ns = self._charge(key, percentage * _NS_PER_S / _PER_CENT, used_ns, now_ns)
         return self._noted(REQUEST_PERCENTAGE, _to_ms(min(due_ns - now_ns, self._ahead_ns)))
 
-    # -- figures -----------------------------------------------------------------------------------------------
+    # -- metrics -----------------------------------------------------------------------------------------------
 
     def note_throttle(self, kind: str, duration_ms: int) -> None:
         """Count a throttle for the metrics."""
@@ -229,7 +229,7 @@ class ClientRates:
         for kind, user, client_id, cost_ns in told:
             self._add((kind, user, client_id), cost_ns, now_ns)
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- helpers -----------------------------------------------------------------------------------------------
 
     def _charge(self, key: Key, limit: float, count: int, now_ns: int) -> int:
         cost_ns = round(min(count * _NS_PER_S / limit, LASTING_NS))
@@ -246,7 +246,8 @@ class ClientRates:
             account = self._accounts[key] = _Account()
         account.due_ns = max(account.due_ns, now_ns - self._ahead_ns) + cost_ns
         if key[0] == REQUEST_PERCENTAGE:
-            # The debt is at most one window. A throttle is at most one sample of it, so parallel requests add up.
+            # Limit the debt to one window. A throttle is at most one sample long, so the debt of parallel requests adds
+            # up, and later throttles collect the rest.
             account.due_ns = min(account.due_ns, now_ns + self._window_s * _NS_PER_S)
         return account
 

@@ -618,7 +618,7 @@ class ClientRequests:
                 connection_id, sequence, _, _ = HEAD.unpack_from(record)
                 client.outbox.push(NO_OP, HEAD.pack(connection_id, sequence, 0, 0))
 
-    # -- serving -----------------------------------------------------------------------------------------------
+    # -- handling ----------------------------------------------------------------------------------------------
 
     def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
         """Queue a Produce and return its destination. Dispatch any other request and return None.

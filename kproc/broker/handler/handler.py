@@ -462,7 +462,7 @@ class Handler(LinkedAgent):
         for client in self._clients.values():
             client.clear_paths()
 
-    # -- now and then ------------------------------------------------------------------------------------------
+    # -- housekeeping ------------------------------------------------------------------------------------------
 
     def _other_outboxes(self) -> list[Outbox]:
         return [client.outbox for client in self._clients.values()]

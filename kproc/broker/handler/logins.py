@@ -219,7 +219,7 @@ class Logins:
             ends_ns = min(self._services.clock.now_ns() + done.lifetime_ms * 1_000_000, ENDS_NS_MAX)
         request.authenticated(Session(done.principal, login.mechanism, ends_ns))
 
-    # -- sessions that are prolonged before they end -----------------------------------------------------------
+    # -- re-authentication (KIP-368) ---------------------------------------------------------------------------
 
     def begin_again(self, context: HandlerRequest, mechanism: str) -> bool:
         """Start a re-authentication (KIP-368).

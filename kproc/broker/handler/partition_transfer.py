@@ -237,7 +237,7 @@ class PartitionTransfer:
             self._release_waiters(key)
             self._arrivals.pop(key, None)
 
-    # -- giving away -------------------------------------------------------------------------------------------
+    # -- transfer to another Handler ---------------------------------------------------------------------------
 
     def retire(self) -> None:
         """Close the retiring partitions that no request waits for. Called again after every round of fdatasync."""
@@ -321,7 +321,7 @@ class PartitionTransfer:
             self.is_opening = True
         return count
 
-    # -- waiting -----------------------------------------------------------------------------------------------
+    # -- transfer from another Handler -------------------------------------------------------------------------
 
     def _before_open(self, key: PartitionKey, row: PartitionRow | None) -> None:
         """Raise PartitionMoving while another Handler may have this log open."""
@@ -428,7 +428,7 @@ class PartitionTransfer:
         topic = self._image().topics_by_name[key[0]]
         self._import(topic, topic.partitions[key[1]], retired.state)
 
-    # -- now and then ------------------------------------------------------------------------------------------
+    # -- housekeeping ------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """End waits that took too long, and discard unclaimed states that are too old. Called once a second."""

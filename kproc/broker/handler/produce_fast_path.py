@@ -177,7 +177,7 @@ class ProduceFastPath:
         self._records_from = RECORD_START_BYTES + len(same)
         self._records_to = self._records_from + size
 
-    # -- serving -----------------------------------------------------------------------------------------------
+    # -- handling ----------------------------------------------------------------------------------------------
 
     def serve(self, record: memoryview) -> bool:
         """Queue a ring record that has the learned length and the same bytes around its Kafka records.

@@ -161,7 +161,7 @@ class ProduceBatcher:
         self.gathered: dict[OwnedPartition, Gathered] = {}
         # Calls to other owners that have no last reply yet, oldest first.
         self._open_forwards: dict[ForwardReply, None] = {}
-        # These keep the order of records when owners change: see "partitions of others" below.
+        # These keep the order of records when owners change: see "partitions of other Handlers" below.
         self._fences: dict[PartitionKey, Fence] = {}
         self._moved_at: dict[PartitionKey, int] = {}
         self._known_since = 0
@@ -396,7 +396,7 @@ class ProduceBatcher:
         for pending, _ in gathered.targets:
             pending.fail()
 
-    # -- partitions of others ----------------------------------------------------------------------------------
+    # -- partitions of other Handlers --------------------------------------------------------------------------
     #
     # Records of one connection must stay in order when a partition gets a new owner. Otherwise an idempotent producer
     # gets OUT_OF_ORDER_SEQUENCE_NUMBER. The protocol:
@@ -405,7 +405,8 @@ class ProduceBatcher:
     # 2. The owner appends the records only if the partition has not moved since that version. Otherwise it returns
     #    ("bounces") them. So it appends what a sender sent up to some point, and returns everything after that point.
     # 3. The sender routes returned records again when its own image shows the move.
-    # 4. Until every earlier call about that partition is finished, the sender parks later records behind a `Fence`.
+    # 4. When a partition moves while calls about it are open, the sender puts a `Fence` in front of it. Later records
+    #    are parked behind the fence until those calls are finished.
     #
     # So records never overtake others of their connection, and a receiver never forwards them to a third Handler.
 

@@ -1,8 +1,8 @@
 """Produce calls between Handlers, and the records that are parked while a partition moves to another Handler.
 
-Requests of one client stay in order when the owner changes: see ProduceBatcher, "partitions of others". That is why
-Produce does not use Gather (owners.py). Gather sends a returned part again at once, even if later requests are already
-on their way. Here, returned records go before everything that was sent behind them.
+Requests of one client stay in order when the owner changes: see ProduceBatcher, "partitions of other Handlers". That is
+why Produce does not use Gather (owners.py). Gather sends a returned part again at once, even if later requests are
+already on their way. Here, returned records go before everything that was sent behind them.
 """
 
 from __future__ import annotations
