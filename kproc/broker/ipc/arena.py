@@ -1,16 +1,16 @@
-"""The arena: large frames, received straight into shared memory and passed on by reference.
+"""The arena: shared memory into which large frames are received, to be passed on by reference.
 
     | warm: pages stay allocated | cold: pages come with the bytes, go back to the kernel at free() |
     0                            warm_bytes                                                 capacity
 
-Owned by the sending agent: it alone allocates and frees; a peer reads (and stamps batches in) the blocks
-whose offsets it was sent, until its answer says that it has finished. Blocks are whole pages, taken first-fit
-by address. That fills the arena from its low end, so keeping the first `warm_bytes` allocated is all it takes
-to spare steady traffic the page faults: 1 MB copied into fresh pages and given back costs 404 us, into warm
-pages 21 us (measured).
+The sending agent owns it: it alone allocates and frees. A peer reads the blocks whose offsets it was sent, and stamps
+batches in them, until its answer says that it has finished. Blocks are whole pages, allocated first-fit by address.
+That fills the arena from its low end, so that steady traffic has no page faults if the first `warm_bytes` stay
+allocated. Measured: copying 1 MB into fresh pages and returning them costs 404 us, into warm pages 21 us.
 
-An arena is never reset. When the reader dies, what it was lent is freed after it was reaped; when the owner
-dies, its successor makes a new one of a new generation and this one lives until the last view of it is gone.
+An arena is never reset. When a reader dies, the owner frees the blocks that it had lent to it, after the reader was
+reaped. When the owner dies, its successor makes a new arena of a new generation. The old one exists until its last view
+is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kproc.broker.ipc.layout import PAGE_BYTES, align
 from kproc.broker.ipc.region import Region, RegionKind
 from kproc.common.errors import FatalError
 
-# Sixteen 1 MB frames in work at a time: more than two cores keep up with. trim() returns them when idle.
+# Room for sixteen 1 MB frames in work at a time, more than two cores can serve. trim() returns the pages when idle.
 WARM_BYTES: Final = 16 << 20
 
 
@@ -56,7 +56,7 @@ class Arena:
 
     @classmethod
     def create(cls, capacity: int, generation: int, *, warm_bytes: int = WARM_BYTES) -> Self:
-        """Make an arena; address space only, memory comes with the bytes that are received."""
+        """Make an arena. It takes only address space; the kernel adds memory when bytes are received."""
         payload_bytes = align(capacity, PAGE_BYTES)
         return cls(Region.create(RegionKind.ARENA, payload_bytes, generation, is_sparse=True), warm_bytes)
 
@@ -70,7 +70,7 @@ class Arena:
         return self.region.generation
 
     def allocate(self, length: int) -> int | None:
-        """The offset of a block of at least `length` bytes, or None if no free run is long enough now."""
+        """Return the offset of a new block of at least `length` bytes, or None if no free run is long enough now."""
         assert length > 0, length
         need = (length + PAGE_BYTES - 1) & -PAGE_BYTES
         starts, lengths = self._free_starts, self._free_lengths
@@ -115,7 +115,7 @@ class Arena:
         return moved
 
     def view(self, offset: int, length: int) -> memoryview:
-        """The first `length` bytes of an allocated block, writable: what recv_into() fills."""
+        """Return the first `length` bytes of an allocated block, writable, for recv_into()."""
         assert 0 <= length <= self._lent.get(offset, -1), (offset, length)
         return self._data[offset : offset + length]
 
@@ -126,7 +126,7 @@ class Arena:
         self.lent_bytes -= length
         self.free_count += 1
         end = offset + length
-        # While the block is still ours: once it is in a free run, it may be filled again.
+        # Return the pages before the block joins a free run, because it may be filled again from then on.
         if end > self._warm_bytes:
             cold = max(offset, self._warm_bytes)
             self.region.give_back(cold, end - cold)
@@ -142,7 +142,7 @@ class Arena:
             lengths.insert(place, length)
 
     def trim(self) -> None:
-        """Give the warm pages that are free back too: for an agent that has been idle for a while."""
+        """Return the free warm pages to the kernel, too. For an agent that has been idle for a while."""
         for start, length in zip(self._free_starts, self._free_lengths, strict=True):
             end = min(start + length, self._warm_bytes)
             if start < end:
@@ -152,21 +152,21 @@ class Arena:
         return self.capacity - self.lent_bytes
 
     def lent_count(self) -> int:
-        """Blocks that readers hold."""
+        """Return the number of allocated blocks."""
         return len(self._lent)
 
     def resident_bytes(self) -> int:
-        """Memory in use, warm pages included."""
+        """Return the memory in use, in bytes, warm pages included."""
         return self.region.resident_bytes()
 
     def close(self) -> bool:
-        """False if a view is still held; see Region.close."""
+        """Close the arena. Return False if a view is still held; see Region.close."""
         self._data.release()
         return self.region.close()
 
 
 class ArenaReader:
-    """A peer's side: views of blocks by the offsets and lengths it was sent, which are checked."""
+    """A peer's side. It gives views of blocks by the offsets and lengths that the owner sent, and checks them."""
 
     __slots__ = ("_capacity", "_data", "region")
 
@@ -177,7 +177,7 @@ class ArenaReader:
 
     @classmethod
     def attach(cls, fd: int, *, generation: int | None = None) -> Self:
-        """Take over a received descriptor, or raise RegionMismatch and leave it with the caller."""
+        """Own a received descriptor, or raise RegionMismatch and leave it with the caller."""
         return cls(Region.attach(fd, kind=RegionKind.ARENA, generation=generation))
 
     @property
@@ -185,12 +185,12 @@ class ArenaReader:
         return self.region.generation
 
     def view(self, offset: int, length: int) -> memoryview:
-        """The bytes of a block, writable so that batches can be stamped in place."""
+        """Return the bytes of a block, writable so that batches can be stamped in place."""
         if offset < 0 or length < 0 or offset + length > self._capacity:
             raise FatalError(f"block of {length} bytes at {offset} lies outside an arena of {self._capacity}")
         return self._data[offset : offset + length]
 
     def close(self) -> None:
-        """End the mapping; a view that is still held keeps the memory until it is dropped."""
+        """End the mapping. A view that is still held keeps the memory until it is dropped."""
         self._data.release()
         self.region.close()

@@ -1,16 +1,17 @@
 """Descriptors between processes: one message, at most one descriptor, over AF_UNIX SOCK_SEQPACKET.
 
-SEQPACKET keeps message borders, so a descriptor belongs to exactly the bytes it came with. The kernel lies by
-silence in two places, which is why everything goes through this file:
+SEQPACKET keeps message borders, so a descriptor belongs to exactly the bytes it came with. Two failures are silent,
+which is why all descriptors go through this file:
 
-- `socket.recv_fds` ignores its flags, so descriptors would arrive inheritable: we call recvmsg with
+- `socket.recv_fds` ignores its flags, so that descriptors would arrive inheritable. We therefore call recvmsg with
   MSG_CMSG_CLOEXEC ourselves.
-- A receiver at its nofile limit, or with too short a control buffer, gets the bytes without the descriptor
-  and MSG_CTRUNC as the only sign: `TruncatedDescriptor` here, so that it can be refused and go elsewhere.
+- A receiver at its nofile limit, or with too short a control buffer, gets the bytes without the descriptor. The only
+  sign is MSG_CTRUNC. `recv_fd` then raises TruncatedDescriptor, so that the receiver can refuse the message and the
+  sender can try elsewhere.
 
-The sender keeps its own descriptor until the receiver acknowledged or refused it, or was reaped; the
-acknowledgement is a message of the caller's own protocol. A socket leaves every epoll before it is sent: an
-epoll watches the open file, which lives on in the receiver.
+The sender keeps its own descriptor until the receiver has acknowledged or refused it, or was reaped. The
+acknowledgement is a message of the caller's own protocol. A socket must leave every epoll before it is sent, because an
+epoll watches the open file, which stays open in the receiver.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import os
 import socket
 from typing import Final
 
-# CMSG_LEN, not CMSG_SPACE: the padding of the latter would let a second descriptor through.
+# CMSG_LEN, not CMSG_SPACE, because the padding of the latter has room for a second descriptor.
 _CONTROL_BYTES: Final = socket.CMSG_LEN(array.array("i").itemsize)
 _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _RECEIVE_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-# EAGAIN: the receiver's queue is full. ETOOMANYREFS: too many descriptors are under way (without root's
-# privileges as many as nofile allows). ENOBUFS: the kernel is short of memory. All of them pass.
+# Temporary errors. EAGAIN: the receiver's queue is full. ETOOMANYREFS: too many descriptors are in flight (the limit is
+# nofile, except for root). ENOBUFS: the kernel is short of memory.
 _NOT_NOW: Final = frozenset({errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS})
 
 
 class TruncatedDescriptor(Exception):
-    """The message came but its descriptor was lost: refuse it, so that the sender can try elsewhere."""
+    """A message came, but its descriptor was lost. Refuse the message, so that the sender can try elsewhere."""
 
     def __init__(self, payload: bytes) -> None:
         super().__init__("a descriptor was lost on the way: is this process at its nofile limit?")
@@ -39,7 +40,7 @@ class TruncatedDescriptor(Exception):
 
 
 def make_socket_pair() -> tuple[socket.socket, socket.socket]:
-    """A connected pair for this file's functions: non-blocking, closed on exec."""
+    """Return a connected pair for the functions of this file: non-blocking, closed on exec."""
     first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     first.setblocking(False)
     second.setblocking(False)
@@ -47,9 +48,9 @@ def make_socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send_fd(sock: socket.socket, payload: bytes, fd: int | None = None) -> bool:
-    """Send one message with or without a descriptor; False for "not now", and then nothing was sent.
+    """Send one message, with or without a descriptor. Return False if it cannot be sent now; then nothing was sent.
 
-    The caller still owns `fd` afterwards. A peer that is gone raises BrokenPipeError or ConnectionResetError.
+    The caller still owns `fd` afterwards. Raises BrokenPipeError or ConnectionResetError if the peer is gone.
     """
     assert payload, "an empty message would read as the end of the stream"
     control = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", (fd,)))]
@@ -72,8 +73,8 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
     except BlockingIOError:
         return None
     except ConnectionResetError:
-        # The peer closed, or died, with messages of ours unread. The kernel says so once, before it gives out what
-        # the peer had sent: sockets, and word of sockets.
+        # The peer closed, or died, with messages of ours unread. The kernel reports this once, and then delivers the
+        # messages that the peer had sent. We must read them, because they carry sockets and acknowledgements.
         return recv_fd(sock, max_bytes)
     fd = _take_descriptor(control)
     if flags & socket.MSG_CTRUNC or flags & socket.MSG_TRUNC:
@@ -88,7 +89,7 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
 
 
 def _take_descriptor(control: list[tuple[int, int, bytes]]) -> int | None:
-    """The one descriptor in a message's control data; any further ones are closed, so that none leaks."""
+    """Return the one descriptor in a message's control data, or None. Close any further ones, so that none leaks."""
     fds = array.array("i")
     for level, kind, data in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -1,4 +1,4 @@
-"""Where every shared word lies: declared once, computed, checked at import.
+"""Layout of shared memory: the place of every shared word, declared once, computed, and checked at import.
 
     region (one sealed memfd)
     +-----------------------------+ 0
@@ -22,8 +22,8 @@
     | length u32 | kind u32 | payload, `length` bytes | 0-7 bytes to the next multiple of 8 |
     kind 0 is padding: it fills the end of the ring when a record does not fit there.
 
-Words are 64 bits in host byte order: a region never leaves its host. Readers refuse another version, so any
-change here raises LAYOUT_VERSION.
+Words are 64 bits in host byte order, because a region never leaves its host. Readers reject another version, so any
+change here must raise LAYOUT_VERSION.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from typing import Final, NamedTuple
 
 LAYOUT_VERSION: Final = 2
 REGION_MAGIC: Final = int.from_bytes(b"kprocRGN", "little")
-PAGE_BYTES: Final = 4096  # What memfds are made of, and the grain of MADV_REMOVE, on every CPU we name.
+PAGE_BYTES: Final = 4096  # Page size of memfds and of MADV_REMOVE on every CPU that kproc supports.
 WORD_BYTES: Final = 8
-# Two 64-byte lines: Intel's adjacent-line prefetcher moves lines in pairs, so words of different writers that
-# share a pair would bounce between the CPUs although no byte of them is shared.
+# Two 64-byte lines, because Intel's adjacent-line prefetcher moves lines in pairs. Words of different writers in one
+# pair would bounce between the CPUs although they share no byte.
 LINE_BYTES: Final = 128
 
 
@@ -99,13 +99,13 @@ RING_HEADER: Final = Layout(
 
 RECORD_HEADER_BYTES: Final = 8
 PADDING_KIND: Final = 0
-# Below this a ring could not hold four of even the smallest records; above it a u32 length could overflow.
+# A smaller ring could not hold four of the smallest records. In a larger ring a u32 length could overflow.
 RING_CAPACITY_BYTES_MIN: Final = 256
 RING_CAPACITY_BYTES_MAX: Final = 1 << 31
 
 
 def ring_bytes(capacity: int) -> int:
-    """Room that a ring of this capacity takes in a payload, the next one's alignment included."""
+    """Return the room that a ring of this capacity takes in a payload, with the alignment of the next ring."""
     return align(RING_HEADER.total_bytes + capacity, LINE_BYTES)
 
 

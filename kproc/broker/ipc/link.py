@@ -2,7 +2,7 @@
 
     payload:  | ring 0: first end -> second end | ring 1: second end -> first end |
 
-Whoever makes the region says which agent is the first end; each calls its own function below once.
+The maker of the region decides which agent is the first end. Each end calls its own function below once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kproc.broker.ipc.ring import RingConsumer, RingProducer, format_ring
 
 
 def create_link(first_capacity: int, second_capacity: int, generation: int) -> Region:
-    """Make a link; capacities in bytes of what the first end sends and of what the second end sends."""
+    """Make a link. The capacities, in bytes, are those of the rings that the first and the second end send on."""
     first_bytes = ring_bytes(first_capacity)
     region = Region.create(RegionKind.LINK, first_bytes + ring_bytes(second_capacity), generation)
     try:
@@ -26,12 +26,12 @@ def create_link(first_capacity: int, second_capacity: int, generation: int) -> R
 
 
 def open_first_end(region: Region) -> tuple[RingProducer, RingConsumer]:
-    """The rings as the first end sees them."""
+    """Return the rings as the first end sees them."""
     producer = RingProducer(region, 0)
     return producer, RingConsumer(region, ring_bytes(producer.capacity))
 
 
 def open_second_end(region: Region) -> tuple[RingProducer, RingConsumer]:
-    """The rings as the second end sees them."""
+    """Return the rings as the second end sees them."""
     consumer = RingConsumer(region, 0)
     return RingProducer(region, ring_bytes(consumer.capacity)), consumer

@@ -1,17 +1,17 @@
 """Regions: sealed, anonymous shared memory that is handed over by descriptor.
 
-A region is a memfd, never a named segment: nothing to unlink, nothing for Python's resource tracker to unlink
-by mistake, no 64 MiB limit of a container's /dev/shm, and the kernel frees it with its last user, killed or
-not. It is sealed SHRINK | GROW | SEAL, so that no peer can cut the memory off under a reader (SIGBUS). Not
-WRITE (refused while it is mapped) and not FUTURE_WRITE (it would forbid later attachment).
+A region is a memfd, never a named segment. A memfd needs no unlink, Python's resource tracker cannot unlink it by
+mistake, the 64 MiB limit of a container's /dev/shm does not apply, and the kernel frees it with its last user, killed
+or not. It is sealed SHRINK | GROW | SEAL, so that no peer can cut off the memory under a reader (SIGBUS). It is not
+sealed WRITE, which fails while it is mapped, nor FUTURE_WRITE, which would forbid later attachment.
 
-A region is never reset. When one side of it dies, both get a new region of a new generation; what the dead
-process left half-written in the old one is nobody's business any more.
+A region is never reset. When one side of it dies, both sides get a new region of a new generation, and nobody reads
+what the dead process left half-written in the old one.
 
-Forked children inherit mappings together with a hidden descriptor that `mmap` keeps. A child which closes the
-descriptors it was not meant to have must not destroy such an mmap object later: that closes the number again,
-whatever it stands for by then. So a region is mapped only when first looked into: a supervisor that makes
-regions and hands them out never maps them. One that does must `close()` them in the child first.
+Forked children inherit mappings together with a hidden descriptor that `mmap` keeps. If a child closes all descriptors
+that it should not have, it must not destroy such an mmap object later: that would close the number again, which may
+belong to another file by then. A region is therefore mapped at its first use only. A supervisor that makes regions and
+hands them out never maps them. A process that does map them must `close()` them in the child first.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ assert list(REGION_HEADER.word.values()) == list(range(6)), "the header is packe
 
 
 class RegionKind(IntEnum):
-    """What a payload holds. Append; never reuse a number."""
+    """The content of a payload. Append; never reuse a number."""
 
     LINK = 1
     ARENA = 2
@@ -49,10 +49,10 @@ class RegionMismatch(FatalError):
 
 
 class Region:
-    """One process's hold on one region: its descriptor and, once looked into, its mapping.
+    """One process's handle of a region: its descriptor and, after the first use, its mapping.
 
-    The process that makes it keeps `fd` as long as it may have to hand the region out; one that attaches may
-    call `close_fd()` at once. `close()` ends both.
+    The process that makes the region keeps `fd` as long as it may have to hand the region out. A process that attaches
+    may call `close_fd()` at once. `close()` ends both.
     """
 
     def __init__(self, fd: int, kind: int, generation: int, payload_bytes: int, *, is_sparse: bool) -> None:
@@ -63,7 +63,7 @@ class Region:
         self._is_sparse = is_sparse
         self._map: mmap.mmap | None = None
         self._is_closed = False
-        # Released in reverse at close(): an mmap refuses to unmap under a view, and that BufferError would
+        # Released in reverse order at close(), because an mmap refuses to unmap under a view. Its BufferError would
         # hide the error that made us close.
         self._views: list[memoryview] = []
         self._closers: list[Callable[[], None]] = []
@@ -72,10 +72,10 @@ class Region:
 
     @classmethod
     def create(cls, kind: int, payload_bytes: int, generation: int, *, is_sparse: bool = False) -> Self:
-        """Make a region; its payload is zeros.
+        """Make a region; its payload is zeros. Raises FatalError if that fails.
 
-        Its pages are allocated now, so that a host out of memory refuses here and not with SIGBUS in a hot
-        loop, except in a sparse one, whose pages come with the first touch.
+        Its pages are allocated now, so that a lack of memory is an error here and not a SIGBUS in a hot loop. The pages
+        of a sparse region are allocated at their first use instead.
         """
         assert payload_bytes > 0, payload_bytes
         assert generation >= 0, generation
@@ -85,7 +85,7 @@ class Region:
             fd = os.memfd_create(f"kproc-{int(kind)}-{generation}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(fd, total_bytes)
             os.posix_fallocate(fd, 0, PAGE_BYTES if is_sparse else total_bytes)
-            # Before anybody else can see it, so a plain write will do.
+            # A plain write is enough, because no other process can see the region yet.
             header = (REGION_MAGIC, LAYOUT_VERSION, kind, generation, payload_bytes, is_sparse)
             os.pwrite(fd, _HEADER.pack(*header), 0)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
@@ -97,8 +97,8 @@ class Region:
 
     @classmethod
     def attach(cls, fd: int, *, kind: int | None = None, generation: int | None = None) -> Self:
-        """Take over a received descriptor, or raise RegionMismatch and leave it open with the caller."""
-        # All checks go through the descriptor: mapped, a file that can shrink would end us by SIGBUS.
+        """Own a received descriptor, or raise RegionMismatch and leave it open with the caller."""
+        # Check by the descriptor, because a mapped file that can shrink would kill us with SIGBUS.
         try:
             seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
             size = os.fstat(fd).st_size
@@ -133,7 +133,7 @@ class Region:
         return self._map
 
     def carve(self, offset: int, length: int) -> memoryview:
-        """A writable view of a part of the payload; it ends with the region, or earlier if released."""
+        """Return a writable view of a part of the payload. It ends with the region, or earlier if released."""
         if offset < 0 or length < 0 or offset + length > self.payload_bytes:
             raise FatalError(f"{length} bytes at {offset} lie outside a payload of {self.payload_bytes}")
         with memoryview(self._mapped()) as whole:
@@ -142,7 +142,7 @@ class Region:
         return part
 
     def carve_words(self, offset: int, count: int) -> memoryview:
-        """`carve`, as shared words."""
+        """Return a part of the payload, like `carve`, as shared words."""
         assert offset % WORD_BYTES == 0, offset
         words = cast_words(self.carve(offset, count * WORD_BYTES))
         self._views.append(words)
@@ -150,33 +150,33 @@ class Region:
 
     @property
     def view(self) -> memoryview:
-        """The whole payload as bytes. Bind it once; not for hot loops."""
+        """Return the whole payload as bytes. Call it once and keep the result; it is too slow for hot loops."""
         if self._view is None:
             self._view = self.carve(0, self.payload_bytes)
         return self._view
 
     @property
     def words(self) -> memoryview:
-        """The whole words of the payload. Bind it once; not for hot loops."""
+        """Return the payload as words. Call it once and keep the result; it is too slow for hot loops."""
         if self._words is None:
             self._words = self.carve_words(0, self.payload_bytes // WORD_BYTES)
         return self._words
 
     def write_word(self, offset: int, value: int) -> None:
-        """Store a word while nobody else has the region: through the descriptor, so without mapping it."""
+        """Store a word by the descriptor, without mapping the region, while no other process has it."""
         assert offset % WORD_BYTES == 0, offset
         assert 0 <= offset < self.payload_bytes, offset
         os.pwrite(self.fd, _WORD.pack(value), PAGE_BYTES + offset)
 
     def read_word(self, offset: int) -> int:
-        """Read a shared word through the descriptor: for a process that reads seldom and must not map the region."""
+        """Read a shared word by the descriptor, for a process that reads seldom and must not map the region."""
         assert offset % WORD_BYTES == 0, offset
         assert 0 <= offset < self.payload_bytes, offset
         value: int = _WORD.unpack(os.pread(self.fd, WORD_BYTES, PAGE_BYTES + offset))[0]
         return value
 
     def give_back(self, offset: int, length: int) -> None:
-        """Return whole pages of the payload to the kernel; they read as zeros from now on."""
+        """Return whole pages of the payload to the kernel (MADV_REMOVE). They read as zeros from now on."""
         assert offset % PAGE_BYTES == 0, offset
         assert length % PAGE_BYTES == 0, length
         assert 0 <= offset <= offset + length <= align(self.payload_bytes, PAGE_BYTES), (offset, length)
@@ -184,22 +184,22 @@ class Region:
             self._mapped().madvise(mmap.MADV_REMOVE, PAGE_BYTES + offset, length)
 
     def resident_bytes(self) -> int:
-        """Memory that the region takes, mapped here or not; what PSS alone does not show."""
+        """Return the memory that the region takes, in bytes, mapped here or not. PSS alone does not show it."""
         return os.fstat(self.fd).st_blocks * 512
 
     def before_close(self, closer: Callable[[], None]) -> None:
-        """Have `closer` called by close(), to release views that it alone knows."""
+        """Have close() call `closer`, which releases views that only it knows."""
         self._closers.append(closer)
 
     def close_fd(self) -> None:
-        """Close the descriptor but keep the mapping: this process will not pass the region on."""
+        """Close the descriptor but keep the mapping, because this process will not pass the region on."""
         if self.fd >= 0:
             self._mapped()
             os.close(self.fd)
             self.fd = -1
 
     def close(self) -> bool:
-        """Release everything. False if a view is still held: then the memory is freed with the last one."""
+        """Release the region. Return False if a view is still held: then the memory is freed with the last view."""
         if self._is_closed:
             return self._map is None
         self._is_closed = True
@@ -217,8 +217,8 @@ class Region:
         try:
             held.close()
         except BufferError:
-            # A lent view outlives us, on purpose: its holder must be able to finish with it. The mapping is
-            # reference-counted by its views, so the kernel gets it back when the last of them is dropped.
+            # A view may outlive the region on purpose, so that its holder can finish with it. The views keep the
+            # mapping alive, and it is unmapped when the last of them is dropped.
             return False
         return True
 

@@ -5,20 +5,22 @@
      [ polled ][ to be polled ][ committed         ][ reserved ][ free ... ]
      ^ released up to here
 
-Each side works by the batch: reserve and commit as often as you like, then one `publish()`; one `poll()`, the
-work, then one `release()`. The only shared stores are the tail at publish and the head at release, one
-aligned 8-byte word each, so a record is never seen torn: what a producer wrote before it was killed lies
-beyond the tail. Sequences (tail, head) grow for ever; `sequence & mask` is the slot. A record never wraps: if
-it does not fit before the end, padding goes there and the record begins at slot 0.
+Each side works in batches. The producer reserves and commits any number of records and then calls `publish()` once. The
+consumer calls `poll()` once, does the work, and then calls `release()` once. The only shared stores are the tail at
+publish and the head at release, one aligned 8-byte word each. A record is therefore never seen torn: bytes of a
+producer that was killed before it published lie beyond the tail. Sequences (tail, head) grow for ever, and
+`sequence & mask` is the slot. A record never wraps: if it does not fit before the end, padding goes there and the
+record begins at slot 0.
 
-Nothing blocks. A full ring answers None or False and changes nothing that the consumer can see; what to do
-then is the caller's rule (keep the frame and stop reading that connection; keep the answer and take no more
-work). A record is at most a quarter of the ring, so that one always fits once the consumer has caught up,
-padding included, and so that producer and consumer can be at work on different records.
+No operation blocks. A full ring returns None or False and changes nothing that the consumer can see. The caller decides
+what to do then: it keeps the frame and stops reading that connection, or keeps the answer and accepts no more work. A
+record is at most a quarter of the ring. One therefore always fits, padding included, once the consumer has caught up,
+and producer and consumer can work on different records.
 
-Record headers are packed with a bound struct, unlike shared words: they are payload, seen after the tail.
-Hot loops below are written out, not shared: a Python call costs 50 ns. For 100 B records, in batches of 32:
-0.43 us to reserve and commit, or to push, and 0.32 us to poll and release; alone 0.7 us each (CPython 3.11).
+Record headers, unlike shared words, are packed with a bound struct, because they are payload that is read only after
+the tail. The hot loops below are written out instead of shared, because a Python call costs 50 ns. Measured for 100 B
+records in batches of 32 (CPython 3.11): 0.43 us to reserve and commit, or to push, and 0.32 us to poll and release. A
+single record takes 0.7 us for each side.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ Buffer = bytes | bytearray | memoryview
 RECORD_HEADER: Final = struct.Struct("=II")  # Length of the payload, kind.
 _pack_header = RECORD_HEADER.pack_into
 _unpack_header = RECORD_HEADER.unpack_from
-# Plain numbers for the hot loops; checked against the layout right here.
+# Plain numbers for the hot loops.
 _CAPACITY: Final = RING_HEADER.word["capacity"]
 _TAIL: Final = RING_HEADER.word["tail"]
 _HEAD: Final = RING_HEADER.word["head"]
@@ -55,12 +57,15 @@ assert RECORD_HEADER.size == RECORD_HEADER_BYTES == WORD_BYTES
 
 
 def is_ring_capacity(capacity: int) -> bool:
-    """A power of two within the limits: sequences are masked, and lengths must fit their u32."""
+    """Return True for a power of two within the limits, because sequences are masked and lengths must fit a u32."""
     return RING_CAPACITY_BYTES_MIN <= capacity <= RING_CAPACITY_BYTES_MAX and capacity & (capacity - 1) == 0
 
 
 def format_ring(region: Region, offset: int, capacity: int) -> None:
-    """Make an empty ring at `offset` of a payload. Once, by the region's maker, before it is handed out."""
+    """Make an empty ring at `offset` of a payload. The region's maker calls this once, before handing it out.
+
+    Raises ValueError if the capacity is invalid or does not fit.
+    """
     if not is_ring_capacity(capacity):
         raise ValueError(f"ring capacity {capacity} is not a power of two from {RING_CAPACITY_BYTES_MIN}")
     assert offset % LINE_BYTES == 0, offset
@@ -70,7 +75,7 @@ def format_ring(region: Region, offset: int, capacity: int) -> None:
 
 
 class _RingEnd:
-    """What both ends share: the words, the record bytes, and the check that a ring is there."""
+    """The base of both ends: the words, the record bytes, and the check that a ring is there."""
 
     __slots__ = ("_data", "_mask", "_words", "capacity", "record_bytes_max")
 
@@ -86,7 +91,7 @@ class _RingEnd:
         region.before_close(self.drop_views)
 
     def drop_views(self) -> None:
-        """Release the views that were handed out; the region calls this before it unmaps itself."""
+        """Release the views that were handed out. The region calls this before it unmaps itself."""
         raise NotImplementedError
 
     def _refuse_record(self, head: int, tail: int, sequence: int) -> NoReturn:
@@ -105,17 +110,18 @@ class RingProducer(_RingEnd):
     def __init__(self, region: Region, offset: int = 0) -> None:
         super().__init__(region, offset)
         self._published = self._written = int(self._words[_TAIL])
-        # The sequence that we may write up to, by the head as last seen.
+        # The sequence that we may write up to, by the head as last read.
         self._end = int(self._words[_HEAD]) + self.capacity
-        self._run_end = 0  # What `_end` will be again; itself it is 0 until a run is committed.
-        self._start = 0  # Where the reserved record or run begins, padding skipped.
-        self._reserved: memoryview | None = None  # Until it is committed.
+        # The value that `commit_run` restores to `_end`, which is 0 while a run is open.
+        self._run_end = 0
+        self._start = 0  # Sequence of the reserved record or run, behind any padding.
+        self._reserved: memoryview | None = None  # Set from reserve() to commit().
 
     def reserve(self, length: int) -> memoryview | None:
-        """Contiguous room for a record of up to `length` bytes, to be filled and committed; None if full.
+        """Return contiguous room for a record of up to `length` bytes, to be filled and committed; None if full.
 
-        Reserving again, or pushing, drops a reservation that was not committed: nothing of it is ever seen. Reserved
-        again at once, the room still holds what was written there.
+        Reserving again, or pushing, drops a reservation that was not committed. The consumer never sees it. A
+        reservation that is repeated at once returns the same room, which still holds the bytes written there.
         """
         if length > self.record_bytes_max:
             self._refuse_length(length)
@@ -126,7 +132,8 @@ class RingProducer(_RingEnd):
         if slot + need > capacity:
             start += capacity - slot
             slot = 0
-        # The head as last seen is enough nearly always. To read it takes its cache line from the consumer's CPU.
+        # Use the head as last read, which nearly always suffices, because reading the word takes its cache line from
+        # the consumer's CPU.
         if start + need > self._end and not self._has_room(start + need):
             self._reserved = None
             return None
@@ -136,27 +143,28 @@ class RingProducer(_RingEnd):
         return view
 
     def commit(self, length: int, kind: int) -> None:
-        """Finish the reserved record with the `length` bytes that were filled; publish() makes it visible."""
+        """Finish the reserved record with the `length` bytes that were filled. publish() makes it visible."""
         reserved = self._reserved
         assert reserved is not None, "commit without reserve"
         assert length <= len(reserved), (length, len(reserved))
         assert kind > PADDING_KIND, kind
         start = self._start
-        # Padding is written here and not by reserve(): a reservation may be dropped, and then the next record, if it is
-        # shorter, still fits before the end.
+        # Write the padding here and not in reserve(), because a reservation may be dropped. A shorter next record may
+        # then still fit before the end.
         if start != self._written:
             self._pad()
         _pack_header(self._data, start & self._mask, length, kind)
         self._written = start + ((length + RECORD_ROUND) & -8)
-        # Its bytes belong to the consumer soon; a late write must fail here and not over there.
+        # The bytes will soon belong to the consumer, so a late write must fail here instead of damaging them.
         reserved.release()
         self._reserved = None
 
     def reserve_run(self, length: int) -> tuple[memoryview, int, int] | None:
-        """Room for several records of up to `length` bytes each, whose headers the caller packs, too; None if full.
+        """Return room for several records of up to `length` bytes each, or None if full. The caller packs the headers.
 
-        Returns the ring's bytes, where the first record begins in them, and where the last one may begin. A record
-        takes (its length + RECORD_ROUND) & -8 bytes. Until `commit_run` nothing else may be written.
+        The result is the ring's bytes, the position of the first record in them, and the last position at which a
+        record may begin. A record takes (its length + RECORD_ROUND) & -8 bytes. Until `commit_run` nothing else may be
+        written.
         """
         if length > self.record_bytes_max:
             self._refuse_length(length)
@@ -172,14 +180,14 @@ class RingProducer(_RingEnd):
             return None
         self._start = start
         self._run_end = end = self._end
-        self._end = 0  # So that whoever writes something else comes to `_has_room`.
+        self._end = 0  # Any other write during the run then calls `_has_room`, whose assertion fails.
         room = end - start
         if slot + room > capacity:
             room = capacity - slot
         return self._data, slot, slot + room - need
 
     def commit_run(self, position: int) -> None:
-        """Finish the records that were written up to `position`; publish() makes them visible."""
+        """Finish the records that were written up to `position` of the bytes. publish() makes them visible."""
         self._end = self._run_end
         start = self._start
         length = position - (start & self._mask)
@@ -189,12 +197,12 @@ class RingProducer(_RingEnd):
             self._written = start + length
 
     def _pad(self) -> None:
-        """Fill the end of the ring: the next record begins at slot 0."""
+        """Fill the end of the ring, so that the next record begins at slot 0."""
         slot = self._written & self._mask
         _pack_header(self._data, slot, self.capacity - slot - RECORD_HEADER_BYTES, PADDING_KIND)
 
     def try_push(self, kind: int, *parts: Buffer) -> bool:
-        """Copy the parts in as one record; publish() makes it visible. False if the ring is full."""
+        """Copy the parts into one record, which publish() makes visible. Return False if the ring is full."""
         assert kind > PADDING_KIND, kind
         length = sum(map(len, parts))
         if length > self.record_bytes_max:
@@ -223,7 +231,7 @@ class RingProducer(_RingEnd):
         return True
 
     def publish(self) -> None:
-        """Make everything committed visible with one store. Wakes nobody: that is the caller's one fence."""
+        """Make all committed records visible with one store. The caller must then wake the consumer (ipc/wait.py)."""
         written = self._written
         if written != self._published:
             if WEAKLY_ORDERED:
@@ -231,14 +239,15 @@ class RingProducer(_RingEnd):
             self._words[_TAIL] = self._published = written
 
     def free_bytes(self) -> int:
-        """Bytes that the consumer has given back, headers and padding included."""
+        """Return how many bytes may be written, headers and padding included."""
         self._has_room(self._written)
         return self._end - self._written
 
     def waiting(self, limit: int) -> int:
-        """How many published records the consumer has not given back; counted up to `limit`, by walking over them."""
+        """Return how many published records the consumer has not released. Walks over them, up to `limit`."""
         data, mask, published = self._data, self._mask, self._published
-        sequence = int(self._words[_HEAD])  # The producer's own bytes: only it could write over them.
+        # The producer may read these bytes, even if they are released meanwhile, because only it overwrites them.
+        sequence = int(self._words[_HEAD])
         count = 0
         while sequence < published and count < limit:
             length, kind = _unpack_header(data, sequence & mask)
@@ -247,7 +256,10 @@ class RingProducer(_RingEnd):
         return count
 
     def untaken(self) -> list[tuple[int, bytes]] | None:
-        """Copies of the records that the consumer never took, published or not; None unless it has ended in order."""
+        """Return copies of the records that the consumer never took, published or not.
+
+        Return None unless the consumer has ended in order: after a crash it is unknown which records it has processed.
+        """
         if not self._words[_IS_OVER]:
             return None
         if WEAKLY_ORDERED:
@@ -264,7 +276,7 @@ class RingProducer(_RingEnd):
         return records
 
     def progress(self) -> tuple[int, int]:
-        """(sequence up to which was written, sequence up to which the consumer has given back)."""
+        """Return (sequence up to which records were written, sequence up to which the consumer has released them)."""
         return self._written, int(self._words[_HEAD])
 
     def drop_views(self) -> None:
@@ -274,11 +286,11 @@ class RingProducer(_RingEnd):
             self._reserved = None
 
     def _has_room(self, following: int) -> bool:
-        """Look at the consumer's head again: does a record that ends at `following` fit?"""
+        """Read the consumer's head again. Return True if a record that ends at `following` fits."""
         assert self._end, "a run of records was not committed"
         head = self._words[_HEAD]
         if WEAKLY_ORDERED:
-            fence()  # Its reads of the old records come before our writes over them.
+            fence()  # The consumer's reads of the old records must come before our writes over them.
         if not self._end - self.capacity <= head <= self._published:
             raise FatalError(f"ring is damaged: head {head}, tail {self._published}, end {self._end}")
         self._end = head + self.capacity
@@ -299,7 +311,7 @@ class RingConsumer(_RingEnd):
         self._lent: list[tuple[int, memoryview]] = []
 
     def poll(self, limit: int) -> list[tuple[int, memoryview]]:
-        """Take up to `limit` records as (kind, payload); payloads are views of the ring until release()."""
+        """Return up to `limit` records as (kind, payload). Payloads are views of the ring until release()."""
         batch: list[tuple[int, memoryview]] = []
         sequence = self._next
         tail = self._words[_TAIL]
@@ -314,7 +326,7 @@ class RingConsumer(_RingEnd):
             length, kind = unpack_header(data, slot)
             need = (length + RECORD_ROUND) & -8
             sequence += need
-            # A length is bytes that a producer wrote: a damaged one must not lead out of what was published.
+            # The length comes from another process, so a damaged one must not lead beyond the published bytes.
             if sequence > tail or slot + need > capacity:
                 self._refuse_record(self._next, tail, sequence - need)
             if kind:
@@ -328,8 +340,9 @@ class RingConsumer(_RingEnd):
         return batch
 
     def release(self) -> None:
-        """Give all polled records back to the producer with one store; their views end here."""
-        # Before the store: from then on the bytes may be another record's, and who kept a view must get an error.
+        """Release all polled records to the producer with one store. Their views end here."""
+        # Release the views before the store, because the producer may overwrite the bytes from then on. A caller that
+        # kept a view gets an error instead of another record's bytes.
         for _, view in self._lent:
             view.release()
         self._lent.clear()
@@ -338,19 +351,19 @@ class RingConsumer(_RingEnd):
         self._words[_HEAD] = self._next
 
     def end(self) -> None:
-        """Poll no more, and tell the producer so: what was not polled may go to somebody else."""
+        """End the consumer in order. The producer may then send the records that were not polled to another one."""
         self.release()
         if WEAKLY_ORDERED:
             fence()
         self._words[_IS_OVER] = 1
 
     def drop_views(self) -> None:
-        """End the views of polled records without giving their bytes back."""
+        """End the views of polled records without releasing their bytes to the producer."""
         for _, view in self._lent:
             view.release()
         self._lent.clear()
 
     def is_empty(self) -> bool:
-        """True when everything published has been polled."""
+        """Return True if all published records have been polled."""
         tail: int = self._words[_TAIL]
         return tail == self._next

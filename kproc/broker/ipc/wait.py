@@ -6,13 +6,15 @@
     3  look at every ring again              3  look at sleeping
     4  epoll_wait(eventfd, bounded)          4  if 1: write the eventfd
 
-Each side stores its own word, fences, then looks at the other's: at least one of them sees the other, so a
-record published while the consumer lies down is either found in step 3 or announced in step 4. The timeout is
-bounded all the same, and an agent that finds work after one counts it: `rescued_count` must stay 0.
+Each side stores its own word, fences, then reads the other's word, so that at least one of them sees the other. A
+record that is published while the consumer falls asleep is therefore found in its step 3 or announced in the producer's
+step 4. The timeout is bounded all the same. An agent that finds work after a timeout counts it in `rescued_count`,
+which must stay 0.
 
-The sleeping word belongs to the consuming agent, not to a ring: one store covers all of its rings.
+The sleeping word belongs to the consuming agent and not to a ring, so that one store covers all of its rings.
 
-An eventfd, edge-triggered: a round trip of 4.8 us through two epolls, a pipe's 5.8, a socket pair's 7.2.
+The signal is an edge-triggered eventfd, because it is the fastest: a round trip through two epolls takes 4.8 us, with
+a pipe 5.8 us, with a socket pair 7.2 us.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ from kproc.common.clock import SystemClock
 
 __all__ = ["Sleeper", "Waker", "fence", "make_eventfd", "wake_all"]
 
-# How long a producer may take between its store and its eventfd write before we call the wake-up lost. It is
-# microseconds unless the producer was preempted there, so this covers a badly loaded host.
+# How long a producer may take between its store and its eventfd write before the wake-up counts as lost. It takes
+# microseconds unless the producer is preempted in between, so this covers a badly loaded host.
 WAKE_GRACE_S: Final = 0.25
 _now_ns: Final = SystemClock.now_ns
 
 
 def make_eventfd() -> int:
-    """An eventfd for one agent's Sleeper and all of its Wakers."""
+    """Return a new eventfd for one agent's Sleeper and all of its Wakers."""
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
@@ -48,13 +50,13 @@ class Waker:
         self._eventfd = eventfd
 
     def wake(self) -> None:
-        """Call after publish(): announces what was published if the agent sleeps."""
+        """Signal the agent if it sleeps. Call this after publish()."""
         fence()
         if self._words[self._index]:
             self.signal()
 
     def wake_fenced(self) -> None:
-        """`wake` without its fence: the caller has fenced since its last publish."""
+        """Signal the agent if it sleeps, without a fence: the caller has fenced since its last publish."""
         if self._words[self._index]:
             self.signal()
 
@@ -63,12 +65,12 @@ class Waker:
         try:
             os.eventfd_write(self._eventfd, 1)
         except BlockingIOError:
-            # The counter is full: 2**64 - 2 signals wait already, so the agent is as woken as can be.
+            # The counter is full with 2**64 - 2 signals, so the eventfd is readable anyway.
             return
 
 
 def wake_all(wakers: Iterable[Waker]) -> None:
-    """Wake several agents after publishing to each of them: one fence covers all the stores before it."""
+    """Wake several agents after publishing to each of them. One fence covers all the stores before it."""
     fence()
     for waker in wakers:
         waker.wake_fenced()
@@ -77,9 +79,9 @@ def wake_all(wakers: Iterable[Waker]) -> None:
 class Sleeper:
     """The sleeping side. One per agent, which alone stores its sleeping word.
 
-    Register `fd` with EPOLLIN | EPOLLET and say so: then every signal is reported once by itself and
-    `cancel()` is one store. For a level-triggered poll it must drain the eventfd, which costs a system call,
-    and an exception besides when nobody had signalled: 1.3 us.
+    Register `fd` with EPOLLIN | EPOLLET and pass `is_edge_triggered=True`. Then epoll reports every signal once, and
+    `cancel()` is one store. With a level-triggered poll, `cancel()` must drain the eventfd. That costs a system call,
+    and an exception if nobody has signalled: 1.3 us together.
     """
 
     __slots__ = ("_index", "_is_edge_triggered", "_words", "fd", "rescued_count", "slept_ns")
@@ -92,17 +94,17 @@ class Sleeper:
         self._is_edge_triggered = is_edge_triggered
         self.fd = eventfd
         self.rescued_count = 0
-        self.slept_ns = 0  # Since whoever counts it set it to 0.
-        # A predecessor killed in its sleep left a 1, and every producer would signal us all day long.
+        self.slept_ns = 0  # Time slept since the agent stored its metrics and set this to 0.
+        # A predecessor that was killed in its sleep left a 1, with which every producer would signal us without need.
         words[index] = 0
 
     def prepare(self) -> None:
-        """Say that we are about to sleep. The caller must look at all its inputs after this, then sleep."""
+        """Announce that we are about to sleep. The caller must check all its inputs after this, then sleep."""
         self._words[self._index] = 1
         fence()
 
     def cancel(self) -> None:
-        """Say that we are awake; call after sleeping, or instead of it when the second look found work."""
+        """Announce that we are awake. Call this after sleeping, or instead of it if the second check found work."""
         self._words[self._index] = 0
         if not self._is_edge_triggered:
             self.drain()
@@ -112,7 +114,7 @@ class Sleeper:
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
-            return  # Nobody signalled us: the usual case when the second look found work.
+            return  # Nobody has signalled us, which is usual if the second check found work.
 
     def wait(
         self,
@@ -123,13 +125,13 @@ class Sleeper:
     ) -> list[Any]:
         """Do the whole handshake around `poll`, usually an epoll's bound method, and return its events.
 
-        `has_work` looks at everything that a Waker announces; if it finds something, nothing is polled. If the
-        timeout ends the sleep and there is work nevertheless, its producer gets WAKE_GRACE_S to finish its wake-up;
-        then it counts as rescued.
-        `since_ns` is the time now, from a caller that has just asked for it.
+        `has_work` checks everything that a Waker announces. If it finds something, nothing is polled. If the timeout
+        ends the sleep although there is work, the work's producer gets WAKE_GRACE_S to finish its wake-up. After that
+        it counts as rescued. `since_ns` is the present time, if the caller has just read the clock.
         """
         words, index = self._words, self._index
-        words[index] = 1  # prepare() and cancel() written out: every sleep passes here.
+        # prepare() and cancel() are written out here, because every sleep runs this code.
+        words[index] = 1
         fence()
         if has_work():
             self.cancel()
@@ -141,7 +143,7 @@ class Sleeper:
             events = poll(WAKE_GRACE_S)
             if not events:
                 self.rescued_count += 1
-        # Without a fence: a producer that still reads 1 signals in vain, which costs one turn and loses nothing.
+        # No fence is needed. A producer that still reads 1 signals in vain, which costs one pass and loses nothing.
         words[index] = 0
         if not self._is_edge_triggered:
             self.drain()

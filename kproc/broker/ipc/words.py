@@ -1,13 +1,13 @@
-"""Shared words: how they are reached, ordered, and read as one row.
+"""Shared words: access, order, and consistent reads of several words as one row.
 
-A shared word is an aligned 64-bit slot of a region, stored by one process and read by others. It is reached
-only through `memoryview.cast("Q")`, whose item assignment is a single 8-byte store. `struct.pack_into` makes
-none: it zeroes the target before it writes, and a reader saw that zero in 13-25 % of reads.
+A shared word is an aligned 64-bit slot of a region, stored by one process and read by others. It must be accessed by
+`memoryview.cast("Q")`, whose item assignment is a single 8-byte store. `struct.pack_into` is not: it zeroes the target
+before it writes, and a reader saw that zero in 13-25 % of reads.
 
-Order. x86-64 keeps stores in order and loads in order, so publishing needs nothing there; what it does not
-keep is a store before a later load of another word: without a fence both sides of the sleeping-word handshake
-missed each other in 522 of 60,000 rounds. Other CPUs may reorder the rest too, so there every publish and
-every look is fenced as well (WEAKLY_ORDERED). `fence()` is the only place that knows how.
+Order. x86-64 keeps stores in order and loads in order, so that publishing needs no fence there. It does not keep a
+store before a later load of another word. Without a fence, both sides of the sleeping-word handshake missed each other
+in 522 of 60,000 rounds. Other CPUs may reorder more, so there every publish and every read has a fence, too
+(WEAKLY_ORDERED). Only `fence()` knows how to make one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 from kproc.broker.ipc.layout import WORD_BYTES
 
-# Verified on x86-64 only. On anything else the same fence goes around every publish and every look.
+# The order is verified on x86-64 only. On any other CPU, a fence goes around every publish and every read.
 WEAKLY_ORDERED: Final = platform.machine() not in {"x86_64", "AMD64", "i686"}
 
 _lock = threading.Lock()
@@ -32,9 +32,9 @@ _release = _lock.release
 def fence() -> None:
     """Order every earlier store before every later load, for all CPUs.
 
-    Pure Python has no fence, but taking an uncontended lock is an atomic read-modify-write, a full barrier on
-    x86 and in practice on ARM. It costs 0.1 us and no system call; `with` would cost twice as much. Not for
-    signal handlers: one that interrupts the two calls below would wait for itself.
+    Pure Python has no fence, but acquiring an uncontended lock is an atomic read-modify-write, which is a full barrier
+    on x86 and in practice on ARM. It costs 0.1 us and no system call; `with` would cost twice as much. Do not call it
+    in a signal handler, because a handler that interrupts the two calls below would wait for itself.
     """
     _acquire()
     _release()
@@ -52,7 +52,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def cast_words(view: memoryview) -> memoryview:
-    """The shared words of a byte view; its length must be whole words."""
+    """Return the shared words of a byte view, whose length must be a multiple of 8."""
     assert len(view) % WORD_BYTES == 0, len(view)
     return view.cast("Q")
 
@@ -62,8 +62,8 @@ class RowWriter:
 
         | version | word 0 | word 1 | ...     version is odd while the words are being stored
 
-    A writer that is killed in between leaves the version odd: readers then get None until a successor, which
-    takes the row over by making a RowWriter of its own, publishes again.
+    A writer that is killed in between leaves the version odd. Readers then get None until a successor makes a RowWriter
+    for the same row and publishes again.
     """
 
     __slots__ = ("_count", "_first_byte", "_pack_into", "_start", "_version", "_words", "is_torn")
@@ -75,17 +75,19 @@ class RowWriter:
         self._first_byte = (start + 1) * WORD_BYTES
         self._pack_into = struct.Struct(f"={count}Q").pack_into
         version = int(words[start])
-        self.is_torn = version & 1 == 1  # Its words cannot be trusted: recover from the files instead.
+        # True if the predecessor was killed inside publish(). The row cannot be trusted: recover from the files.
+        self.is_torn = version & 1 == 1
         self._version = version + (version & 1)
 
     def publish(self, values: Sequence[int]) -> None:
-        """Store all words of the row; a reader gets all of them or none."""
+        """Store all words of the row. A reader gets all of them or none."""
         assert len(values) == self._count, (len(values), self._count)
         words, start, version = self._words, self._start, self._version
         words[start] = version + 1
         if WEAKLY_ORDERED:
             fence()
-        # Not word by word: what a reader sees of it now does not count. 0.5 us for seven words instead of 1.0.
+        # pack_into is safe here, because readers discard the row while the version is odd. Measured for seven words:
+        # 0.5 us instead of 1.0 us word by word.
         self._pack_into(words, self._first_byte, *values)
         if WEAKLY_ORDERED:
             fence()
@@ -94,10 +96,10 @@ class RowWriter:
 
 
 def read_row(words: memoryview, start: int, count: int, attempts: int = 64) -> list[int] | None:
-    """Read a row as one consistent whole; None if its writer was in the middle of it at every attempt.
+    """Read a row as one consistent whole. Return None if its writer was storing it at every attempt.
 
-    64 attempts outlast any publish that runs (a few us); a writer that was preempted or killed inside one
-    takes longer than anybody should spin, so the caller answers retriable.
+    64 attempts outlast any running publish (a few us). A writer that was preempted or killed inside a publish takes
+    longer than a reader should spin, so the caller should answer with a retriable error.
     """
     first, last = start + 1, start + 1 + count
     for _ in range(attempts):

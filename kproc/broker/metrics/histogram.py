@@ -1,8 +1,8 @@
 """Log-linear histograms: four buckets to each octave, as words that one writer adds to and anybody reads.
 
-A value below 4 has a bucket of its own; from there on the range of 2^e is cut into four equal parts, so that a bucket
-is at most a quarter of its lower bound wide. 124 buckets reach to 2^32: 71 minutes in microseconds, 4 GiB in bytes.
-What is larger falls into the last one.
+Each value below 4 has a bucket of its own. Above that, the range from 2^e to 2^(e+1) is cut into four equal parts, so
+that a bucket is at most a quarter of its lower bound wide. 124 buckets reach to 2^32: 71 minutes in microseconds, 4 GiB
+in bytes. Larger values fall into the last bucket.
 
     | sum of the values | largest value | 124 buckets |         126 words
 """
@@ -18,7 +18,7 @@ HISTOGRAM_WORDS: Final = FIRST + BUCKETS
 
 
 def bucket_of(value: int) -> int:
-    """The bucket that a value falls into."""
+    """Return the bucket that a value falls into."""
     if value < 4:
         return max(value, 0)
     octave = value.bit_length() - 3
@@ -26,7 +26,7 @@ def bucket_of(value: int) -> int:
 
 
 def lower_bound(bucket: int) -> int:
-    """The smallest value of a bucket; that of bucket + 1 ends it."""
+    """Return the smallest value of a bucket. The bucket ends before the lower bound of the next one."""
     if bucket < 4:
         return bucket
     return (4 + (bucket & 3)) << ((bucket >> 2) - 1)
@@ -41,7 +41,7 @@ def add(words: memoryview, at: int, value: int) -> None:
 
 
 class Histogram:
-    """What was read of one, or of several taken together."""
+    """A copy of one histogram, or the sum of several."""
 
     __slots__ = ("buckets", "count", "largest", "total")
 
@@ -53,7 +53,7 @@ class Histogram:
 
     @classmethod
     def of_buckets(cls, pairs: Iterable[tuple[int, int]]) -> Self:
-        """From [bucket, count] of each that is not empty; the largest value is at most the end of the last."""
+        """Return a histogram from (bucket, count) pairs in ascending order. `largest` is the end of the last bucket."""
         answer = cls()
         for bucket, count in pairs:
             answer.buckets[bucket] = count
@@ -62,7 +62,10 @@ class Histogram:
         return answer
 
     def take(self, words: Sequence[int] | memoryview) -> None:
-        """Add what another one has counted. Its words are read one by one; the count is that of the buckets."""
+        """Add the words of another histogram.
+
+        Its writer may change the words meanwhile, so `count` is the sum of the buckets that were read.
+        """
         self.total += words[SUM]
         self.largest = max(self.largest, words[LARGEST])
         buckets = self.buckets
@@ -72,7 +75,7 @@ class Histogram:
                 self.count += count
 
     def since(self, earlier: Histogram) -> Histogram:
-        """What was added after `earlier` was read; its largest value is not known, so it is that of the whole."""
+        """Return the values added after `earlier` was read. Their largest value is unknown, so keep that of all."""
         answer = Histogram()
         answer.buckets = [max(0, a - b) for a, b in zip(self.buckets, earlier.buckets, strict=True)]
         answer.count = sum(answer.buckets)
@@ -85,7 +88,7 @@ class Histogram:
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float:
-        """The value below which that share of them lies: exact to its bucket, in which it is interpolated."""
+        """Return the value below which `share` (0 to 1) of the values lie, interpolated within its bucket."""
         wanted = share * self.count
         below = 0
         for bucket, count in enumerate(self.buckets):
@@ -97,7 +100,7 @@ class Histogram:
         return 0.0
 
     def below(self, bounds: Iterable[int]) -> list[int]:
-        """For each bound, itself the lower bound of some bucket, how many values are smaller; bounds ascend."""
+        """Return for each bound how many values are smaller. Bounds ascend, and each is a lower bound of a bucket."""
         answer, bucket, below = [], 0, 0
         for bound in bounds:
             while bucket < BUCKETS and lower_bound(bucket) < bound:

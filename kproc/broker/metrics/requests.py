@@ -5,18 +5,18 @@
     timings    448 parts of 512 KiB, one for each Processor: 64 blocks of two pages, each
                | API key + 1 | 7 words | 8 histograms |
 
-Both are sparse: an API that nobody calls, and a role that there is not, cost address space alone. A tag is stored
-after its value and never changes; a cell is found again by the role's successor, so counters go on over a restart.
+Both are sparse: an unused API or role costs only address space. A tag is stored after its value and never changes. The
+successor of a role finds its cells again, so counters continue after a restart.
 
 tag: | kind u16 | zero u16 | a u16 | b u16 |, plus 1 in the highest bit, so that no tag is 0
-    REQUESTS   a: API key    b: version          (Handler, controller) requests taken
-    ERRORS     a: API key    b: error code       (Handler, controller) error codes in answers, NONE left out
+    REQUESTS   a: API key    b: version          (Handler, controller) received requests
+    ERRORS     a: API key    b: error code       (Handler, controller) error codes in answers, without NONE
     OPENED     a: listener                       (Processor) connections that came from an Acceptor
     CLOSED     a: listener                       (Processor) connections that ended, here or by their Processor's death
-    OPEN       a: listener                       (Processor) connections that it holds, a gauge
+    OPEN       a: listener                       (Processor) open connections, a gauge
     VERIFIED   a: bucket of the time             (Handler) answers of transactions' coordinators to partitions' owners
-    VERIFYING                                    (Handler) microseconds that those took together
-    UNVERIFIED                                   (Handler) partitions that were refused by them
+    VERIFYING                                    (Handler) total time of these answers, in microseconds
+    UNVERIFIED                                   (Handler) partitions that these answers rejected
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ REQUEST_WORDS: Final = _TIMINGS_AT + ROLES_MAX * _TIMING_WORDS
 
 
 class Count(NamedTuple):
-    """One cell as it was read."""
+    """One cell at the time of reading."""
 
     kind: int
     a: int
@@ -75,7 +75,7 @@ def _timings_at(start: int, processor: int) -> int:
 
 
 def read_counts(words: memoryview, start: int, part: int) -> Iterator[Count]:
-    """Every cell of one role; `start` is the word behind the slab's rows."""
+    """Yield every cell of one role. `start` is the word behind the slab's rows."""
     at = _counts_at(start, part)
     for cell in range(at, at + _COUNT_WORDS, _CELL_WORDS):
         tag = words[cell]
@@ -86,7 +86,7 @@ def read_counts(words: memoryview, start: int, part: int) -> Iterator[Count]:
 
 
 def read_timings(words: memoryview, start: int, processor: int, into: dict[int, list[Histogram]]) -> None:
-    """Add what one Processor has timed to the histograms by API key."""
+    """Add one Processor's timings to the histograms `into`, by API key."""
     at = _timings_at(start, processor)
     for block in range(at, at + _TIMING_WORDS, _BLOCK_WORDS):
         api_key = words[block] - 1
@@ -99,7 +99,7 @@ def read_timings(words: memoryview, start: int, processor: int, into: dict[int, 
 
 
 class Counts:
-    """The writer's side of one role's cells. Counts in a dict; `store` puts it into the shared words."""
+    """The writer's side of one role's cells. It counts in a dict, which `store` copies into the shared words."""
 
     __slots__ = ("_at", "_cells", "_counts", "_words")
 
@@ -115,7 +115,7 @@ class Counts:
             cell += _CELL_WORDS
 
     def add(self, kind: int, a: int, b: int = 0, count: int = 1) -> None:
-        """Count; seen by others after `store`."""
+        """Add `count` to a counter. Other processes see it after `store`."""
         tag = _PRESENT | kind << 48 | a << 16 | (b & 0xFFFF)
         counts = self._counts
         counts[tag] = counts.get(tag, 0) + count
@@ -128,11 +128,11 @@ class Counts:
         return self._counts.get(_PRESENT | kind << 48 | a << 16 | (b & 0xFFFF), 0)
 
     def keys_of(self, kind: int) -> list[int]:
-        """Every `a` that was counted under a kind."""
+        """Return every `a` that was counted under a kind."""
         return [(tag >> 16) & 0xFFFF for tag in self._counts if (tag >> 48) & 0x7FFF == kind]
 
     def store(self) -> None:
-        """Publish; about ten times a second. What has no cell any more (1024 are taken) is not seen by others."""
+        """Publish all counts, about ten times a second. Others do not see counts beyond the 1024 cells."""
         words, cells = self._words, self._cells
         for tag, value in self._counts.items():
             cell = cells.get(tag)
@@ -140,6 +140,7 @@ class Counts:
                 words[cell + 1] = value
             elif len(cells) < _CELLS:
                 cell = cells[tag] = self._at + len(cells) * _CELL_WORDS
+                # Value before tag, because a reader believes a cell that has a tag.
                 words[cell + 1] = value
                 words[cell] = tag
 
@@ -161,7 +162,7 @@ class Timings:
     def add(
         self, api_key: int, times_us: tuple[int, int, int, int, int, int, int], request_bytes: int
     ) -> None:
-        """One request; the times in the order of TIMINGS. Left out when 64 other APIs were timed before."""
+        """Add one request, with the times in the order of TIMINGS. Discard it if 64 other APIs have all blocks."""
         at = self._blocks.get(api_key)
         if at is None:
             if len(self._blocks) == _BLOCKS:

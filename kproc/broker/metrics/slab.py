@@ -3,8 +3,8 @@
     region payload:  | spec crc u64 | row 0: 128 words | row 1: 128 words | ... | counts and timings of requests.py |
     row:             | sleeping | pid | reserved x 6 | one word per declared metric |
 
-The sleeping word is how producers learn whether the role must be woken (ipc/wait.py). A row belongs to one
-AgentId for the life of the broker; a restarted role takes its row over and its counters go on.
+The sleeping word tells producers whether the role must be woken (ipc/wait.py). A row belongs to one AgentId for the
+life of the broker. A restarted role uses the same row, and its counters continue.
 """
 
 from __future__ import annotations
@@ -42,37 +42,37 @@ class Slab:
 
     @staticmethod
     def row_word(row: int) -> int:
-        """The index of the row's first word."""
+        """Return the index of the row's first word."""
         return _HEAD_WORDS + row * ROW_WORDS
 
     @staticmethod
     def metric_word(row: int, name: str) -> int:
-        """The index of the word that holds one metric of a row."""
+        """Return the index of the word that holds one metric of a row."""
         return Slab.row_word(row) + METRIC_WORD + SLOT[name]
 
     def read(self, row: int) -> dict[str, int]:
-        """All metrics of one row by name; words are read one by one and are not of one instant."""
+        """Return all metrics of one row by name. The words are read one by one, so they are not of one instant."""
         start = self.row_word(row) + METRIC_WORD
         return {name: self.words[start + slot] for name, slot in SLOT.items()}
 
     def read_one(self, row: int, name: str) -> int:
-        """One metric of a row."""
+        """Return one metric of a row."""
         return int(self.words[self.metric_word(row, name)])
 
     def counts(self, part: int) -> Counts:
-        """The writer's side of a role's counts of requests and connections; for that role alone."""
+        """Return the writer's side of a role's counts of requests and connections. Only that role may use it."""
         return Counts(self.words, REQUESTS_WORD, part)
 
     def timings(self, processor: int) -> Timings:
-        """The writer's side of a Processor's histograms; for that Processor alone."""
+        """Return the writer's side of a Processor's histograms. Only that Processor may use it."""
         return Timings(self.words, REQUESTS_WORD, processor)
 
     def read_counts(self, part: int) -> Iterator[Count]:
-        """What a role has counted of requests and connections."""
+        """Yield a role's counts of requests and connections."""
         return requests.read_counts(self.words, REQUESTS_WORD, part)
 
     def read_timings(self, processor: int, into: dict[int, list[Histogram]]) -> None:
-        """Add what a Processor has timed to histograms by API key."""
+        """Add one Processor's timings to the histograms `into`, by API key."""
         requests.read_timings(self.words, REQUESTS_WORD, processor, into)
 
     def pid(self, row: int) -> int:
@@ -80,7 +80,7 @@ class Slab:
 
 
 class MetricsRow:
-    """The writer's side of one row: count in attributes of `values`, store them all at once."""
+    """The writer's side of one row. Count in the list `values`; `store` publishes all of them."""
 
     def __init__(self, slab: Slab, row: int, pid: int) -> None:
         self.slab = slab
@@ -89,20 +89,20 @@ class MetricsRow:
         self._start = start + METRIC_WORD
         self.sleeping_word = start + SLEEPING_WORD
         slab.words[start + PID_WORD] = pid
-        # Counters go on over a restart; gauges are set again by the next store.
+        # Counters continue after a restart. Gauges are set again before the next store.
         self.values = [int(slab.words[self._start + slot]) for slot in range(len(METRICS))]
 
     def store(self) -> None:
-        """Publish every value; called about ten times a second, not per request."""
+        """Publish every value. Called about ten times a second, not per request."""
         words, start = self._words, self._start
         for slot, value in enumerate(self.values, start):
             words[slot] = value
 
     def store_one(self, slot: int) -> None:
-        """Publish one value at once, for who reads it as a shared count."""
+        """Publish one value at once, because other roles enforce a shared limit with it."""
         self._words[self._start + slot] = self.values[slot]
 
     def sum_elsewhere(self, name: str, rows: Iterable[int]) -> int:
-        """The sum of one metric over other roles' rows."""
+        """Return the sum of one metric over the rows of other roles."""
         words = self._words
         return sum(words[Slab.metric_word(row, name)] for row in rows)

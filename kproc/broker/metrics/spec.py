@@ -1,8 +1,8 @@
-"""Every number a role counts, declared once.
+"""Every number that a role counts, declared once.
 
-Row order fixes the word in the shared slab and the key in `kproc status`. Append; never reorder or reuse
-a row. A role stores its whole row (see slab.py) about ten times a second, so a hot loop counts in plain
-attributes and pays nothing for a metric.
+The order fixes the word in the shared slab and the key in `kproc status`. Append; never reorder or reuse an entry. A
+role stores its whole row (slab.py) about ten times a second, so a hot loop counts in a plain list and pays nothing for
+publishing a metric.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 
 
 class Kind(enum.Enum):
-    """How a reader combines the values of several roles: both are summed, only a counter has a rate."""
+    """The kind of a metric. Readers sum both kinds over several roles, but only a counter has a rate."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
 
 
 class Metric(NamedTuple):
-    """One declared number: `name` is its key, `unit` what it counts, `doc` the sentence users read."""
+    """One declared number: `name` is its key, `unit` what it counts, `doc` the sentence that users read."""
 
     name: str
     kind: Kind
@@ -243,5 +243,6 @@ METRICS: Final = (
     ),
 )
 SLOT: Final = {metric.name: slot for slot, metric in enumerate(METRICS)}
-SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())  # In the slab's header: readers refuse another table.
+# The slab's header has it, so that a process with another table of metrics rejects the slab.
+SPEC_CRC: Final = zlib.crc32(repr(METRICS).encode())
 assert len(SLOT) == len(METRICS), "two metrics share a name"

@@ -1,7 +1,8 @@
-"""How busy a role was between two looks at its counters, and how many roles that work needs.
+"""Utilisation: the busy share of a role between two readings of its counters, and the number of roles that work needs.
 
-The utilisation law: with X requests a second that cost a role D seconds each, X * D roles are busy. So the busy roles
-of one kind, whatever their number, are the work there is; that work at a wanted utilisation U needs busy / U roles.
+By the utilisation law, X requests a second that cost a role D seconds each keep X * D roles busy. The sum of the busy
+shares of all roles of one kind is therefore the work to do, whatever the number of roles. With a wanted utilisation U,
+this work needs busy / U roles.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ UTILISATION_WANTED: Final = 0.70
 
 
 def busy_between(then: Mapping[str, int], now: Mapping[str, int]) -> float | None:
-    """The share of its time that a role did not sleep; None if it has not beaten since."""
+    """Return the share of time, 0 to 1, that a role did not sleep; None if it has stored no heartbeat since `then`."""
     passed = now["heartbeat_ns"] - then["heartbeat_ns"]
     if passed <= 0:
         return None
@@ -23,13 +24,13 @@ def busy_between(then: Mapping[str, int], now: Mapping[str, int]) -> float | Non
 
 
 def work_of(busy: float, on_cpu: float | None) -> float:
-    """Busy roles, without what another process would not take over: time spent waiting for a core.
+    """Return the busy share without the time spent waiting for a core, which another role would not take over.
 
-    At least half counts: a role that waits for the disk is not on a CPU either.
+    At least half of the busy share counts, because a role that waits for the disk is not on a CPU either.
     """
     return busy if on_cpu is None else min(busy, max(on_cpu, 0.5 * busy))
 
 
 def roles_wanted(work: float, target: float) -> int:
-    """How many roles do so much work at this utilisation."""
+    """Return how many roles do this much work at the utilisation `target`, at least 1."""
     return max(1, math.ceil(work / target - 1e-9))
