@@ -20,7 +20,7 @@ def test_every_served_api_is_in_the_ledger_with_its_versions(capsys):
         "versions": f"{APIS[1].advertised_lo}-{APIS[1].hi}",
         "differences": APIS[1].differences,
     }
-    assert "no followers" in rows[1]["differences"]
+    assert "no follower" in rows[1]["differences"]
     assert "Versions:" not in rows[1]["differences"]
 
 
@@ -31,4 +31,4 @@ def test_what_is_not_served_is_shown_when_asked_for(capsys):
     assert run(["api"]) == 0
     shown = capsys.readouterr().out
     assert "Vote" not in shown
-    assert "- Fetch: one replica" in shown
+    assert "- Fetch: there is one replica" in shown
