@@ -1,7 +1,7 @@
-"""Record batches that the generator sends as they are (`--batch-file`): compressed ones, which C does not make.
+"""Compressed record batches for the generator's option `--batch-file`, because the generator cannot compress.
 
-The values look like lines of a service's log: words that repeat and numbers that do not, so that a codec finds
-about what it finds in practice. The same seed gives the same bytes.
+The values resemble lines of a service's log, with repeated words and random numbers, so that the compression ratio is
+realistic. Equal seeds give equal bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PATHS: Final = ("/orders", "/orders/items", "/login", "/search", "/health", "/b
 
 
 def compressed_batch(codec: str, record_bytes: int, batch_bytes: int, now_ms: int, seed: int = 1) -> bytes:
-    """One whole batch: as many records of `record_bytes` as are about `batch_bytes` before compression."""
-    # A benchmark's bytes must repeat, not be secret.
+    """Return one batch with records of `record_bytes` bytes, of about `batch_bytes` before compression."""
+    # A benchmark needs reproducible bytes, not secret ones.
     chance = random.Random(seed)  # noqa: S311
     count = max(1, batch_bytes // (record_bytes + 10))
     records = [Record(None, _value(chance, record_bytes), now_ms) for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Compiles the load generator on demand.
+"""build: compile the load generator on demand.
 
-The binary lies in the cache under a name made of the sources' digest, so an edit builds anew and a checkout
-that was seen before costs nothing. Its C sources are part of the package and compiled here, once, rather than shipped
-as a binary: a package with no compiled parts stays installable everywhere, and only who measures needs a C compiler.
+The binary's name in the cache contains the digest of the sources, so that a changed source is compiled again. The
+package contains the C sources and no binary. It can then be installed everywhere, and only users who measure need a C
+compiler.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COMPILE_SECONDS_MAX: Final = 120.0
 
 
 class CompilerMissing(RuntimeError):
-    """No C compiler on the PATH, or no OpenSSL for it: the caller skips or says so."""
+    """There is no C compiler on the PATH, or no OpenSSL headers. The caller skips the measurement or reports it."""
 
 
 class ForeignCache(RuntimeError):
@@ -32,12 +32,17 @@ class ForeignCache(RuntimeError):
 
 
 def compiler() -> str | None:
-    """The C compiler there is, or None."""
+    """Return the path of a C compiler, or None."""
     return next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
 
 
 def build(*, with_tls: bool = False) -> Path:
-    """The load generator's binary, compiled when the sources changed; TLS needs OpenSSL's headers."""
+    """Return the path of the load generator's binary. Compile it if the sources changed.
+
+    with_tls: build with TLS, which needs OpenSSL's headers.
+
+    Raises CompilerMissing, ForeignCache, or RuntimeError if the sources do not compile.
+    """
     flags = (*FLAGS, *_TLS_FLAGS) if with_tls else FLAGS
     files = sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")])
     digest = hashlib.sha256(repr(flags).encode())
@@ -77,7 +82,7 @@ def _compile(sources: list[Path], binary: Path, flags: tuple[str, ...]) -> None:
     if cc is None:
         raise CompilerMissing("no C compiler (cc, gcc or clang) on the PATH to build the load generator with")
     with tempfile.TemporaryDirectory(dir=binary.parent, prefix=".build-") as directory:
-        # Built aside and renamed: two that build at once must not execute half a file.
+        # Compile to a temporary file and rename it, so that a concurrent build cannot execute an incomplete file.
         fresh = Path(directory) / "kload"
         libraries = _TLS_LIBRARIES if flags != FLAGS else ()
         command = [cc, *flags, "-o", str(fresh), *map(str, sources), *libraries]

@@ -1,4 +1,4 @@
-"""Runs the load generator and reads its answer: the only place that knows its command line."""
+"""run_load: run the load generator and parse its result. Only this module knows the generator's command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = dict[str, Any]
 
 
 class LoadFailed(RuntimeError):
-    """The generator could not run, or got a wrong answer; `result` holds what it reported, if anything."""
+    """The generator could not run, or it received a wrong response. `result` is its report, if there is one."""
 
     def __init__(self, message: str, result: Result | None = None) -> None:
         super().__init__(message)
@@ -28,10 +28,13 @@ def run_load(
     on_held: Callable[[], None] | None = None,
     **options: object,
 ) -> Result:
-    """One run; `options` are the generator's own, with underscores. Wrong answers raise LoadFailed.
+    """Run the generator once and return its result.
 
-    `on_held` is called once the idle mode has all its connections, and once the fetch mode with hold="yes" has
-    read the topic for its index; the run goes on when it returns.
+    mode: the generator's mode. pids: processes whose CPU time it measures. options: the generator's options, with
+    underscores. on_held: called when mode idle has all its connections, or when mode fetch with hold="yes" has read the
+    topic for its index. The run continues when it returns.
+
+    Raises LoadFailed if the generator fails or receives wrong responses.
     """
     command = [str(build(with_tls="tls" in options)), mode, "--bootstrap", bootstrap]
     for name, value in options.items():
@@ -40,7 +43,7 @@ def run_load(
             command += [f"--{name.replace('_', '-')}", str(one)]
     if named := ",".join(map(str, pids)):
         command += ["--pids", named]
-    # The generator watches its own time (exit status 3), so no timeout here can be the one that fires first.
+    # The generator limits its own time (exit status 3), so there is no timeout here.
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
         try:

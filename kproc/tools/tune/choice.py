@@ -1,9 +1,9 @@
-"""Which layouts to try on a machine, and which of the measured ones to propose.
+"""Choose the layouts to measure on a machine, and the one to propose from the measurements.
 
-Two layouts differ when the one's mean of log throughput is better than the other's by more than twice the standard
-error of a difference, and by 3 % at least: less is not worth a process. The noise comes from the runs themselves: what
-is left of them when each layout's and each round's own mean is taken away. Of those that do not differ from the best,
-the one with the fewest processes is proposed.
+Two layouts differ if their means of log throughput differ by more than twice the standard error of a difference, and by
+at least 3 %, because less is not worth a process. The noise is estimated from the runs: it is the residual after each
+layout's mean and each round's mean are subtracted. The proposal is the layout with the fewest processes among those
+that do not differ from the best.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CANDIDATES_MAX: Final = 8
 
 
 class NothingMeasured(RuntimeError):
-    """Every run of every layout failed; the message holds the first reason."""
+    """Every run of every layout failed. The message has the first reason."""
 
 
 def candidates(cpus: float) -> list[Layout]:
-    """Layouts worth a try on so many CPUs, few and in order: inline, a thread each, then processes."""
+    """Return up to CANDIDATES_MAX layouts to measure on this many CPUs: inline, thread, and then processes."""
     whole = max(1, int(cpus))
     half, third = max(1, whole // 2), max(1, whole // 3)
     rest = max(1, whole - third)
@@ -43,7 +43,10 @@ def candidates(cpus: float) -> list[Layout]:
 
 @dataclass(frozen=True)
 class Standing:
-    """A layout's runs in short; `ratio` is to the best one's, and `is_as_good` says that noise could be all of it."""
+    """Summary of a layout's runs, with medians.
+
+    ratio: throughput relative to the best layout. is_as_good: True if the difference to the best can be noise.
+    """
 
     layout: Layout
     throughput: float
@@ -60,13 +63,13 @@ class Standing:
     failed: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the summary for JSON."""
         return {**vars(self), "layout": str(self.layout)}
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What to take, with the evidence. `margin` is the least share by which two layouts must differ to count."""
+    """The proposed layout, with the evidence. Differences below the share `margin` count as noise."""
 
     layout: Layout
     margin: float
@@ -75,7 +78,7 @@ class Proposal:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What belongs in the configuration file."""
+        """Settings for the configuration file."""
         counts = {
             "num.network.threads": str(self.layout.processors),
             "num.io.threads": str(self.layout.handlers),
@@ -84,14 +87,14 @@ class Proposal:
 
 
 def choose(samples: Sequence[Sample]) -> Proposal:
-    """The proposal that the samples support; NothingMeasured if none succeeded."""
+    """Return the proposal from the samples. Raise NothingMeasured if no sample succeeded."""
     good = [sample for sample in samples if sample.failed is None and sample.throughput > 0]
     if not good:
         reason = next((sample.failed for sample in samples if sample.failed), "there were no runs")
         raise NothingMeasured(f"no layout could be measured: {reason}")
     margin = _margin(good)
     layouts = sorted({sample.layout for sample in good}, key=lambda each: (each.processes, each))
-    # Against its round's mean: a round in which the machine was slow, was slow for all.
+    # Compare each sample with its round's mean, because a slow phase of the machine slows all layouts of a round.
     moods = {
         number: _mean(math.log(sample.throughput) for sample in good if sample.round == number)
         for number in {sample.round for sample in good}
@@ -113,7 +116,10 @@ def choose(samples: Sequence[Sample]) -> Proposal:
 
 
 def _margin(good: Sequence[Sample]) -> float:
-    """Twice the standard error of a difference of two layouts, as a share; 3 % at least, 20 % without repeats."""
+    """Return twice the standard error of the difference of two layouts, as a share.
+
+    It is at least 3 %, and 20 % with a single round, which has no estimate of noise.
+    """
     layouts, rounds = {s.layout for s in good}, {s.round for s in good}
     if len(rounds) < 2:
         return 0.20

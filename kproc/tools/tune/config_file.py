@@ -1,8 +1,8 @@
-"""Some settings put into a configuration file, every other byte left as it was.
+"""Editor that changes settings in a configuration file and preserves every other byte.
 
-Both formats that `kproc serve --config` reads: Kafka's server.properties, and TOML with dotted, quoted or nested
-keys. A line that sets one of the names gets its new value; names that no line sets are added. The new text is read back
-before it is written: if anything but the wanted settings would change, nothing is.
+It supports both formats of `kproc serve --config`: Kafka's server.properties, and TOML with dotted, quoted or nested
+keys. It replaces the value in a line that sets one of the names, and adds lines for the other names. Then it parses the
+new text. If other settings would change, it changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kproc.broker.config.sources import parse_properties
 from kproc.broker.config.values import ConfigError
 
 _COMMENT: Final = "# by kproc tune"
-# A key, what stands between it and its value, the value, and blanks behind it with a comment.
+# Groups: the key, the equals sign with its blanks, the value, and the rest with a comment.
 _TOML_LINE: Final = re.compile(
     r"""(?P<key>\s*(?:"[^"]*"|'[^']*'|[\w.\- "'])+?)(?P<eq>\s*=\s*)"""
     r"""(?P<value>"(?:\\.|[^"\\])*"|'[^']*'|[^\s#"'\[{]+)(?P<rest>\s*(?:\#.*)?)"""
@@ -34,7 +34,7 @@ _PROPERTIES_LINE: Final = re.compile(
 
 
 def edited(text: str, settings: Mapping[str, str], *, is_toml: bool) -> str:
-    """The text with the settings in it; ConfigError if it cannot be done without touching anything else."""
+    """Return the text with the settings changed. Raise ConfigError if that would change other settings."""
     new = _edit_toml(text, settings) if is_toml else _edit_properties(text, settings)
     before, after = (_flat(each, is_toml=is_toml) for each in (text, new))
     if {**before, **settings} != after:
@@ -46,12 +46,12 @@ def edited(text: str, settings: Mapping[str, str], *, is_toml: bool) -> str:
 
 
 def names(text: str, *, is_toml: bool) -> set[str]:
-    """The settings that the text sets."""
+    """Return the names of the settings in the text."""
     return set(_flat(text, is_toml=is_toml))
 
 
 def read(path: Path) -> str:
-    """The file's text, "" where there is none; newlines as they are."""
+    """Return the file's text with its newlines unchanged, or "" if it does not exist. Raise ConfigError on errors."""
     try:
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -63,7 +63,7 @@ def read(path: Path) -> str:
 
 
 def diff(before: str, after: str, path: Path) -> str:
-    """What would change, as `diff -u` says it; "" if nothing."""
+    """Return the change in the format of `diff -u`, or "" if nothing changes."""
     lines = difflib.unified_diff(
         before.splitlines(), after.splitlines(), str(path), f"{path} (tuned)", lineterm=""
     )
@@ -71,7 +71,7 @@ def diff(before: str, after: str, path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file at once or not at all; its mode, and the file behind a symbolic link, are kept."""
+    """Replace the file atomically. Keep its mode, and replace the target of a symbolic link instead of the link."""
     target = path.resolve()
     try:
         mode = target.stat().st_mode
@@ -140,7 +140,8 @@ def _edit_toml(text: str, settings: Mapping[str, str]) -> str:
     if not missing:
         return "".join(lines)
     end = _newline(text)
-    # Above the first table: below, they would belong to it. Comments right above that table stay with it.
+    # Insert above the first table, because a line below its header would belong to it. Comments directly above the
+    # header stay with the table.
     place = first_table
     while place > 0 and first_table < len(lines) and lines[place - 1].lstrip().startswith(("#", "\n", "\r")):
         place -= 1
@@ -158,7 +159,7 @@ def _toml_value(value: str) -> str:
 
 
 def _toml_key(text: str) -> str | None:
-    """A key as written, bare, dotted or quoted, as one dotted name."""
+    """Return a bare, dotted or quoted key as one dotted name, or None if it is not a key."""
     try:
         return next(iter(_flatten(tomllib.loads(f"{text.strip()} = 0"), "")))[0]
     except (tomllib.TOMLDecodeError, StopIteration):

@@ -1,7 +1,7 @@
-"""Settings of the host that matter to a broker, each looked up and judged: `kproc tune list`.
+"""Checks of the host's settings that matter to a broker, for `kproc tune list`.
 
-Nothing is changed here, nor needs root to be read. A file that this kernel or container does not show makes the
-answer "unknown", never "ok". What a value costs is said only where it was measured or is the kernel's own rule.
+The checks change nothing and need no root. If the kernel or container hides a file, the verdict is "unknown" and never
+"ok". A check states a cost only if it was measured or is a documented rule of the kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MEMFD_PROBE_BYTES: Final = 4 * _MIB
 
 
 class Verdict(enum.StrEnum):
-    """What the value found means."""
+    """Result of a check."""
 
     OK = "ok"
     CHANGE = "change"
@@ -34,14 +34,14 @@ class Verdict(enum.StrEnum):
 
 
 class Found(NamedTuple):
-    """A value as a person reads it, and what it means."""
+    """The value that a check found, formatted for users, and its verdict."""
 
     value: str
     verdict: Verdict
 
 
 class PythonBuild(NamedTuple):
-    """The interpreter, by what it knows of its own making."""
+    """Build options of the running interpreter."""
 
     version: str
     configured: str | None  # The options of its configure script.
@@ -56,7 +56,7 @@ def _python_build() -> PythonBuild:
 
 @dataclass(frozen=True)
 class Host:
-    """Where to look: the real host by default, a directory of made-up files in tests."""
+    """Source of the checked values: the real host by default, or a directory of files in tests."""
 
     root: Path = Path("/")
     data: Path = field(default_factory=Path.cwd)
@@ -66,14 +66,14 @@ class Host:
     python: PythonBuild = field(default_factory=_python_build)
 
     def text(self, path: str) -> str | None:
-        """A file's text below the root, or None where it cannot be read."""
+        """Return the text of a file below the root, or None if it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return None
 
     def number(self, path: str) -> int | None:
-        """A file's one number, or None."""
+        """Return the number in a file, or None."""
         text = self.text(path)
         try:
             return int(text) if text is not None else None
@@ -81,7 +81,10 @@ class Host:
             return None
 
     def cgroup(self, controller: str, *names: str) -> list[str]:
-        """The texts of a controller's file from our group up to the root, in version 2 and in version 1."""
+        """Return the texts of a controller's files from our cgroup up to the root.
+
+        `names` are the file's names in cgroup versions 2 and 1.
+        """
         found = []
         for line in (self.text("proc/self/cgroup") or "").splitlines():
             hierarchy, _, rest = line.partition(":")
@@ -103,7 +106,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Check:
-    """One row: `look` finds and judges, the rest is what people are told."""
+    """A check: `look` reads and judges the value; the other fields are texts for users."""
 
     name: str
     look: Callable[[Host], Found]
@@ -113,7 +116,7 @@ class Check:
 
 
 class Row(NamedTuple):
-    """A check with its result."""
+    """The result of a check."""
 
     name: str
     value: str
@@ -124,7 +127,7 @@ class Row(NamedTuple):
 
 
 def check_host(host: Host | None = None) -> list[Row]:
-    """Every check on this host, in the order of the table."""
+    """Run every check on this host and return the rows in the order of CHECKS."""
     host = host or Host()
     rows = []
     for check in CHECKS:
@@ -213,7 +216,8 @@ def _page_reporting(host: Host) -> Found:
     order = host.number("sys/module/page_reporting/parameters/page_reporting_order")
     if order is None:
         return Found("no such thing in this kernel", Verdict.OK)
-    # Above the buddy allocator's greatest order (10) nothing is ever reported; without a balloon it says -1.
+    # The kernel reports free pages from this order on. The largest order is 10, so a greater value disables reporting.
+    # Without a balloon device the value is -1.
     return _judge("off" if not 0 <= order <= 10 else f"on, from order {order}", not 0 <= order <= 10)
 
 
@@ -244,7 +248,7 @@ def _limit(
 ) -> Callable[[Host], Found]:
     def look(host: Host) -> Found:
         limits = [int(text) for text in host.cgroup(controller, *names) if text.isdecimal()]
-        # Version 1 says "none" as a number next to 2**63.
+        # In cgroup version 1 "no limit" is a number close to 2**63.
         real = [limit for limit in limits if limit < 1 << 62]
         if not real:
             return Found("no limit", Verdict.OK)
@@ -257,7 +261,7 @@ def _python(host: Host) -> Found:
     version, configured, prefix, is_debug = host.python
     if is_debug:
         return Found(f"{version}, a debug build", Verdict.CHANGE)
-    # Distributions run the profiles by recipes of their own: Debian's configure has not heard of them.
+    # Distributions optimise by profiles in their own build scripts. Debian's CONFIG_ARGS do not show that.
     if prefix == "/usr":
         return Found(f"{version}, of the distribution", Verdict.OK)
     if configured is None:
@@ -277,7 +281,7 @@ def _memfd(host: Host) -> Found:
 
 
 def _probe_memfd() -> str | None:
-    """Make one as a ring's is made; why not, or None."""
+    """Create a memfd as for a ring. Return None, or the reason why it fails."""
     try:
         fd = os.memfd_create("kproc-tune", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
@@ -292,7 +296,7 @@ def _probe_memfd() -> str | None:
 
 
 class Mount(NamedTuple):
-    """What a directory lies on."""
+    """The mount that contains a directory."""
 
     point: str
     kind: str
@@ -300,14 +304,15 @@ class Mount(NamedTuple):
 
 
 def mount_of(host: Host, directory: Path) -> Mount | None:
-    """The last mounted of the mounts with the longest path above `directory`."""
+    """Return the mount that contains `directory`: the longest path, and of several on one path the last one."""
     found: Mount | None = None
     for line in (host.text("proc/self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
         fields, kinds = left.split(), right.split()
         if len(fields) < 6 or len(kinds) < 3:
             continue
-        point = fields[4].encode().decode("unicode_escape")  # Blanks are written as \040.
+        # proc(5): mountinfo escapes blanks as \040.
+        point = fields[4].encode().decode("unicode_escape")
         if Path(point) == directory or Path(point) in directory.parents:
             options = frozenset(fields[5].split(",")) | frozenset(kinds[2].split(","))
             if found is None or len(point) >= len(found.point):
@@ -338,7 +343,8 @@ def _mount_options(host: Host) -> Found:
 def _free_space(host: Host) -> Found:
     directory = host.data.absolute()
     while not directory.exists() and directory != directory.parent:
-        directory = directory.parent  # It is made by the broker's first start.
+        # The broker's first start creates the directory. Its parent is on the same file system.
+        directory = directory.parent
     try:
         free = host.free_bytes(directory)
     except OSError as error:

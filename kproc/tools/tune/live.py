@@ -1,10 +1,10 @@
-"""Counts for a running broker, by the utilisation law: no load is made, two looks at its own figures are enough.
+"""Propose process counts for a running broker by the utilisation law, from two readings of its own metrics.
 
-    U = X * D      busy roles (of one kind) = requests a second * seconds of a role's time for each
+    U = X * D      busy roles (of one kind) = requests per second * seconds of a role's time per request
 
-so D = U / X, and `count` roles of a kind can do at most count / D requests a second. That says what the present mix of
-requests costs; a mix that changes has another D. Time in which a role was neither asleep nor on a CPU (it waited for
-one, or for the disk) is shown apart: more processes do not mend the first.
+So D = U / X, and `count` roles of a kind can handle at most count / D requests per second. D holds for the present mix
+of requests only. Time in which a role was neither asleep nor on a CPU is reported separately. It waited for a CPU or
+the disk then, and more processes do not help if the CPUs are the limit.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ROLES: Final = ("processor", "handler")
 
 
 class TooQuiet(RuntimeError):
-    """The broker did too little between the two looks for its costs to be known."""
+    """There were too few requests between the two readings to estimate their cost, or the broker is one process."""
 
 
 @dataclass(frozen=True)
 class RoleUse:
-    """One kind of role: how many, how busy, what a request costs it."""
+    """Utilisation of one kind of role."""
 
     role: str
     count: int
@@ -37,23 +37,23 @@ class RoleUse:
 
     @property
     def demand_us(self) -> float:
-        """Time of a role for each request."""
+        """Microseconds of a role's time per request."""
         return 1e6 * self.busy / self.requests_per_s
 
     @property
     def rate_max(self) -> float:
-        """Requests a second with every role of this kind busy all the time."""
+        """Requests per second at which every role of this kind would be busy all the time."""
         return self.count * self.requests_per_s / self.busy if self.busy > 0 else math.inf
 
     @property
     def waiting(self) -> float:
-        """Roles that were neither asleep nor on a CPU."""
+        """Average number of roles that were neither asleep nor on a CPU."""
         return max(0.0, self.busy - self.on_cpu)
 
 
 @dataclass(frozen=True)
 class LiveProposal:
-    """Both kinds, and whether the CPUs allow what they want."""
+    """The proposal for both kinds of role, with remarks about the limits of the CPUs."""
 
     uses: tuple[RoleUse, ...]
     cpus: float
@@ -62,13 +62,16 @@ class LiveProposal:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What belongs in the configuration file."""
+        """Settings for the configuration file."""
         by_role = {use.role: str(use.count_wanted) for use in self.uses}
         return {"num.network.threads": by_role["processor"], "num.io.threads": by_role["handler"]}
 
 
 def propose(before: Mapping[str, Any], after: Mapping[str, Any], seconds: float, cpus: float) -> LiveProposal:
-    """From two answers of `status`, `seconds` apart; TooQuiet if there was hardly any work between them."""
+    """Return the proposal from two responses of `status`, `seconds` apart. `cpus` is the number of available CPUs.
+
+    Raises TooQuiet if there were fewer than REQUESTS_MIN requests between them.
+    """
     if after["transport"] != "process":
         raise TooQuiet(
             f"the broker runs {after['transport']}: all roles share one process, counts mean nothing"
@@ -119,10 +122,12 @@ def _use(
     busy = on_cpu = 0.0
     for key, row in rows.items():
         if key not in earlier:
-            continue  # Started in between: its share is not known, and soon belongs to the others' average.
+            # The role started between the readings, so its share is not known.
+            continue
         now, then = row["counters"], earlier[key]["counters"]
         share = busy_between(then, now)
-        busy += 1.0 if share is None else share  # Without a beat it has done one thing all the time.
+        # A role without a heartbeat between the readings was in one duty cycle all the time, so it was busy.
+        busy += 1.0 if share is None else share
         passed = (now["heartbeat_ns"] - then["heartbeat_ns"]) / 1e9 or seconds
         on_cpu += max(0.0, row["cpu_seconds"] - earlier[key]["cpu_seconds"]) / passed
     wanted = roles_wanted(work_of(busy, on_cpu), UTILISATION_WANTED)

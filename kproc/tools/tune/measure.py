@@ -1,10 +1,10 @@
-"""One measurement: a temporary broker with given counts, a load from the C generator, and who used which CPU.
+"""Measurements of broker layouts: start a temporary broker, run a load by the C generator, and record CPU use.
 
-    for each round:  for each layout, in an order shuffled anew:
-        fresh broker in a temporary directory -> warm-up -> load for some seconds -> gone
+    for each round:  for each layout, in a newly shuffled order:
+        new broker in a temporary directory -> warm-up -> load for some seconds -> stop
 
-Interleaved, so that a moody machine treats all alike; fresh, so that nobody inherits another's page cache or topics.
-The generator shares the CPUs with the broker, which is why its own use is a part of every sample.
+Layouts are interleaved, so that slow phases of the machine affect all of them. Each run has a new broker, so that no
+run inherits page cache or topics. The generator shares the CPUs with the broker, so every sample contains its CPU use.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ PROCESS: Final = "process"
 WARMUP_SECONDS: Final = 0.5
 OTHERS_MAX: Final = 0.3
 BULK_BATCH_BYTES: Final = 990_000
-# Bounded: a topic in the page cache, which a small box must hold beside the broker.
+# The topic must stay in the page cache, also on a small machine.
 FETCH_FILL_BYTES: Final = 128 << 20
 _TOPIC_CONFIG: Final = "file.delete.delay.ms=500"
 
 
 class CannotMeasure(RuntimeError):
-    """There is no generator or no broker to measure with; the message is a line."""
+    """The load generator cannot be built. The message is one line."""
 
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """How a broker is divided. With `thread` and `inline` there is one process, whatever the counts."""
+    """Numbers of Processors and Handlers of a broker. Transports `thread` and `inline` have one process in any case."""
 
     processors: int = 1
     handlers: int = 1
@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def processes(self) -> int:
-        """Processes that work for clients."""
+        """Number of processes that handle requests of clients."""
         return self.processors + self.handlers if self.transport == PROCESS else 1
 
     def __str__(self) -> str:
@@ -57,21 +57,21 @@ class Layout:
 
 @dataclass(frozen=True)
 class Load:
-    """One run of the generator: its mode and options; `unit` says what is counted."""
+    """One run of the generator: its mode and options, and the unit of its throughput."""
 
     mode: str
     options: Mapping[str, Any]
     unit: str = "requests/s"
 
     def rate(self, result: Result) -> float:
-        """What this load is about."""
+        """Return the throughput in a generator's result, in `unit`."""
         name = "megabytes_per_second" if self.unit == "MB/s" else "requests_per_second"
         return float(result[name])
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Loads that run at the same time, with one unit; `about` is for people."""
+    """Loads that run at the same time and have the same unit. `about` describes them to users."""
 
     name: str
     about: str
@@ -79,7 +79,7 @@ class Workload:
 
     @property
     def unit(self) -> str:
-        """What its throughput counts."""
+        """Unit of the throughput."""
         return self.loads[0].unit
 
 
@@ -108,7 +108,7 @@ WORKLOADS: Final = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One run. A failed one has a reason and no figures, and is shown, never dropped."""
+    """Result of one run. A failed run has the reason in `failed` and no figures. It is shown and never discarded."""
 
     layout: Layout
     round: int
@@ -122,12 +122,12 @@ class Sample:
     generator_cpu_s: float = 0.0
     seconds: float = 0.0
     requests: int = 0
-    machine_cores: float = 0.0  # used by everybody on this machine, others included
+    machine_cores: float = 0.0  # used by all programs on this machine
     cpu_by_role: Mapping[str, float] = field(default_factory=dict)
     failed: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """Flat and plainly typed, as a table of JSON or Parquet wants it."""
+        """Return a flat row with plain types, for JSON or Parquet."""
         flat = {name: value for name, value in asdict(self).items() if name not in ("layout", "cpu_by_role")}
         flat |= asdict(self.layout) | {"cores_used_by_role": [
             {"role": role, "cores": used / self.seconds if self.seconds else 0.0}
@@ -137,7 +137,7 @@ class Sample:
 
 
 def require_generator() -> None:
-    """Compile the load generator now, so that a machine without a compiler is told before anything runs."""
+    """Compile the load generator now. Raise CannotMeasure without a compiler, before any broker starts."""
     try:
         build()
     except (CompilerMissing, RuntimeError) as problem:
@@ -146,7 +146,7 @@ def require_generator() -> None:
 
 @contextlib.contextmanager
 def on_cpus(cpus: Iterable[int] | None) -> Iterator[int]:
-    """Confine this process and what it starts to some CPUs; gives their number. None leaves it as it is."""
+    """Pin this process and its children to these CPUs, and yield their number. None changes nothing."""
     before = os.sched_getaffinity(0)
     if cpus is not None:
         os.sched_setaffinity(0, set(cpus))
@@ -157,7 +157,7 @@ def on_cpus(cpus: Iterable[int] | None) -> Iterator[int]:
 
 
 def running_roles(broker: Broker) -> dict[int, str]:
-    """Pid to role, now; one process with all roles is called so."""
+    """Return the current role of each pid. A process with several roles has the name "all roles"."""
     names: dict[int, str] = {}
     with Client.connect(broker.host, broker.port) as client:
         rows = client.operate("status")["processes"]
@@ -177,7 +177,11 @@ def run_once(
     look: Callable[[Broker, Result], None] | None = None,
     **options: Any,
 ) -> Sample:
-    """One fresh broker under one workload. `look` sees it before it goes, with what the first load answered."""
+    """Measure a new broker under a workload and return the sample.
+
+    number: the round. cpus: pin broker and generator to these. look: called with the broker and the first load's result
+    before the broker stops. options: those of load_running.
+    """
     with on_cpus(cpus) as cpu_count:
         try:
             with Broker(_settings(layout, settings)) as broker:
@@ -197,7 +201,10 @@ def load_running(
     partitions: int = 1,
     look: Callable[[Broker, Result], None] | None = None,
 ) -> Sample:
-    """One run on a broker that has this layout now; its topics go afterwards."""
+    """Measure a running broker that has this layout, and delete the topics afterwards.
+
+    seconds: duration of the load. connections: override those of the workload. partitions: of each topic.
+    """
     loads = workload.loads
     if connections is not None:
         loads = tuple(
@@ -237,7 +244,7 @@ def _settings(layout: Layout, more: Mapping[str, object] | None) -> dict[str, ob
 
 
 def _fill(bootstrap: str, loads: Sequence[Load], partitions: int) -> None:
-    """What is to be fetched must be there."""
+    """Create and fill the topics that the workload fetches."""
     for index, load in enumerate(loads):
         if load.mode == "fetch":
             run_load(
@@ -249,7 +256,7 @@ def _fill(bootstrap: str, loads: Sequence[Load], partitions: int) -> None:
 def _run_loads(
     bootstrap: str, loads: Sequence[Load], roles: Mapping[int, str], seconds: float, partitions: int
 ) -> list[Result]:
-    """All loads at the same time; the first problem of any is raised once all have ended."""
+    """Run all loads at the same time. Raise the first error after all have ended."""
     results: list[Result | None] = [None] * len(loads)
     problems: list[Exception] = []
 
@@ -276,7 +283,8 @@ def _run_loads(
 def _sample(
     empty: Sample, loads: Sequence[Load], results: Sequence[Result], roles: Mapping[int, str]
 ) -> Sample:
-    first = results[0]  # Loads that run together see the same broker: its CPU is read by the first.
+    # Loads that run together measure the same broker, so take its CPU time from the first one only.
+    first = results[0]
     by_role: dict[str, float] = {}
     for pid, used in first["broker_cpu_by_pid"].items():
         role = roles.get(int(pid), "other")
@@ -304,7 +312,10 @@ def run_rounds(
     connections: Sequence[int | None] = (None,),
     **options: Any,
 ) -> list[Sample]:
-    """Every layout at every number of connections, in every round once, in an order shuffled anew each time."""
+    """Measure every layout with every number of connections, once in each round, and return all samples.
+
+    Each round has a newly shuffled order. on_sample: called after each run.
+    """
     draw = random.Random(seed)  # noqa: S311 - an order, no secret
     cells = [(layout, count) for layout in layouts for count in connections]
     samples = []
@@ -318,18 +329,18 @@ def run_rounds(
 
 
 def machine_cpu_seconds(stat: Path = Path("/proc/stat")) -> float:
-    """CPU time that everybody on this machine has used, stolen time included; 0 where it is not shown."""
+    """Return the CPU seconds of all programs on this machine, with stolen time, or 0 if /proc/stat is not readable."""
     try:
         fields = stat.read_text(encoding="ascii").splitlines()[0].split()
     except (OSError, IndexError):
         return 0.0
-    # cpu user nice system idle iowait irq softirq steal; guest time is in user already.
+    # proc(5): cpu user nice system idle iowait irq softirq steal. User time contains guest time.
     ticks = [int(word) for word in fields[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def bottleneck(sample: Sample) -> str:
-    """Who had no time left: all CPUs, the generator, or a role; "none" when everybody slept now and then."""
+    """Return what limited the throughput: other programs, all CPUs, the generator, a role, or "none"."""
     if sample.failed or not sample.seconds:
         return "failed"
     generator = sample.generator_cpu_s / sample.seconds
@@ -347,6 +358,6 @@ def bottleneck(sample: Sample) -> str:
 
 
 def middle(values: Iterable[float]) -> float:
-    """The median; 0 of nothing."""
+    """Return the median, or 0 without values."""
     kept = list(values)
     return statistics.median(kept) if kept else 0.0

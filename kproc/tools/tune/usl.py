@@ -1,12 +1,12 @@
-"""The Universal Scalability Law, X(N) = gN / (1 + a(N-1) + bN(N-1)), fitted to measured throughputs.
+"""Fit of Gunther's Universal Scalability Law, X(N) = gN / (1 + a(N-1) + bN(N-1)), to measured throughputs.
 
-    g   throughput of one     a   contention: the share that is done one at a time
-    b   coherency: what each pays for every other    N* = sqrt((1-a)/b)   where throughput peaks
+    g   throughput for N = 1                                  a   contention: the serial share of the work
+    b   coherency: the cost of each pair of participants      N* = sqrt((1-a)/b), where throughput peaks
 
-N/X = (1/g) + (a/g)(N-1) + (b/g)N(N-1) is linear in 1/g, a/g and b/g, none of which may be negative. Weighted by
-X/N, what is minimised is the sum of squares of (fitted - measured) / fitted throughput, and the smallest such sum
-over the eight choices of which coefficients are 0 is the optimum: no starting values, no iteration that could stick,
-and no library that the base install lacks. Intervals are a residual bootstrap with a fixed seed.
+N/X = (1/g) + (a/g)(N-1) + (b/g)N(N-1) is linear in 1/g, a/g and b/g, none of which may be negative. With rows weighted
+by X/N, least squares minimises the sum of squares of the relative deviation. The fit tries every choice of coefficients
+that are 0 and takes the smallest sum. This gives the optimum without starting values, iteration or a library.
+Intervals come from a residual bootstrap with a fixed seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import combinations, pairwise
 from typing import Any, Final
 
 POINTS_MIN: Final = 6
-"""Distinct N below which nothing is fitted: three parameters, and as many left to contradict them."""
+"""Least number of distinct N for a fit: three for the parameters, and three to contradict them."""
 RESIDUAL_MAX: Final = 0.10
 SPREAD_MAX: Final = 3.0
 BOOTSTRAP_ROUNDS: Final = 400
@@ -28,7 +28,7 @@ _TINY: Final = 1e-12
 
 
 class CannotFit(ValueError):
-    """The points do not support a fit; the message says why."""
+    """The points do not support a fit. The message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +42,26 @@ class Point:
 
 @dataclass(frozen=True)
 class Law:
-    """The three coefficients, and what follows from them."""
+    """The three coefficients of the law."""
 
     g: float
     a: float
     b: float
 
     def throughput(self, n: float) -> float:
-        """X(n)."""
+        """Return X(n)."""
         return self.g * n / (1 + self.a * (n - 1) + self.b * n * (n - 1))
 
     @property
     def peak_n(self) -> float:
-        """N*, where throughput is greatest; infinite without coherency, at least 1."""
+        """N*, where throughput peaks. It is at least 1, and infinite without coherency."""
         if self.a >= 1:
             return 1.0
         return max(1.0, math.sqrt((1 - self.a) / self.b)) if self.b > _TINY else math.inf
 
     @property
     def peak_throughput(self) -> float:
-        """X(N*); the limit g/a where there is no peak, infinite where nothing limits."""
+        """X(N*), or the limit g/a if there is no peak, or infinity without contention and coherency."""
         if math.isfinite(self.peak_n):
             return self.throughput(self.peak_n)
         return self.g / self.a if self.a > _TINY else math.inf
@@ -69,22 +69,22 @@ class Law:
 
 @dataclass(frozen=True)
 class Fit:
-    """A law with its evidence. `objections` says what the points do not support; empty is a sound fit."""
+    """A fitted law with its evidence. `objections` are reasons against the fit; a sound fit has none."""
 
     law: Law
     points: tuple[Point, ...]
-    residuals: tuple[float, ...]  # (measured - fitted) / fitted, a point each
+    residuals: tuple[float, ...]  # (measured - fitted) / fitted for each point
     intervals: dict[str, tuple[float, float]]
     objections: tuple[str, ...] = field(default=())
 
     @property
     def is_supported(self) -> bool:
-        """True when the parameters may be quoted."""
+        """True if there are no objections, so that the parameters can be quoted."""
         return not self.objections
 
     @property
     def worst_residual(self) -> float:
-        """The greatest deviation of a point, as a share of the fitted value."""
+        """Largest deviation of a point, as a share of the fitted value."""
         return max(abs(each) for each in self.residuals)
 
     @property
@@ -96,7 +96,7 @@ class Fit:
         return 1 - left / total if total > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: infinite becomes None."""
+        """Return the fit for JSON. Infinity becomes None."""
         law = self.law
         return {
             "law": "X(N) = gN / (1 + a(N-1) + bN(N-1))",
@@ -126,7 +126,7 @@ class Fit:
 
 
 def fit(points: Sequence[Point], *, seed: int = 1) -> Fit:
-    """Fit the law; CannotFit with the reason where there are too few points to contradict it."""
+    """Fit the law. Raise CannotFit if a point is invalid or there are fewer than POINTS_MIN distinct N."""
     if any(not (math.isfinite(p.n) and p.n >= 1 and p.throughput > 0) for p in points):
         raise CannotFit("every point needs N of at least 1 and a throughput above 0")
     distinct = {point.n for point in points}
@@ -141,13 +141,14 @@ def fit(points: Sequence[Point], *, seed: int = 1) -> Fit:
 
 
 def _solve(points: Sequence[Point]) -> Law:
-    # The measured side is then 1 in every row.
+    # Multiply each row by X/N, so that its right-hand side is 1.
     rows = [(w := p.throughput / p.n, w * (p.n - 1), w * p.n * (p.n - 1)) for p in points]
     best: tuple[float, list[float]] | None = None
     for count in (1, 2, 3):
         for chosen in combinations(range(3), count):
             if 0 not in chosen:
-                continue  # 1/g = 0 would be endless throughput of one.
+                # 1/g = 0 would mean infinite throughput for N = 1.
+                continue
             solved = _least_squares([[row[i] for i in chosen] for row in rows])
             if solved is None or min(solved) < 0 or solved[0] <= 0:
                 continue
@@ -163,7 +164,7 @@ def _solve(points: Sequence[Point]) -> Law:
 
 
 def _least_squares(rows: list[list[float]]) -> list[float] | None:
-    """Coefficients that bring every row nearest to 1, by the normal equations of scaled columns; None if singular."""
+    """Return the least-squares solution of rows * x = 1, by normal equations of scaled columns. None if singular."""
     size = len(rows[0])
     scale = [math.sqrt(sum(row[i] ** 2 for row in rows)) or 1.0 for i in range(size)]
     scaled = [[value / scale[i] for i, value in enumerate(row)] for row in rows]
@@ -186,7 +187,7 @@ def _least_squares(rows: list[list[float]]) -> list[float] | None:
 def _intervals(
     points: Sequence[Point], law: Law, residuals: Sequence[float], seed: int
 ) -> dict[str, tuple[float, float]]:
-    # Residuals of a fit are smaller than the errors were, by the parameters it spent.
+    # A fit with three parameters has smaller residuals than the true errors. Scale them up by the degrees of freedom.
     grow = math.sqrt(len(points) / max(1, len(points) - 3))
     draw = random.Random(seed)  # noqa: S311 - a resampling, no secret
     laws = []
@@ -213,7 +214,7 @@ def _objections(
     residuals: Sequence[float],
     intervals: dict[str, tuple[float, float]],
 ) -> list[str]:
-    """What a reader must know before quoting a parameter."""
+    """Return the reasons why the parameters should not be quoted."""
     found = []
     within = {point.n for point in points if point.is_within_cores}
     if len(within) < POINTS_MIN:
@@ -240,7 +241,10 @@ def _objections(
 
 
 def _runs_one_way(residuals: Sequence[float]) -> bool:
-    """Signs in long runs although deviations matter: fewer than three runs in eight or more points."""
+    """Return True if the residuals show a trend: at most two runs of equal signs in eight or more points.
+
+    Residuals of at most a third of RESIDUAL_MAX are ignored.
+    """
     signs = [each > 0 for each in residuals]
     runs = 1 + sum(a != b for a, b in pairwise(signs))
     return len(signs) >= 8 and runs <= 2 and max(map(abs, residuals)) > RESIDUAL_MAX / 3
