@@ -168,7 +168,7 @@ def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:
 def decode_request_by_steps(
     api_key: int, version: int, body: Buffer, budget: RowBudget
 ) -> Generator[None, None, dict[str, Any]]:
-    """Like `decode_request`, in steps of as many rows as the budget allows. Copies the body first."""
+    """Decode as `decode_request`, in steps of as many rows as the budget allows. Copies the body first."""
     return _decode_by_steps(_step_reader(api_key, version), bytes(body), budget, int(api_key), version)
 
 

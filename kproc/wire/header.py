@@ -116,7 +116,7 @@ class ApiKey(IntEnum):
 
 
 def kafka_name(api_key: int) -> str:
-    """An API as Kafka's logs name it: ListOffsets. What is none of Kafka's is named by its number."""
+    """Return an API's name as in Kafka's logs, for example ListOffsets, or the number of an API that Kafka lacks."""
     try:
         return ApiKey(api_key).name.title().replace("_", "")
     except ValueError:
@@ -125,7 +125,7 @@ def kafka_name(api_key: int) -> str:
 
 NEVER_FLEXIBLE: Final = 0x7FFF
 
-# Plain numbers find their row too: an IntEnum hashes as its number.
+# Plain numbers find their row, too, because an IntEnum has the hash of its number.
 _FIRST_FLEXIBLE: Final[dict[int, int]] = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,

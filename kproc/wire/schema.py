@@ -421,7 +421,7 @@ def _array_step_reader(field: Field, schema: Schema) -> StepReader:
 
 
 def step_reader_of(schema: Schema) -> StepReader:
-    """Like `reader_of`, but make a generator that pauses when its RowBudget requires it.
+    """Make a reader as `reader_of` does, but a generator that pauses when its RowBudget requires it.
 
     It checks the number of rows before it reads them, so that a request of millions of rows costs nothing. Arrays in
     tagged fields are read in one step, because no request has large ones.

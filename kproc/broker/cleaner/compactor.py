@@ -239,7 +239,7 @@ class Compactor:
         return best
 
     def _remove_deleted_topics(self) -> None:
-        """Drop the entries of topics that no longer exist."""
+        """Remove the entries of topics that no longer exist."""
         topics = self._image().topics_by_id
         for known in (self._uncleanable, self._postponed_ns):
             for key in [key for key in known if key[0] not in topics]:

@@ -159,7 +159,7 @@ class BrokerFigures:
         self._replies[index] = reply
 
     def due_ms(self, now_ns: int) -> int:
-        """Milliseconds until `work` must be called again if no Handler answers."""
+        """Return the milliseconds until `work` must be called again if no Handler replies."""
         if not self._waiting:
             return _NEVER_MS
         return 0 if self._is_looking else max(0, (self._until_ns - now_ns) // NS_PER_MS + 1)

@@ -66,7 +66,7 @@ class ApiFigures:
         return api_name(self.key)
 
     def row(self) -> dict[str, Any]:
-        """The API's row in `kproc status --json`: times in milliseconds."""
+        """Return the API's row in `kproc status --json`, with times in milliseconds."""
         total = self.times[TOTAL]
         return {
             "request": self.name,

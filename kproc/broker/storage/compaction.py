@@ -175,7 +175,10 @@ class CompactionPass:
     # -- second reading --------------------------------------------------------------------------------------
 
     def rewrite(self, group: Sequence[SealedSegment]) -> Iterator[int]:
-        """Write the surviving records of neighbouring segments into one new segment; `finish` returns it."""
+        """Write the surviving records of neighbouring segments into one new segment, which `finish` completes.
+
+        Yields the number of bytes that it has read or written.
+        """
         assert self._survivors is not None, "map_keys() comes first"
         last = next((segment for segment in reversed(group) if segment.size), group[-1])
         self._is_changed = len(group) > 1
@@ -197,7 +200,10 @@ class CompactionPass:
         yield self._out.flush()
 
     def finish(self, group: Sequence[SealedSegment]) -> SegmentIdentity | None:
-        """The new segment, complete and synced; None if it equals the old one, or is empty, and was removed."""
+        """Complete and sync the new segment, and return its identity.
+
+        Returns None if it equals the old segment or is empty. Its files are then removed.
+        """
         out = self._out
         assert out is not None, "rewrite() comes first"
         if not self._is_changed or not out.position:
@@ -208,7 +214,7 @@ class CompactionPass:
         return identity
 
     def abandon(self) -> None:
-        """Remove what was being written."""
+        """Remove the unfinished segment, if there is one."""
         if self._out is not None:
             self._out.remove()
             self._out = None

@@ -96,7 +96,7 @@ def _is_overdue(
 
 
 class SealedSegment(NamedTuple):
-    """A segment that may be compacted: what its owner said of it, and what its files say."""
+    """A segment that may be compacted. The facts come from its owner and from its files."""
 
     base_offset: int
     next_offset: int
@@ -110,7 +110,10 @@ class SealedSegment(NamedTuple):
 def group_segments(
     segments: Sequence[SealedSegment], config: LogConfig, *, segments_max: int = SEGMENTS_PER_SWAP
 ) -> list[list[SealedSegment]]:
-    """Neighbours that fit into one segment together by segment.bytes, segment.index.bytes and 32-bit offsets."""
+    """Group neighbours whose sum fits into one segment by segment.bytes, segment.index.bytes and 32-bit offsets.
+
+    Each group has at most `segments_max` segments.
+    """
     groups: list[list[SealedSegment]] = []
     for segment in segments:
         group = groups[-1] if groups else []

@@ -1,4 +1,4 @@
-"""CleanedTransactions: the transactions that compaction meets in a log: Kafka's CleanedTransactionMetadata.
+"""CleanedTransactions: the transactions in a log during compaction, as Kafka's CleanedTransactionMetadata.
 
 Records of aborted transactions are removed. A marker stays as long as the log has records of its transaction, and
 after that until its delete horizon: consumers that have read the transaction must also see how it ended.
@@ -20,14 +20,15 @@ from kproc.wire.record_batch import TRANSACTIONAL
 
 
 class CleanedTransactions:
-    """Fed with every transactional and control batch of a pass, in the order of the log."""
+    """Decides about transactional batches and markers. A pass calls it for all of them, in the order of the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = [(entry.first_offset, entry) for entry in aborted]
         heapq.heapify(self._coming)
         # Aborted transactions that are open at the present offset, by producer id.
         self._aborted: dict[int, AbortedTransaction] = {}
-        self._seen: set[int] = set()  # The producers among them of which a batch was found.
+        # Producers in `_aborted` with at least one batch in the log. Their markers must stay.
+        self._seen: set[int] = set()
         self._committed: set[int] = set()
 
     def on_batch(self, header: Header) -> bool:

@@ -47,7 +47,7 @@ _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
 
 
 class StorageFailure(OSError):
-    """A system call on the log's files failed; an OSError with an errno, made here."""
+    """A system call on a log's files failed. It has the errno of the OSError."""
 
 
 class Shortage(StorageFailure):

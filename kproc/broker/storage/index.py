@@ -30,7 +30,7 @@ CLOSED: Final = -1
 
 
 class _SortedFile:
-    """A file of fixed-size entries of two integers, both growing. Owned by one LogSegment."""
+    """A file of fixed-size entries of two rising integers. Owned by one LogSegment."""
 
     ENTRY: ClassVar[struct.Struct]
 
@@ -45,7 +45,7 @@ class _SortedFile:
         self.count = count
 
     def descriptor(self) -> int:
-        """The file's descriptor, opened if need be."""
+        """Return the file's descriptor. Open the file if it is closed."""
         if self._fd == CLOSED:
             self._fd = self._fs.open(self.path)
         return self._fd
@@ -207,7 +207,7 @@ class OffsetIndex(_SortedFile):
         return self.base_offset + self._entry(number)[0] if number < self.count else None
 
     def last(self) -> tuple[int, int] | None:
-        """The last (offset, position), or None."""
+        """Return the last (offset, position), or None."""
         if not self.count:
             return None
         relative, position = self._entry(self.count - 1)
@@ -266,7 +266,7 @@ class TimeIndex(_SortedFile):
         return found, self.base_offset + relative
 
     def last(self) -> tuple[int, int] | None:
-        """The last (timestamp, offset), or None."""
+        """Return the last (timestamp, offset), or None."""
         if not self.count:
             return None
         timestamp, relative = self._entry(self.count - 1)

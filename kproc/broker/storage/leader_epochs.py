@@ -32,7 +32,7 @@ class LeaderEpochs:
         return self._starts[0] if self._starts else None
 
     def entries(self) -> list[tuple[int, int]]:
-        """All entries, oldest first."""
+        """Return all entries, oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> bool:

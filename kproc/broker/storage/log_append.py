@@ -109,7 +109,7 @@ class LogAppender:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._producers, self._snapshots, self._clock = state.producers, state.snapshots, state.clock
-        self._is_epoch_begun = False  # The leader epoch is known to have its entry.
+        self._is_epoch_begun = False  # True if the present leader epoch is known to have its entry.
 
     def append(
         self, batches: list[memoryview], origin: str = CLIENT, *, hidden_from: int | None = None
@@ -196,7 +196,10 @@ class LogAppender:
     def _append_run(
         self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]
     ) -> None:
-        """Append batches that have no result yet, until the segment must roll. Hot: a plain one calls no function."""
+        """Append the batches that have no result yet, until the segment must roll.
+
+        This is the hottest loop of the broker. It calls no Python function for a plain batch with one record.
+        """
         state = self._state
         segment, start = state.active, len(results)
         limits = state.limits or self._find_limits(segment, now_ms)
@@ -225,6 +228,7 @@ class LogAppender:
             ) = header  # fmt: skip
             last, end = next_offset + delta, position + total
             try:
+                # Check a plain batch inline. Any other batch goes to _examine(), which accepts it or raises KafkaError.
                 if not (
                     not base and length == total - 12 and magic == 2 and timestamp <= newest and first <= newest
                     and end <= segment_bytes and last <= offset_max
@@ -243,6 +247,7 @@ class LogAppender:
                     _, length, _, _, _, _, delta, _, timestamp, pid, _, _, _, _ = header
                     last, end = next_offset + delta, position + len(view)
                     has_room = end <= segment_bytes and last <= offset_max and timestamp <= roll_after
+                    # The batch needs a new segment: write the run first. A duplicate is never written and needs none.
                     if not has_room and self._stored(header, origin) is None:
                         break
                 known = self._stored(header, origin) if pid >= 0 else None
@@ -256,6 +261,7 @@ class LogAppender:
             if is_append_time:
                 append_ms = timestamp = now_ms
                 stamp_append_time(view, now_ms)
+            # Record the batch before the write, because a later batch of this run may continue its sequence.
             if pid >= 0:
                 undo = self._remember(undo, header, marker, last, timestamp, now_ms)
             if timestamp > largest:
@@ -271,6 +277,7 @@ class LogAppender:
         if lasts:
             ends = next_offset, position, position - index_after + interval, largest, largest_offset
             self._finish_run(batches, run, ends, undo, results, start)
+        # The loop ended at its first new batch, because the batch needs a new segment. append() calls this again.
         elif len(results) < start + len(views):
             state.roll(next_offset, now_ms)
 

@@ -51,7 +51,7 @@ class Batch(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """An error in a file. A torn tail is an incomplete batch that a crash, or a broker writing now, left."""
+    """An error in a file. A torn tail is an incomplete last batch, of a crash or of a write at this moment."""
 
     path: Path
     what: str

@@ -64,7 +64,7 @@ class LogState:
         end_offset: int,
         start_offset: int,
     ) -> None:
-        # Called for a batch whose check failed unexpectedly; the Handler counts these.
+        # Called if the check of a batch fails with an unexpected exception. The Handler counts these.
         self.on_surprise: Callable[[str, Exception], None] = _log_surprise
         # Counts this log only, until the Handler that opened it sets its topic's counters.
         self.traffic = LogTraffic()
@@ -94,7 +94,7 @@ class LogState:
         self.producers = producers
         self.snapshots = ProducerSnapshots()
         self.unsynced = UnsyncedFiles()
-        self.offline_reason: str | None = None  # If set, appends are refused until the log is opened anew.
+        self.offline_reason: str | None = None  # If set, appends are rejected until the log is opened again.
         # The log is offline because a shortage interrupted a change of its files. Opening it again completes the
         # change.
         self.can_reopen = False

@@ -1,17 +1,18 @@
-"""ProducerTable: what a partition remembers of idempotent and transactional producers. No I/O, no clock.
+"""ProducerTable: the idempotent and transactional producers of a partition (KIP-98). No I/O, no clock.
 
 The rules are Kafka's (ProducerAppendInfo and ProducerStateManager, 4.x):
 
-- the first batch of a producer that is not known is taken whatever its sequence: its state may have expired;
-- within an epoch the next sequence follows the last one, and wraps from 2^31 - 1 to 0; a gap is
-  OUT_OF_ORDER_SEQUENCE_NUMBER;
-- a batch equal (epoch, first and last sequence) to one of the last five is a duplicate: it is answered with
-  the offsets of the original and not appended. Five is how many requests a client may have in flight;
-- a new epoch starts at sequence 0; an older one is INVALID_PRODUCER_EPOCH;
-- a producer that was idle for producer.id.expiration.ms is forgotten, unless it has a transaction open;
-- the first batch of a transaction is taken when the transaction's coordinator has confirmed that the partition is in it
-  (KIP-890). Until then the producer has a Verification here. It ends with that batch, with a marker, and when it is as
-  old as a forgotten producer: so an answer of the coordinator that comes after the marker begins no new transaction.
+- The first batch of an unknown producer may have any sequence, because the producer's state may have expired.
+- Within an epoch each sequence follows the last one and wraps from 2^31 - 1 to 0. A gap is
+  OUT_OF_ORDER_SEQUENCE_NUMBER.
+- A batch with the epoch, first and last sequence of one of the last five batches is a duplicate. It is not appended,
+  and the response has the offsets of the original. A client may have five requests in flight.
+- A new epoch starts at sequence 0. An older epoch is INVALID_PRODUCER_EPOCH.
+- A producer that was idle for producer.id.expiration.ms is removed, unless it has an open transaction.
+- The first batch of a transaction is accepted after the transaction's coordinator has confirmed that the partition is
+  part of it (KIP-890). Until then the producer has a Verification here. The Verification ends with that batch, with a
+  marker, or when it is as old as a removed producer. A confirmation that arrives after the marker therefore begins no
+  new transaction.
 
 Entries are immutable and replaced as a whole, so an append that fails on the disk puts the old ones back.
 """
@@ -33,8 +34,8 @@ from kproc.broker.storage.format import (
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.checksum import crc32c
 
-# Bound of a partition, because a client can make up producer ids. Above it, those that were idle for longest are
-# dropped. If such a producer comes back and retries a batch, the batch is stored twice.
+# Limit of producers in a partition, because a client can invent producer ids. Above it, those that were idle for
+# longest are removed. If such a producer returns and retries a batch, the batch is stored twice.
 PRODUCERS_MAX: Final = 10_000
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -43,7 +44,8 @@ NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 
-_EPOCH_PER_TRANSACTION: Final = 2  # transaction.version from which on a transaction has an epoch of its own.
+# From this transaction.version on, each transaction has an epoch of its own (KIP-890).
+_EPOCH_PER_TRANSACTION: Final = 2
 
 # (last sequence, last offset, last offset - first offset, largest timestamp) of one appended batch.
 BatchMark = tuple[int, int, int, int]
@@ -61,7 +63,7 @@ class ProducerEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def first_offset(mark: BatchMark) -> int:
-    """The offset of a remembered batch's first record."""
+    """Return the offset of the first record of a remembered batch."""
     return mark[1] - mark[2]
 
 
@@ -105,20 +107,20 @@ class ProducerTable:
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset of its open transaction
         self.verifying: dict[int, Verification] = {}  # By producer id. In no snapshot and in no export.
-        # The smallest first offset of an open transaction, or None: what the last stable offset follows.
+        # The smallest first offset of an open transaction, or None. It limits the last stable offset.
         self.first_open_offset: int | None = None
-        # State is that of everything before this offset.
+        # The entries are the state after all batches before this offset.
         self.end_offset = end_offset
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """A producer's entry, or None."""
+        """Return a producer's entry, or None."""
         return self._entries.get(producer_id)
 
     def entries(self) -> list[ProducerEntry]:
-        """All entries, in the order in which the producers appeared."""
+        """Return all entries, in the order in which the producers appeared."""
         return list(self._entries.values())
 
     def admit(
@@ -217,16 +219,16 @@ class ProducerTable:
         return self.verifying.get(producer_id) is verification
 
     def end_verification(self, producer_id: int) -> None:
-        """Drop a producer's verification: its transaction has begun here."""
+        """Remove a producer's verification, because its transaction has begun here."""
         self.verifying.pop(producer_id, None)
 
     def record(
         self, producer_id: int, epoch: int, mark: BatchMark, *, transactional: bool, heard_ms: int
     ) -> None:
-        """Remember a batch that is appended (or replayed: nothing is checked here).
+        """Record a batch that is appended or replayed. It is not checked here.
 
-        `heard_ms` is when the broker got it. Kafka counts idle time from the records' timestamps, and so
-        forgets a producer that sends old records while it sends.
+        `heard_ms` is the time of its arrival in ms. Kafka counts idle time from the records' timestamps, and so
+        forgets an active producer that sends old records.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -319,7 +321,7 @@ class ProducerTable:
         return len(idle)
 
     def trim(self, count_max: int) -> None:
-        """If there are more than `count_max` producers, drop those that were idle for longest.
+        """Remove the producers that were idle for longest, if there are more than `count_max`.
 
         Three quarters of `count_max` remain, and every producer with an open transaction.
         """

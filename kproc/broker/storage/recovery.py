@@ -8,8 +8,8 @@ The end of the last owner decides:
 - trusted   The owner died, but the host did not. The page cache is intact, and the owner's published row says up to
             which position batches are complete. Batches behind it were never acknowledged. They are verified and kept
             up to the first incomplete one.
-- unclean   The host lost power or its kernel died. All batches from the recovery point on are verified: lengths, order
-            of offsets, CRC-32C.
+- unclean   Neither is known: the host lost power, the whole broker died with its published rows, or a sync had failed.
+            All batches from the recovery point on are verified: lengths, order of offsets, CRC-32C.
 
 A bad batch, or a segment that ends before the next one begins, is one of two things:
 

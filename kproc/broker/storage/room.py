@@ -31,7 +31,7 @@ class CountingFs:
         return method
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
-        """As the Fs behind it."""
+        """Call the wrapped Fs, and count a full disk."""
         try:
             return self._fs.open(path, create=create, writable=writable)
         except DiskFull:
@@ -39,7 +39,7 @@ class CountingFs:
             raise
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
-        """As the Fs behind it."""
+        """Call the wrapped Fs, and count a full disk."""
         try:
             self._fs.write(descriptor, buffers, position=position)
         except DiskFull:
@@ -47,7 +47,7 @@ class CountingFs:
             raise
 
     def make_directory(self, path: Path) -> bool:
-        """As the Fs behind it."""
+        """Call the wrapped Fs, and count a full disk."""
         try:
             return self._fs.make_directory(path)
         except DiskFull:

@@ -56,7 +56,7 @@ def holds_synced_records(fs: Fs, directory: Path) -> bool:
 
 
 def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: int) -> list[SegmentFacts]:
-    """Facts of the segments with these bases; the last one is the active segment, which ends at `end_offset`."""
+    """Return the facts of the segments with these bases. The last one is the active one and ends at `end_offset`."""
     facts = []
     for base, following in zip(bases, [*bases[1:], end_offset], strict=True):
         log = _facts_of(fs, directory / segment_file_name(base, LOG_SUFFIX))
@@ -73,10 +73,11 @@ def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: 
 def sealed_segments(
     fs: Fs, directory: Path, identities: Sequence[SegmentIdentity], end_offset: int
 ) -> list[SealedSegment]:
-    """The segments with the facts that compaction groups them by. `end_offset` is where the last of them ends."""
+    """Return the segments with the sizes that group_segments() needs. The last one ends at `end_offset`."""
     segments = []
     nexts = [*(each.base_offset for each in identities[1:]), end_offset]
-    for identity, following in zip(identities, nexts, strict=False):  # There may be none.
+    # Not strict, because `nexts` has one element if there are no segments.
+    for identity, following in zip(identities, nexts, strict=False):
         log, index, time_index = (
             _facts_of(fs, directory / segment_file_name(identity.base_offset, suffix))
             for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -96,7 +97,7 @@ def sealed_segments(
 
 
 def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
-    """The largest timestamp of a segment's first batch; -1 when there is none to be read."""
+    """Return the largest timestamp in ms of a segment's first batch, or -1 if no whole batch can be read."""
     path = directory / segment_file_name(base_offset, LOG_SUFFIX)
     if not fs.exists(path):
         return NO_TIMESTAMP
@@ -105,7 +106,8 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
         size = fs.facts(descriptor).st_size
         for _, header in walk_headers(fs, descriptor, 0, size, chunk_bytes=64):
             return header[MAX_TIMESTAMP]
-    except BadBatch:  # The batch is just being written.
+    except BadBatch:
+        # The owner is writing the batch at this moment.
         return NO_TIMESTAMP
     finally:
         fs.close(descriptor)
@@ -113,7 +115,7 @@ def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
 
 
 def aborted_transactions(fs: Fs, directory: Path, bases: Iterable[int]) -> list[AbortedTransaction]:
-    """All transactions in the transaction indexes of these segments, which are the aborted ones."""
+    """Return the aborted transactions in the transaction indexes of these segments."""
     return [
         entry
         for base in bases

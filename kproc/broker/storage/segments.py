@@ -66,7 +66,7 @@ class SegmentList:
         self._fs = fs
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
-        self.cold = ColdSegments()  # This log's only, until the Handler that opened it sets its own.
+        self.cold = ColdSegments()  # Only for this log, until the Handler that opened it sets a shared one.
         self._doomed: deque[Doomed] = deque()
         # Segments whose transaction index has rows. None: not looked up yet. Most logs have none.
         self._aborting: list[LogSegment] | None = None
@@ -85,7 +85,7 @@ class SegmentList:
         return self._bases[0]
 
     def all(self) -> list[LogSegment]:
-        """All segments, oldest first."""
+        """Return all segments, oldest first."""
         return list(self._segments)
 
     def bases(self) -> list[int]:
