@@ -27,7 +27,7 @@ Watch = tuple[int, int]  # Identifies a watch at an owner: the index of the call
 
 
 class FetchPart(msgspec.Struct, array_like=True):
-    """One partition to be read."""
+    """One partition in a call, with the client's request for it."""
 
     topic: str
     topic_id: bytes

@@ -89,7 +89,7 @@ class _Span(NamedTuple):
 
 
 class Shard(Generic[C]):
-    """One partition of an internal topic, owned by this Handler."""
+    """A coordinator with its log: one partition of an internal topic that this Handler owns."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class ParkedBytes:
 
 
 class HeldConnection:
-    """The records that one connection sent after a large request.
+    """The records that one connection sent after a large request, or while it waits for its next turn.
 
     Frames in an arena stay there until the Processor recalls them. Records of a ring are copied: up to INFLIGHT_MAX of
     them, of 16 KiB each, which `parked` counts.

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from kproc.broker.calls.calls import B, Call, OnResult, R
 from kproc.broker.request.context import Services
 
-# (services, body, where the reply goes)
+# (services, body, callback for the reply)
 Serve = Callable[[Services, B, OnResult[R]], None]
 
 
