@@ -1,4 +1,4 @@
-"""What `kproc acl` asks of a broker, and how it shows rules."""
+"""The requests of `kproc acl` to a broker, and the tables and sentences in which it shows rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _refused(code: int, message: str | None, what: str = "rules") -> Failure:
 
 
 def create(client: Client, rules: Sequence[Acl]) -> None:
-    """Add rules; a Failure says which could not be."""
+    """Add rules. Raise a Failure for the first one that the broker rejects."""
     from kproc.wire.header import ApiKey
 
     creations = [
@@ -64,7 +64,7 @@ def _wire(wanted: AclFilter) -> dict[str, Any]:
 
 
 def described(client: Client, wanted: AclFilter) -> list[Acl]:
-    """The rules that a filter means."""
+    """Return the rules that match a filter. Raise a Failure if the broker has no authorizer."""
     found = _described(client, wanted)
     if found is None:
         raise _refused(ErrorCode.SECURITY_DISABLED, None)
@@ -72,7 +72,7 @@ def described(client: Client, wanted: AclFilter) -> list[Acl]:
 
 
 def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
-    """The same; None if the broker has no authorizer."""
+    """Return the rules that match a filter, or None if the broker has no authorizer."""
     from kproc.broker.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
 
@@ -85,7 +85,7 @@ def _described(client: Client, wanted: AclFilter) -> list[Acl] | None:
 
 
 def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
-    """Delete the rules that some filter means; they are returned."""
+    """Delete the rules that match any of the filters, and return them."""
     from kproc.broker.cluster.acls import acl_of
     from kproc.wire.header import ApiKey
 
@@ -99,7 +99,7 @@ def deleted(client: Client, filters: Sequence[AclFilter]) -> list[Acl]:
 def asked(
     client: Client, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
 ) -> dict[str, Any]:
-    """The authorizer's own decision, from the rules and settings that the broker tells."""
+    """Return the decision that the broker's authorizer would make, computed from its rules and settings."""
     verdict, why = _verdict(client, principal, host, operation, kind, name)
     return {
         "principal": principal,
@@ -142,7 +142,7 @@ def _verdict(
 
 
 def row_of(rule: Acl) -> dict[str, Any]:
-    """The rule's fields, and the rule as a sentence."""
+    """Return the rule's fields, and the rule as a sentence."""
     from kproc.broker.security.acl import ANY_NAME, PatternType
 
     kind = in_words(rule.resource_type.name)
@@ -166,7 +166,7 @@ def row_of(rule: Acl) -> dict[str, Any]:
 
 
 def print_rules(rows: list[dict[str, Any]]) -> None:
-    """A table by resource and principal; in fewer columns on a terminal on which names could not be read otherwise."""
+    """Print a table of rules by resource and principal. On a narrow terminal it has fewer columns, to keep names."""
     rows = sorted(rows, key=lambda row: [row[name] for name in _ORDER])
     table = [list(row.values())[: len(_HEADER)] for row in rows]
     if fits(_HEADER, table, cut=_CUT):
@@ -179,12 +179,12 @@ def print_rules(rows: list[dict[str, Any]]) -> None:
 
 
 def _in_short(row: dict[str, Any]) -> list[str]:
-    """Type, name and pattern in one, as Kafka writes prefixes in its documents: `topic orders-*`."""
+    """Return the cells of a narrow table. The resource has prefixes as in Kafka's documentation: `topic orders-*`."""
     name = f"{row['resource_name']}{'*' if row['pattern_type'] == 'PREFIXED' else ''}"
     resource = f"{in_words(row['resource_type'])} {name}"
     return [resource, row["principal"], row["host"], f"{row['permission']} {row['operation']}"]
 
 
 def in_words(kind: str) -> str:
-    """A type of resources in a sentence."""
+    """Format a type of resources for a sentence."""
     return kind.lower().replace("_", " ")

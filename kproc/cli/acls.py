@@ -201,7 +201,7 @@ def delete_acls(
     if prefixed and not named:
         usage_error("--prefixed: name a resource")
     pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL if named else PatternType.ANY
-    # A rule of another tool may have a host that is no address, and holds for nobody.
+    # A rule of another tool may have a host that is not an address. It applies to nobody, but must be deletable.
     where = None if host is None else host_of_rule(host) or host
     everybody: list[str | None] = [None]
     filters = [
@@ -293,12 +293,12 @@ def _resources(
 
 
 def _principal(text: str) -> str:
-    """As rules name it: a name alone is a user's."""
+    """Format a principal as rules name it. A name without a type is a user's."""
     return text if ":" in text else f"User:{text}"
 
 
 def _host(text: str) -> str:
-    """As rules name it. Names are not looked up: a rule with one would hold for nobody."""
+    """Format a host as rules name it. It must be an address, because a rule with a host name applies to nobody."""
     from kproc.broker.security.acl import host_of_rule
 
     if text == _ANY_HOST:
@@ -321,7 +321,7 @@ def _operations(names: Sequence[str] | None) -> list[Operation]:
 def _wanted(
     kind: ResourceType, names: Sequence[str] | None, *, producer: bool, consumer: bool, idempotent: bool
 ) -> dict[Operation, None]:
-    """The operations on a resource of that type, each once."""
+    """Return the operations on a resource of that type, each once."""
     from kproc.broker.security.acl import Operation, ResourceType
 
     wanted = dict.fromkeys(_operations(names))

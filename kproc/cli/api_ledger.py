@@ -47,5 +47,5 @@ def api(
 
 
 def _camel(name: str) -> str:
-    """LIST_OFFSETS as Kafka writes it: ListOffsets."""
+    """Format the name of an API as Kafka does: LIST_OFFSETS becomes ListOffsets."""
     return "".join(word.capitalize() for word in name.split("_"))

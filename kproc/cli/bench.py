@@ -1,8 +1,8 @@
 """`kproc bench`: the benchmarks of a checkout, each with its own command line.
 
-The benchmarks (and the brokers that they compare with) lie in `bench/` beside the package, in a checkout only: an
-installed kproc says so. Arguments go to them as they are, so that `kproc bench compare` and
-`python -m bench.compare` are one and the same.
+The benchmarks, and the brokers that they compare with, are in `bench/` beside the package. Only a checkout has them; an
+installed kproc says so. Arguments are passed on unchanged, so that `kproc bench compare` does the same as
+`python -m bench.compare`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kproc.cli.common import Failure
 app = typer.Typer(
     name="bench", help="Measure: only in a checkout.", no_args_is_help=True, rich_markup_mode=None
 )
-# Everything behind the command's name is the benchmark's own, --help too.
+# All arguments behind the command's name go to the benchmark, --help included.
 AS_THEY_ARE = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 EXTRA = "pip install '.[bench,spark]'"
 
@@ -48,7 +48,7 @@ def sweep(context: typer.Context) -> None:
 
 
 def _run(module: str, arguments: list[str]) -> None:
-    """`main(arguments)` of a module in `bench/`; its result is the exit code."""
+    """Run `main(arguments)` of a module in `bench/`, and exit with its result."""
     root = Path(__file__).resolve().parents[2]
     if not (root / "bench" / "compare.py").exists():
         raise Failure("kproc bench needs a checkout of kproc: its benchmarks are not part of the package")

@@ -1,7 +1,7 @@
-"""What holds a broker up, by two answers of `status`: the busiest stage, in words, and why we say so.
+"""Finds a broker's bottleneck from two responses to `status`: the busiest stage, and the reason in words.
 
-A stage that works nearly all of its time holds up what comes before it; so does one that waits for the disk. What
-hangs, and limits that somebody set, come first: nothing else can be said while they last.
+A stage that works nearly all of its time holds up the stages before it. So does a stage that waits for the disk. Roles
+that hang, and limits that somebody set, come first, because they hide everything else while they last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kproc.broker.metrics.utilisation import busy_between
 
 Status = Mapping[str, Any]
 
-_BUSY: Final = 0.92  # From here on a role has no time to spare.
+_BUSY: Final = 0.92  # A role that works for this share of its time or more counts as saturated.
 _FULL: Final = 0.5
 _BLOCKED: Final = 0.2
 _QUIET_PER_S: Final = 1.0
@@ -23,7 +23,7 @@ _HOST_BUSY: Final = 0.95
 
 
 class Finding(NamedTuple):
-    """`stage` is a word or two; `reason` a sentence."""
+    """The bottleneck. `stage` is a word or two, and `reason` a sentence."""
 
     stage: str
     reason: str
@@ -34,7 +34,10 @@ def name_of(row: Mapping[str, Any]) -> str:
 
 
 def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> float | None:
-    """How much of the time between two looks a role worked; its ten seconds' mean without an earlier look."""
+    """Return the share of the time between two statuses in which a role worked.
+
+    Without an earlier status of the same process, return its mean over 10 s, or None if it is unknown.
+    """
     if before is not None and before["pid"] == row["pid"]:
         share = busy_between(before["counters"], row["counters"])
         if share is not None:
@@ -46,9 +49,9 @@ def busy_share(row: Mapping[str, Any], before: Mapping[str, Any] | None) -> floa
 def find_bottleneck(
     status: Status, before: Status | None, seconds: float, host_busy: float | None = None
 ) -> Finding:
-    """The stage that holds the others up; "none" when every one has time to spare.
+    """Return the stage that holds the others up, or "none" if every stage has time to spare.
 
-    `host_busy` is the share of all cores' time that was used, by whomever.
+    `host_busy` is the share of all cores' time that all processes of the host used.
     """
     rows = status["processes"]
     earlier = {name_of(row): row for row in before["processes"]} if before is not None else {}
@@ -80,7 +83,7 @@ def find_bottleneck(
 
 
 def _host(rows: list[Mapping[str, Any]], host_busy: float | None) -> Finding | None:
-    """Roles that wait for a core do not sleep, and do not work either."""
+    """Return a finding if the host's cores are used up, because roles that wait for a core do not look busy."""
     if host_busy is None or host_busy < _HOST_BUSY:
         return None
     cores = os.cpu_count() or 1
@@ -114,7 +117,7 @@ def _limits(status: Status) -> Finding | None:
 
 
 def _disk(status: Status, before: Status | None) -> Finding | None:
-    """acks=all that waits for fdatasync: the time after the append."""
+    """Return a finding if Produce waits mostly for fdatasync, which is the time after the append."""
     produce = next((api for api in status["apis"] if api["request"] == "Produce"), None)
     if produce is None or not produce["timed"] or before is None:
         return None
@@ -146,7 +149,7 @@ def _quiet(
 
 
 def request_rate(status: Status, before: Status | None, seconds: float) -> float | None:
-    """Requests a second that clients sent between two looks."""
+    """Return the requests per second that clients sent between two statuses."""
     if before is None:
         return None
     now, then = (

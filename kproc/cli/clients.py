@@ -23,7 +23,7 @@ from kproc.cli.lines import print_line
 
 
 class Order(StrEnum):
-    """What rows are sorted by; numbers fall."""
+    """The column by which rows are sorted. Numbers are in descending order."""
 
     ADDRESS = "address"
     CLIENT = "client"
@@ -44,7 +44,7 @@ STATES = {
     "MUTED_AND_THROTTLED": "throttled",
     "MUTED_AND_THROTTLED_AND_RESPONSE_PENDING": "throttled",
 }
-# What a narrow terminal goes without, first things first.
+# Columns that a narrow terminal does not show, in the order in which they are dropped.
 DROPPED = ("LISTENER", "PROCESSOR", "IDLE_S", "SOFTWARE", "REQUESTS", "OUT_MB", "IN_MB", "AGE_S", "REQ/S")
 CUT = ("CLIENT", "PRINCIPAL", "SOFTWARE")
 
@@ -95,7 +95,7 @@ def kill_client(
 
 
 def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], interval_s: float) -> None:
-    """Requests and bytes a second: of the interval where a connection was there before, else of its life."""
+    """Add requests and bytes per second: of the interval, or of a new connection's whole life."""
     for row in rows:
         earlier = before.get(row["id"])
         seconds = interval_s if earlier is not None else max(row["age_ms"] / 1000, 0.001)
@@ -105,7 +105,7 @@ def add_rates(rows: list[dict[str, Any]], before: dict[str, dict[str, Any]], int
 
 
 def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
-    """In place."""
+    """Sort the rows in place."""
     if order is Order.ADDRESS:
         rows.sort(key=lambda row: (row["address"], row["port"]))
     elif order is Order.CLIENT:

@@ -1,4 +1,4 @@
-"""Every command in one application, and what its library makes of a wrong command line."""
+"""The application with every command, and the conversion of typer's usage errors to Failures."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from kproc.cli.lines import print_line
 app = typer.Typer(
     name="kproc",
     no_args_is_help=True,
-    rich_markup_mode=None,  # Plain help: no box drawing in logs, and 40 ms less to show it.
+    rich_markup_mode=None,  # Plain help has no box drawing in logs and appears 40 ms sooner.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -119,7 +119,7 @@ app.add_typer(bench.app, name="bench")
 
 
 def _offer_command_config(group: typer.Typer) -> None:
-    """Every command that connects says in the same way how."""
+    """Add --command-config to every command that connects to a broker."""
     commands: list[Any] = [*group.registered_commands, group.registered_callback]
     for command in commands:
         if command is not None and command.callback is not None:
@@ -159,21 +159,21 @@ def version() -> None:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command; its exit code. Usage errors are Failures."""
+    """Run one command and return its exit code. Raise usage errors as Failures."""
     mend_bash_words()
     try:
         result: Any = app(args=list(arguments), prog_name="kproc", standalone_mode=False)
     except USAGE_ERRORS as error:
         message = str(error.format_message()).rstrip(".")  # type: ignore[attr-defined]
         command = getattr(getattr(error, "ctx", None), "command_path", "kproc")
-        # Bare `kproc` or `kproc topic` asks for help, which the error then is.
+        # `kproc` or `kproc topic` without a command shows the help text, which is the error's message.
         if "Usage:" in message:
             raise UsageText(message, exit_code=2) from None
         raise Failure(f"{one_line(message)} (see {command} --help)", exit_code=2) from None
     except typer.Abort:
         raise KeyboardInterrupt from None
     except SystemExit as ended:
-        # Typer ends the process silently when the output's reader has gone; the caller says so in a line.
+        # Typer ends the process silently if the reader of the output has gone. Let the caller report it in a line.
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise
@@ -182,8 +182,8 @@ def invoke(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-# What typer makes of Ctrl-C, without a word.
+# Typer raises this on Ctrl-C, with no message.
 TYPER_INTERRUPTED = 130
-# Typer carries its own copy of click in some versions and depends on click in others: the class above
-# BadParameter, two steps up, is ClickException in both.
+# Some versions of typer have a copy of click, and others depend on click. In both, ClickException is the class two
+# steps above BadParameter.
 USAGE_ERRORS: tuple[type[Exception], ...] = (typer.BadParameter.__mro__[2],)

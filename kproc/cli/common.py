@@ -1,4 +1,4 @@
-"""What the commands share: the bootstrap option, one-line errors, tables and JSON on the screen."""
+"""Shared code of the commands: options for the connection, one-line errors, tables and JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How a command shows its answer."""
+    """The output format of a command."""
 
     TABLE = "table"
     JSON = "json"
@@ -39,7 +39,7 @@ Bootstrap = Annotated[
         "--bootstrap", "-b", metavar="HOST:PORT", envvar="KPROC_BOOTSTRAP", help="The broker to talk to."
     ),
 ]
-_BROKERS = {"bootstrap", "from_broker"}  # What commands call the broker that they connect to.
+_BROKERS = {"bootstrap", "from_broker"}  # The parameters by which commands name the broker to connect to.
 COMMAND_CONFIG_VARIABLE = "KPROC_COMMAND_CONFIG"
 CommandConfig = Annotated[
     Path | None,
@@ -59,22 +59,22 @@ DEFAULT_BOOTSTRAP = f"127.0.0.1:{DEFAULT_PORT}"
 
 
 def use_command_config(path: Path | None) -> None:
-    """What `--command-config` names, for all that this command connects to; None: what the environment names."""
+    """Set the file of `--command-config` for all connections of this command. None: use the environment's."""
     _command_config.path = path
 
 
 def command_config() -> Path | None:
-    """The file that `--command-config` names; None where it is not given."""
+    """Return the file that `--command-config` names, or None if the option is not given."""
     return _command_config.path
 
 
 def command_config_in_force() -> Path | None:
-    """That, or what the environment names."""
+    """Return the file of `--command-config`, or else the file that the environment names, or None."""
     return _command_config.in_force()
 
 
 class _CommandConfig:
-    """The file of this command, read when something connects."""
+    """The client configuration file of this command. It is read when the command connects."""
 
     path: Path | None = None
 
@@ -95,12 +95,12 @@ _command_config = _CommandConfig()
 
 
 def client_properties() -> dict[str, str]:
-    """What the file of `--command-config` holds; nothing where there is none."""
+    """Return the properties in the client configuration file, or an empty dict without one."""
     return _command_config.properties()
 
 
 def client_security() -> ClientSecurity | None:
-    """How to encrypt and log in; None: neither."""
+    """Return the settings for TLS and SASL, or None if connections use neither."""
     properties = client_properties()
     if not properties:
         return None
@@ -110,7 +110,7 @@ def client_security() -> ClientSecurity | None:
 
 
 def librdkafka_security() -> Mapping[str, Any]:
-    """The same for confluent_kafka."""
+    """Return the settings for TLS and SASL as confluent_kafka's configuration."""
     security = client_security()
     if security is None:
         return {}
@@ -120,7 +120,7 @@ def librdkafka_security() -> Mapping[str, Any]:
 
 
 def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
-    """A connection to the first broker of a bootstrap list that answers; the last refusal if none does."""
+    """Connect to the first broker of a bootstrap list that answers. If none does, raise the last one's error."""
     from kproc.broker.config.listeners import split_address
     from kproc.broker.config.values import ConfigError
     from kproc.client import Client, ConnectionFailed
@@ -134,23 +134,23 @@ def connect(bootstrap: str, *, timeout_ms: int = 10_000) -> Client:
         try:
             return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
         except ConnectionFailed:
-            continue  # The next one may be up; if none is, the last one's reason is shown.
+            continue  # The next broker may be up. If none is, the user sees the last one's error.
     host, port = addresses[-1]
     return _introduced(Client.connect(host, port, timeout_ms=timeout_ms, security=security))
 
 
 def _introduced(client: Client) -> Client:
-    """So that `kproc clients` knows its own."""
+    """Send the client's name and version, so that `kproc clients` shows them."""
     from kproc import __version__
 
-    # Bounded, because any user can listen at a free port and make root's command fill the memory.
+    # Limit the response, because any user can listen at a free port and make root's command fill the memory.
     client.answer_bytes_max = _ANSWER_BYTES_MAX
     client.introduce("kproc", __version__)
     return client
 
 
 def connect_for_records(bootstrap: str) -> Client:
-    """As `connect`, but a control listener is refused: clients of records would try there for ever."""
+    """Connect as `connect` does, but reject a control listener, because librdkafka would retry there for ever."""
     from kproc.client import ClientError
     from kproc.wire.header import ApiKey
 
@@ -170,7 +170,7 @@ def connect_for_records(bootstrap: str) -> Client:
 
 
 def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the option --command-config, if it connects to a broker, which its options tell."""
+    """Add the option --command-config to a command whose parameters show that it connects to a broker."""
     parameters = inspect.signature(command, eval_str=True).parameters
     if not _BROKERS & parameters.keys():
         return command
@@ -190,7 +190,7 @@ def with_command_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, Any]]:
-    """Topics as the broker lists them, all of them for None; asking never creates one."""
+    """Return the broker's metadata of topics, or of all topics for None. This never creates a topic."""
     from kproc.wire.header import ApiKey
 
     fields = {
@@ -204,7 +204,7 @@ def topic_metadata(client: Client, names: list[str] | None) -> list[dict[str, An
 
 
 def print_json(value: Any) -> None:
-    """One indented JSON document; keys in the order in which they were built."""
+    """Print one indented JSON document, with keys in the order in which they were built."""
     import orjson
 
     print_block(printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2)).decode() + "\n")
@@ -213,7 +213,7 @@ def print_json(value: Any) -> None:
 def print_done(
     rows: Sequence[dict[str, Any]], words: str, output: Format, refusals: Sequence[str] = ()
 ) -> None:
-    """Say what was done, a line for each by the template `words`; then fail with what was refused, if anything."""
+    """Print a line for each done item by the template `words`. Then raise a Failure with the refusals, if any."""
     if output is Format.JSON:
         print_json(rows)
     else:
@@ -224,7 +224,7 @@ def print_done(
 
 
 def print_facts(facts: Iterable[str]) -> None:
-    """Write facts separated by two blanks; on a terminal as many in a line as fit."""
+    """Print facts separated by two blanks. On a terminal, print as many in a line as fit."""
     facts = [printable(fact) for fact in facts]
     if not sys.stdout.isatty():
         print_line("  ".join(facts))
@@ -241,7 +241,7 @@ def print_facts(facts: Iterable[str]) -> None:
 
 
 def print_text(text: str, indent: str = "") -> None:
-    """A sentence; on a terminal broken between words, its further lines begin with `indent`."""
+    """Print a sentence. On a terminal, break it between words and begin further lines with `indent`."""
     text = printable(text)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
@@ -255,11 +255,11 @@ def print_table(
     drop: Sequence[str] = (),
     cut: Sequence[str] = (),
 ) -> None:
-    """Columns as wide as their longest cell, two blanks between, numbers to the right.
+    """Print a table with columns as wide as their longest cell, 2 blanks between them, and numbers right-aligned.
 
-    On a terminal that is too narrow the columns of `drop` are left out, the first ones first, and a line says so; then
-    long cells of the columns of `cut` lose their middle. A name that is longer than others drops no column for that.
-    Whoever reads from a pipe gets all of them.
+    On a terminal that is too narrow, the columns of `drop` are dropped in order, and a line says so. Then long cells in
+    the columns of `cut` are shortened. A single long name does not cause a column to be dropped. A pipe gets the whole
+    table.
     """
     table = [[_cell(value) for value in row] for row in rows]
     left_out: list[str] = []
@@ -280,13 +280,13 @@ def print_table(
 
 
 def print_count(count: int, what: str) -> None:
-    """How many rows a table has, on a terminal: whoever reads from a pipe counts for itself."""
+    """Print the number of rows of a table, but only on a terminal, because the line would disturb a pipe's reader."""
     if sys.stdout.isatty():
         print_line(f"({count} {what}{'' if count == 1 else 's'})")
 
 
 def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[str]) -> bool:
-    """Whether a table leaves the columns of `cut` readable on this terminal; true where there is none."""
+    """Return True if a table leaves the columns of `cut` readable on this terminal, or if there is no terminal."""
     table = [[_cell(value) for value in row] for row in rows]
     width = sum(_widths(header, table, cut)) + 2 * (len(header) - 1)
     return not sys.stdout.isatty() or width <= shutil.get_terminal_size().columns
@@ -295,7 +295,10 @@ def fits(header: Sequence[str], rows: Iterable[Sequence[object]], cut: Sequence[
 def _narrowed(
     header: list[str], table: list[list[str]], drop: Sequence[str], width: int, cut: Sequence[str] = ()
 ) -> tuple[list[str], list[list[str]], list[str]]:
-    """Without as many columns of `drop` as it takes, and their names; those of `cut` count as far as readable."""
+    """Drop columns of `drop`, in order, until the table fits into `width`. Return the table and the dropped names.
+
+    Columns of `cut` count with the least width at which they are readable.
+    """
     left_out: list[str] = []
     for name in (each for each in drop if each in header):
         if sum(_widths(header, table, cut)) + 2 * (len(header) - 1) <= width:
@@ -307,9 +310,9 @@ def _narrowed(
 
 
 def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], width: int) -> None:
-    """Shorten the longest cells, in place: sentences to their first words, names by their middle, which tells least.
+    """Shorten the longest cells in place. Sentences keep their first words, and names lose their middle.
 
-    The columns share what room there is: the widest is shortened first, until the next one is as wide.
+    The columns share the available width: the widest is shortened first, until the next one is as wide.
     """
     widths = _widths(header, table)
     columns = [header.index(name) for name in names if name in header]
@@ -329,14 +332,15 @@ def _cut(header: Sequence[str], table: list[list[str]], names: Sequence[str], wi
 def _shortened(cell: str, room: int) -> str:
     if " " in cell:
         words = textwrap.shorten(cell, room, placeholder="", break_long_words=False, break_on_hyphens=False)
-        if len(words) >= room // 2:  # Less is a name with blanks in it.
+        # If fewer characters are left, the cell is a name with blanks, not a sentence.
+        if len(words) >= room // 2:
             return words.rstrip(":,")
     head = (room - 3 + 1) // 2
     return f"{cell[:head]}...{cell[head + 3 - room :]}"
 
 
 def _widths(header: Sequence[str], table: list[list[str]], cut: Sequence[str] = ()) -> list[int]:
-    """The width of each column; of those of `cut` not more than it takes to read them."""
+    """Return the width of each column. Columns of `cut` get at most the width at which they are readable."""
     columns = zip(header, *table, strict=True)
     widths = [max(len(cell) for cell in column) for column in columns]
     return [
@@ -364,7 +368,7 @@ def _cell(value: object) -> str:
 
 
 def pairs(option: str, items: Iterable[str]) -> list[tuple[str, str]]:
-    """`name=value` arguments as pairs."""
+    """Parse `name=value` arguments to pairs."""
     answer = []
     for item in items:
         name, equals, value = item.partition("=")

@@ -1,6 +1,6 @@
-"""What a shell is offered: topics, groups and loggers of the broker, names of settings.
+"""Shell completion of topics, groups and loggers of the broker, and of names of settings.
 
-A broker that is not there, or does not answer, offers nothing, and soon: a person waits at the prompt.
+If the broker does not run or does not answer within WAIT_S, there are no completions, because a person waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HARMLESS: Final = re.compile(r"[A-Za-z0-9._:@/+][A-Za-z0-9._:@/+=-]{0,254}", re
 
 
 def mend_bash_words() -> None:
-    """Bash breaks words at `:` and `=` for completion alone: put `127.0.0.1:9092` and `--group=g` together again."""
+    """Join words that bash has split at `:` and `=` for completion, such as `127.0.0.1:9092` and `--group=g`."""
     if os.environ.get("_KPROC_COMPLETE") != "complete_bash":
         return
     words = os.environ.get("COMP_WORDS", "").split("\n")
@@ -51,41 +51,41 @@ def _is_break(word: str) -> bool:
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of topics that begin so."""
+    """Return the names of topics that begin with `incomplete`."""
     return _asked(context, incomplete, _topics)
 
 
 def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of groups that begin so."""
+    """Return the ids of groups that begin with `incomplete`."""
     return _asked(context, incomplete, _groups)
 
 
 def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Transactional ids that begin so."""
+    """Return the transactional ids that begin with `incomplete`."""
     return _asked(context, incomplete, _transactional_ids)
 
 
 def complete_setting_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Settings of what the command line names so far: a topic, a group, the loggers, or the broker."""
+    """Return names of settings of the resource on the command line: a topic, a group, the loggers, or the broker."""
     if context.params.get("loggers"):
         return _asked(context, incomplete, _loggers)
     return _beginning(incomplete, _setting_names(context.params))
 
 
 def complete_settings(context: typer.Context, incomplete: str) -> list[str]:
-    """The same with the sign that a value follows."""
+    """Return `complete_setting_names` with `=` behind each name, because a value follows."""
     return [f"{name}=" for name in complete_setting_names(context, incomplete)]
 
 
 def complete_topic_setting_names(incomplete: str) -> list[str]:
-    """Settings that a topic has."""
+    """Return the names of settings of topics that begin with `incomplete`."""
     from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 
     return _beginning(incomplete, TOPIC_CONFIGS)
 
 
 def complete_topic_settings(incomplete: str) -> list[str]:
-    """The same with the sign that a value follows."""
+    """Return `complete_topic_setting_names` with `=` behind each name, because a value follows."""
     return [f"{name}=" for name in complete_topic_setting_names(incomplete)]
 
 
@@ -141,8 +141,10 @@ def _loggers(client: Client) -> list[str]:
 
 
 def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list[str]]) -> list[str]:
-    """What the broker answers in time. A name server may keep `connect` for longer than any timeout of ours:
-    the question is asked in a thread, which ends with this process."""
+    """Return the names that the broker returns within WAIT_S and that begin with `incomplete`.
+
+    The request runs in a daemon thread, because a name server can block `connect` for longer than any timeout of ours.
+    """
     found: list[str] = []
     bootstrap = str(context.params.get("bootstrap") or DEFAULT_BOOTSTRAP)
 
@@ -156,7 +158,7 @@ def _asked(context: typer.Context, incomplete: str, ask: Callable[[Client], list
             with connect(bootstrap, timeout_ms=int(1000 * WAIT_S)) as client:
                 found.extend(ask(client))
         except (ClientError, ConfigError, KafkaError, Failure):
-            return  # No broker, no names: whoever runs the command is told why.
+            return  # Without a broker there are no names. The command itself will report the reason.
 
     thread = threading.Thread(target=run, daemon=True, name="completion")
     thread.start()

@@ -71,7 +71,7 @@ _SET, _DELETE = 0, 1
 
 
 class Resource(NamedTuple):
-    """Whose settings: Kafka's resource type, and its name."""
+    """A resource with settings: Kafka's resource type, and the resource's name."""
 
     kind: int
     name: str
@@ -205,13 +205,16 @@ def _changes_in(file: str | None) -> list[dict[str, Any]]:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    """What somebody should know who wants to rely on a setting."""
+    """Return the remarks on a setting: that it is read-only, or why it has no effect."""
     remarks = ["read-only"] if row["read_only"] else []
     return ", ".join([*remarks, f"no effect: {row['no_effect']}"] if row["no_effect"] else remarks)
 
 
 def config_changes(option: str, settings: list[str] | None, unset: list[str] | None) -> list[dict[str, Any]]:
-    """NAME=VALUE and names to unset, as IncrementalAlterConfigs wants them; a usage error for anything else."""
+    """Convert NAME=VALUE arguments and names to unset to changes for IncrementalAlterConfigs.
+
+    Any other argument is a usage error.
+    """
     changes: list[dict[str, Any]] = [
         {"name": name, "config_operation": _SET, "value": value}
         for name, value in pairs(option, settings or ())
@@ -222,7 +225,7 @@ def config_changes(option: str, settings: list[str] | None, unset: list[str] | N
 def alter_configs(
     client: Client, resource: Resource, changes: list[dict[str, Any]], *, dry_run: bool = False
 ) -> None:
-    """All of the changes, or a Failure with the broker's reason."""
+    """Apply all of the changes, or raise a Failure with the broker's reason."""
     from kproc.wire.header import ApiKey
 
     wanted = {"resource_type": resource.kind, "resource_name": resource.name, "configs": changes}
@@ -233,17 +236,17 @@ def alter_configs(
 
 
 def topic_resource(name: str) -> Resource:
-    """A topic, as the APIs of configs name it."""
+    """Return the resource of a topic."""
     return Resource(_TOPIC, name)
 
 
 def all_settings(client: Client) -> list[dict[str, Any]]:
-    """Every setting of the broker, as `config get --all --format json` shows them."""
+    """Return every setting of the broker, as `config get --all --format json` shows them."""
     return _configs(client, _resource(client, None, None, loggers=False), None)
 
 
 def broker_settings(client: Client, names: list[str]) -> dict[str, str]:
-    """These settings of the broker, as far as it tells."""
+    """Return the values of these settings of the broker. Settings that it hides or does not have are missing."""
     rows = _configs(client, _resource(client, None, None, loggers=False), names)
     return {row["name"]: row["value"] for row in rows if row["value"] is not None}
 
@@ -283,7 +286,7 @@ def _configs(client: Client, resource: Resource, names: list[str] | None) -> lis
 
 
 def _unhonoured(resource: Resource, name: str) -> str | None:
-    """Why a setting of a broker or a topic has no effect; None: it has."""
+    """Return the reason why a setting of a broker or a topic has no effect, or None if it has one."""
     from kproc.broker.cluster.topic_config import ROWS
     from kproc.broker.config import DYNAMIC_UNHONOURED, SETTINGS
 

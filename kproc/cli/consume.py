@@ -181,9 +181,10 @@ def _copy(reader: Reader, formatter: Formatter, count: int | None) -> None:
 
 
 class _Ending:
-    """What ends the command: a signal lets the records in hand be printed and committed, a second one does not wait.
+    """The handler of signals that end the command.
 
-    An exception in the middle of a call of librdkafka's would not always come out of it as itself.
+    After the first signal the command prints and commits the records in hand. A second signal ends it at once. The
+    first only sets `number`, because an exception inside a call of librdkafka may be lost or replaced.
     """
 
     number = 0
@@ -198,7 +199,7 @@ class _Ending:
 def _ending() -> Iterator[_Ending]:
     ending = _Ending()
     before = {number: signal.getsignal(number) for number in _ENDINGS}
-    # What is ignored stays so: nohup does that with SIGHUP, a shell with a background job's SIGINT.
+    # Keep ignored signals ignored. nohup ignores SIGHUP, and a shell ignores SIGINT of a background job.
     changed = [number for number in _ENDINGS if before[number] != signal.SIG_IGN]
     for number in changed:
         signal.signal(number, ending)
@@ -244,7 +245,7 @@ def _span(
     wanted: list[int] | None,
     isolation: Isolation,
 ) -> Span:
-    """First offset and present end of each partition, from the broker itself."""
+    """Return the first offset and the present end of each partition, from the broker itself."""
     from kproc.cli.record_reader import Span
     from kproc.cli.topics import READ_COMMITTED, READ_UNCOMMITTED, checked_topics
 

@@ -1,4 +1,4 @@
-"""What `kproc dev --tls --user alice` prints: how each client connects to that broker."""
+"""The text of `kproc dev --tls --user alice`: the settings with which each client connects to that broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def client_lines(throwaway: Throwaway, bootstrap: str) -> str:
-    """A paragraph for each user; whoever sees this terminal sees the passwords, which end with the broker."""
+    """Return a paragraph for each user, with its password. The passwords are valid only as long as this broker."""
     return "".join(
         f"{line}\n" for user in throwaway.users or [None] for line in _lines(throwaway, bootstrap, user)
     )

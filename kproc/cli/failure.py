@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it was asked."""
+"""Exceptions that end a command with a message and an exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UsageText(Failure):
 
 
 def usage_error(message: str) -> NoReturn:
-    """Refuse an argument."""
+    """Raise a Failure for a wrong argument, with exit code 2."""
     raise Failure(message, exit_code=2)
 
 

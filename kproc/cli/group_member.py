@@ -1,7 +1,7 @@
-"""`kproc consume --group`: the partitions that a group's coordinator gives, from what the group has committed.
+"""`kproc consume --group`: a member of a group, which reads its assigned partitions from their committed offsets.
 
-What was printed is committed: once a second, before a partition goes to another member, and at the end. A member that
-is killed leaves at most what it printed in that second to be shown again.
+The offsets of printed records are committed once a second, before a partition goes to another member, and at the end.
+If a member is killed, another one shows at most the records of that second again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBERS_SHOWN: Final = 8
 
 
 class GroupMember:
-    """A member of the group; where nothing is committed, a partition begins at its start of the span."""
+    """A member of the group. A partition without a committed offset begins at its start of the span."""
 
     def __init__(
         self, group: str, topics: Sequence[str], span: Span, progress: Progress, *, tells: bool
@@ -50,7 +50,7 @@ class GroupMember:
         consumer.subscribe(self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """These may be committed."""
+        """Allow the commit of these records' offsets."""
         after = {(record.topic, record.partition): record.offset + 1 for record in records}
         for partition, offset in after.items():
             self.skipped(partition, offset)
@@ -67,10 +67,10 @@ class GroupMember:
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
                 raise Failure(f"{self._group}: {_words(error)}") from error
-            # It went to another member while we printed, which shows these records again.
+            # The partition went to another member while we printed. That member shows these records again.
 
     def refused(self, error: Any) -> str | None:
-        """An error of the group: what heals is left to librdkafka."""
+        """Return the message for a permanent error of the group, or None. librdkafka retries the others."""
         from confluent_kafka import KafkaError
 
         from kproc.cli.produce import describe_error
@@ -92,7 +92,7 @@ class GroupMember:
         return None if is_passing and not error.fatal() else f"group {self._group}: {describe_error(error)}"
 
     def end(self, *, is_away: bool) -> None:
-        """Commit what was printed last; the consumer leaves the group when it closes."""
+        """Commit the offsets of the last printed records. The consumer leaves the group when it closes."""
         from confluent_kafka import KafkaError, KafkaException
 
         self._is_ending = True
@@ -111,7 +111,7 @@ class GroupMember:
         from confluent_kafka import OFFSET_BEGINNING, KafkaException
 
         if self._is_ending:
-            return  # The group changed while we leave it.
+            return  # The group rebalanced while this member leaves it.
         try:
             known = consumer.committed(partitions, timeout=_COMMITTED_WITHIN_S) if partitions else []
         except KafkaException as error:
@@ -128,7 +128,8 @@ class GroupMember:
         consumer.assign(partitions)
         self.progress.give(_pairs(partitions))
         if begun:
-            # As Java's consumers do: who comes next begins where this one began, also if nothing came.
+            # Commit the first position, as Java's consumer does. The next member then begins there even if no record
+            # has come meanwhile.
             consumer.commit(offsets=begun, asynchronous=True)
         self._tell_of(partitions)
 
@@ -136,7 +137,7 @@ class GroupMember:
         self.progress.take_away(_pairs(partitions))
 
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
-        """Once for each reason: what was printed is committed with a later round, or shown again."""
+        """Report a failed commit, once for each reason. A later commit covers the records, or they are shown again."""
         from confluent_kafka import KafkaError
 
         from kproc.cli.produce import describe_error

@@ -193,7 +193,7 @@ def described_groups(
 
 
 def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partition, int]]:
-    """What each group has committed."""
+    """Return the committed offset of each partition, by group."""
     groups = [{"group_id": name, "topics": None} for name in names]
     return {
         name: {
@@ -206,7 +206,7 @@ def committed_offsets(client: Client, names: list[str]) -> dict[str, dict[Partit
 
 
 def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> dict[str, set[Partition]]:
-    """Of which of these an open transaction has another offset: whoever wants stable ones is told to wait for it."""
+    """Return the partitions with an uncommitted offset of an open transaction, by group (UNSTABLE_OFFSET_COMMIT)."""
     from kproc.common.errors import ErrorCode
 
     groups = []
@@ -229,7 +229,7 @@ def _pending_offsets(client: Client, partitions: dict[str, list[Partition]]) -> 
 def _fetched_offsets(
     client: Client, groups: list[dict[str, Any]], *, require_stable: bool
 ) -> dict[str, dict[Partition, dict[str, Any]]]:
-    """The rows of OffsetFetch by group and partition; a group that is refused ends the command."""
+    """Return the rows of OffsetFetch by group and partition. Raise a Failure if a group has an error."""
     from kproc.wire.header import ApiKey
 
     fields = {"groups": groups, "require_stable": require_stable}
@@ -385,7 +385,7 @@ def _print_seek(
 
 
 def _member_count(client: Client, group: str) -> int:
-    """Members that a move would be refused for."""
+    """Return the number of a group's members, because the broker rejects a move of a group that has any."""
     from kproc.wire.header import ApiKey
 
     fields = {"groups": [group], "include_authorized_operations": False}
@@ -396,7 +396,7 @@ def _member_count(client: Client, group: str) -> int:
 def _chosen(
     client: Client, topics: list[str] | None, committed: dict[Partition, int]
 ) -> dict[str, list[int]]:
-    """The partitions to move, by topic."""
+    """Return the partitions to move, by topic."""
     chosen: dict[str, list[int]] = {}
     if not topics:
         if not committed:

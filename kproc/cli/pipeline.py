@@ -214,7 +214,7 @@ def _load(spec: Path, bootstrap: str | None) -> Pipeline:
 
 
 def outside(bootstrap: str | None) -> Outside:
-    """What the command line and the environment say of the broker."""
+    """Return the broker's address and client configuration from the command line and the environment."""
     from kproc.pipeline.spec import Outside
 
     given, named = command_config(), os.environ.get(COMMAND_CONFIG_VARIABLE)

@@ -1,4 +1,4 @@
-"""Where in a topic: `beginning`, `end`, an offset, -N or a time, as several commands take it."""
+"""Positions in a topic as arguments of several commands: `beginning`, `end`, an offset, -N or a time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Positions(NamedTuple):
     found: dict[int, int]
 
     def at(self, number: int, offset: int) -> int:
-        """The offset, or the nearest one that the partition has."""
+        """Return the offset, or the nearest one that the partition has."""
         return min(max(offset, self.starts[number]), self.ends[number])
 
 

@@ -45,7 +45,7 @@ class Compression(StrEnum):
 
 
 class Acks(StrEnum):
-    """What to wait for: nothing, the broker, or all replicas (with kproc.flush=group, the disk)."""
+    """The acknowledgement to wait for: none, the broker's, or all replicas' (with kproc.flush=group, the disk)."""
 
     NONE = "0"
     LEADER = "1"
@@ -113,7 +113,8 @@ def produce(
         usage_error("--json: each line has its own key, value and headers, no option gives them")
     settings = _settings(acks, compression, transactional_id, transaction_timeout, is_idempotent=idempotent)
     read = read_line if json else _reading(key, key_separator, _given_headers(header), is_null=null)
-    # A refused connection is told by the system at once; librdkafka would only say that all brokers are down.
+    # Connect first, because the system reports a refused connection at once. librdkafka only says that all brokers are
+    # down.
     connect_for_records(bootstrap).close()
     if sys.stdin.isatty() and sys.stderr.isatty():
         print_note(f"kproc: each line goes to {topic}; Ctrl-D ends")
@@ -131,7 +132,7 @@ def _settings(
     *,
     is_idempotent: bool,
 ) -> dict[str, Any]:
-    """What the options mean for librdkafka."""
+    """Convert the options to librdkafka's settings."""
     if (is_idempotent or transactional_id is not None) and acks is not Acks.ALL:
         usage_error(f"{'--idempotent' if is_idempotent else '--transactional-id'} needs --acks all")
     if transactional_id == "":
@@ -150,7 +151,7 @@ def _settings(
 def _send_all(
     sender: _Sender, lines: Iterator[bytes], read: Callable[[bytes], Outgoing], *, skips_blanks: bool
 ) -> int:
-    """Send until a line is no record, which ends the command when those before it have arrived."""
+    """Send the record of each line. An invalid line ends the command, after the records before it are delivered."""
     try:
         for number, line in enumerate(lines, 1):
             if not skips_blanks or line.strip():
@@ -178,7 +179,7 @@ def _given_headers(options: list[str] | None) -> Headers:
 def _reading(
     key: str | None, key_separator: str | None, headers: Headers, *, is_null: bool
 ) -> Callable[[bytes], Outgoing]:
-    """What a line becomes without --json."""
+    """Return the function that converts a line to a record without --json."""
     if key is not None and key_separator is not None:
         usage_error("--key and --key-separator exclude each other")
     if key_separator == "":
@@ -200,13 +201,13 @@ def _reading(
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines without their end; a last line without one counts too."""
+    """Yield the lines without their line ends. The last line may have none."""
     for line in stream:
         yield line.removesuffix(b"\n")
 
 
 class _Sender:
-    """A producer that stops at the first record which could not be delivered."""
+    """A producer that stops at the first record that cannot be delivered."""
 
     def __init__(
         self,
@@ -245,7 +246,7 @@ class _Sender:
             self._producer.begin_transaction()
 
     def send(self, number: int, record: Outgoing) -> None:
-        """Queue the record of a line; waits while the queue is full. BadLine for one that cannot be sent at all."""
+        """Enqueue the record of a line. Wait while the queue is full. Raise BadLine if the record can never be sent."""
         from confluent_kafka import KafkaException
 
         options: dict[str, Any] = {"on_delivery": partial(self._on_delivery, number)}
@@ -269,7 +270,7 @@ class _Sender:
         self._check()
 
     def finish(self) -> int:
-        """Wait for every answer, and commit; the number of records delivered."""
+        """Wait until all records are delivered, and commit. Return the number of records."""
         self._flush()
         if self._is_transactional:
             what = "it is not known whether the transaction was committed"
@@ -277,14 +278,14 @@ class _Sender:
         return self._count
 
     def give_up(self) -> str:
-        """Send nothing more; what became of the records before."""
+        """Send nothing more. Return a sentence about the records sent before."""
         if self._is_transactional:
             return self._abort()
         self._flush()
         return f"{self._count} records before it were delivered, nothing from it on was sent"
 
     def interrupt(self) -> None:
-        """End an open transaction: it would hold readers of committed records up until its timeout."""
+        """Abort an open transaction, because it would hold up readers of committed records until its timeout."""
         if self._is_transactional:
             self._abort()
 

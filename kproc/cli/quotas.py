@@ -104,7 +104,7 @@ def delete_quotas(
 
 
 def _quotas(bootstrap: str) -> list[Row]:
-    """All that there are."""
+    """Return all quotas of the broker."""
     from kproc.wire.header import ApiKey
 
     with connect(bootstrap) as client:
@@ -134,7 +134,7 @@ def _names(
     address: str | None,
     every_address: bool,
 ) -> Names:
-    """Whom the options name; None: everybody that has no quota of its own."""
+    """Return the entity that the options name. The name None is the default of clients without their own quota."""
     names: Names = {}
     for kind, name, every in (
         ("user", user, every_user),

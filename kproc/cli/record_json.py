@@ -18,7 +18,7 @@ Headers = Sequence[tuple[str, Bytes]]
 
 
 class Consumed(NamedTuple):
-    """A record as `consume` shows it."""
+    """A record that `consume` shows."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class Outgoing(NamedTuple):
 
 
 class BadLine(Exception):
-    """A line that is no record, and why."""
+    """A line that is not a valid record. The message has the reason."""
 
 
 FIELDS: Final = ("key", "value", "headers", "partition", "timestamp")
@@ -50,7 +50,7 @@ _TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
 def write_line(record: Consumed) -> bytes:
-    """The record as a line."""
+    """Encode a record as a line."""
     import orjson
 
     fields = {

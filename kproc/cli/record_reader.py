@@ -1,7 +1,7 @@
-"""Records of topics by librdkafka's consumer, up to where they ended at the start, or for ever.
+"""Reads records of topics with librdkafka's consumer, up to the ends that the logs had at the start, or for ever.
 
-`Reader` takes and hands out. Whose the partitions are is its source's: all that were asked for (`Assigned`), or what
-the coordinator of a group gives this member (`group_member.py`).
+`Reader` returns the records. Its source chooses the partitions: all requested ones (`Assigned`), or those that the
+coordinator of a group assigns to this member (`group_member.py`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ LEAVE_WITHIN_S: Final = 10.0
 
 
 class Span(NamedTuple):
-    """What to read of each partition: from where, and up to where it ended when the command began."""
+    """The range to read of each partition: its first offset, and the end that it had when the command began."""
 
     starts: Mapping[Partition, int]
     ends: Mapping[Partition, int]
-    # Partitions that are not served, with their errors. They are in neither of the two, but a group may assign them to
-    # us.
+    # Partitions that the broker does not serve, with their errors. They are in neither `starts` nor `ends`, but a group
+    # may assign them to us.
     unserved: Mapping[Partition, str] = MappingProxyType({})
 
 
 class Progress:
-    """Which partitions are ours, and which of them have been read up to their end, if ends are given."""
+    """The partitions that this reader has, and those of them that are read to their end, if there are ends."""
 
     def __init__(self, ends: Mapping[Partition, int] | None) -> None:
         self.ends = ends
@@ -58,32 +58,32 @@ class Progress:
 
     @property
     def is_endless(self) -> bool:
-        """Whether there is no end to come to."""
+        """True if the reader follows the partitions without an end."""
         return self.ends is None
 
     def give(self, partitions: Iterable[Partition]) -> None:
-        """Read these, too."""
+        """Add partitions to read."""
         self._is_given = True
         self._mine.update(partitions)
         if self.ends is not None:
-            # One that was added after the start has nothing that was asked for.
+            # A partition that was created after the start has no end, so none of its records is wanted.
             self._finished.update(self._mine - self.ends.keys())
         self._open = self._mine - self._finished
 
     def take_away(self, partitions: Iterable[Partition]) -> None:
-        """Another member reads these; what is still in our hands of them is shown there."""
+        """Remove partitions that another member reads now. That member shows their records that are still here."""
         self._mine.difference_update(partitions)
         self._open = self._mine - self._finished
 
     def finish(self, partition: Partition) -> None:
-        """Nothing of it is left that was asked for, if ends are given."""
+        """Mark a partition as read to its end, if there are ends."""
         if self.ends is not None:
             self._finished.add(partition)
             self._open.discard(partition)
 
     @property
     def waiting(self) -> list[Partition]:
-        """The partitions that are not read to their end."""
+        """The partitions that are not read to their end, sorted."""
         return sorted(self._mine if self.ends is None else self._open)
 
     def skip(self, partition: Partition, offset: int) -> None:
@@ -92,7 +92,7 @@ class Progress:
             self.finish(partition)
 
     def wants(self, partition: Partition, offset: int) -> bool:
-        """Whether a record belongs to what was asked for."""
+        """Return True if a record is in the range to read. Mark its partition as finished at the end of the range."""
         if partition not in self._mine:
             return False
         if self.ends is None:
@@ -108,19 +108,19 @@ class UnreadableBatch(Failure):
 
 
 class Source(Protocol):
-    """Where a reader's partitions come from."""
+    """Chooses a reader's partitions."""
 
     settings: Mapping[str, Any]
     progress: Progress
 
     def begin(self, consumer: Any) -> None:
-        """Have it read."""
+        """Let the consumer read the partitions of this source."""
 
     def printed(self, records: Sequence[Consumed]) -> None:
         """These are where they should be."""
 
     def refused(self, error: Any) -> str | None:
-        """What an error that is about no partition means; None: nothing."""
+        """Return the message for an error that belongs to no partition, or None to ignore it."""
 
     def start_of(self, partition: Partition) -> int:
         """Return the offset at which reading of a partition began, or -1 if it is unknown."""
@@ -129,20 +129,20 @@ class Source(Protocol):
         """Record that nothing before this offset will be read."""
 
     def end(self, *, is_away: bool) -> None:
-        """Before the consumer closes."""
+        """Finish before the consumer closes. `is_away` says that the broker cannot be reached."""
 
 
 class Assigned:
-    """Every partition that was asked for, and nothing is committed."""
+    """The source with every requested partition. It commits nothing."""
 
     def __init__(self, span: Span, progress: Progress) -> None:
         self._span = span
         self.progress = progress
-        # The binding demands a name; assigned partitions with known offsets never use it.
+        # The binding requires a group id. Assigned partitions with known offsets never use it.
         self.settings: Mapping[str, Any] = {"group.id": "kproc-consume", "enable.auto.commit": False}
 
     def begin(self, consumer: Any) -> None:
-        """Assign what has records, or all where there is no end."""
+        """Assign the partitions that have records to read, or all partitions if there are no ends."""
         from confluent_kafka import TopicPartition
 
         starts, ends = self._span.starts, self._span.ends
@@ -154,8 +154,11 @@ class Assigned:
         """Do nothing: the position is not stored."""
 
     def refused(self, error: Any) -> str | None:
-        """librdkafka looks for a coordinator because the group has a name. We need none; a broker without groups
-        says so: that is about no partition of ours."""
+        """Ignore all but fatal errors.
+
+        librdkafka looks for a coordinator because there is a group id, and a broker without groups answers with an
+        error. The assigned partitions need no coordinator.
+        """
         from kproc.cli.produce import describe_error
 
         return describe_error(error) if error.fatal() else None
@@ -167,11 +170,11 @@ class Assigned:
         """Do nothing: the position is not stored."""
 
     def end(self, *, is_away: bool) -> None:
-        """Nothing to do."""
+        """Do nothing, because there is nothing to commit."""
 
 
 class Reader:
-    """librdkafka's consumer on the partitions of its source."""
+    """Reads the partitions of its source with librdkafka's consumer."""
 
     def __init__(
         self,
@@ -220,13 +223,13 @@ class Reader:
         return self._progress.is_done
 
     def take(self, limit: int) -> list[Consumed]:
-        """Up to `limit` records, none if nothing came in a while."""
+        """Return up to `limit` records, or none if none has come within WAIT_S."""
         records = []
         first = self._consumer.poll(WAIT_S)
-        # A message without a value counts as false.
+        # Compare with None, because a message without a value is false.
         messages: list[Any] = [first] if first is not None else []
         if messages and limit > 1:
-            # What is there already: consume() with a timeout would wait for a full batch.
+            # Add only messages that are there already. With a timeout, consume() would wait for a full batch.
             messages += self._consumer.consume(limit - 1, 0)
         for message in messages:
             error = message.error()
@@ -247,7 +250,7 @@ class Reader:
                     )
                 )
         if (self._is_down or self._is_away) and not records:
-            # One closed connection is enough for that; a refused one ends the command with its reason.
+            # One closed connection makes librdkafka report that. Connect to see whether the broker is really down.
             self._is_down = False
             self._look_for_broker()
         self._quiet_polls = 0 if records else self._quiet_polls + 1
@@ -262,15 +265,18 @@ class Reader:
         self._source.printed(records)
 
     def close(self) -> None:
-        """Leave the broker. librdkafka may wait for one that hangs without end, and Ctrl-C would wait, too: a thread
-        does that, which ends with this process."""
+        """Close the consumer in a daemon thread, and wait for it at most LEAVE_WITHIN_S.
+
+        librdkafka may wait for ever for a broker that hangs, and Ctrl-C would wait with it. The thread ends with this
+        process.
+        """
         raised: list[Exception] = []
 
         def leave() -> None:
             try:
                 self._source.end(is_away=self._is_away)
             except (Failure, RuntimeError) as error:
-                raised.append(error)  # For the thread that waits.
+                raised.append(error)  # The waiting thread raises it.
             self._consumer.close()
 
         thread = threading.Thread(target=leave, daemon=True)
@@ -332,7 +338,7 @@ class Reader:
         self._quiet_polls = 0
 
     def _look_for_broker(self) -> None:
-        """Whether it can be reached: if not, an end in sight ends the command, one that follows waits for it."""
+        """Check whether the broker can be reached. If not, report it and wait when following, or else raise."""
         from kproc.client import ClientError
 
         try:

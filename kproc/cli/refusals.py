@@ -1,6 +1,7 @@
-"""What a broker refuses while librdkafka tries again: it tells nobody until a record's time is over, minutes later.
+"""Reports errors of the broker that librdkafka retries. librdkafka itself reports them only at a record's timeout.
 
-The one place where the reason stands is librdkafka's debug log of message sets, a line for each answer with an error.
+The timeout takes minutes. Only librdkafka's debug log of message sets has the reason, in a line for each response with
+an error.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from kproc.common.errors import ErrorCode
 
 DEBUG: Final = "msg"
 """What librdkafka has to log: a line or two for each request."""
-_TELL_AFTER_S: Final = 1.0  # A leader that has just moved is no news.
+# Shorter errors are normal, for example when a partition has just changed its leader.
+_TELL_AFTER_S: Final = 1.0
 _REPEAT_S: Final = 10.0
 _REFUSED: Final = re.compile(r"MessageSet .* encountered error: (.*) \(actions [^)]*Retry")
 
 
 class Refusals(logging.Handler):
-    """Notes the last error of the broker, and tells it when nothing has been delivered for a while."""
+    """Stores the broker's last error, and reports it if no record has been delivered for a while."""
 
     def __init__(self, topic: str) -> None:
         super().__init__()
@@ -35,7 +37,7 @@ class Refusals(logging.Handler):
         self.logger.handlers = [self]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line of librdkafka's."""
+        """Read one line of librdkafka's log."""
         if found := _REFUSED.search(record.getMessage()):
             now_s = time.monotonic()
             if self._since_s is None:
@@ -43,11 +45,11 @@ class Refusals(logging.Handler):
             self.last = named(found.group(1))
 
     def delivered(self) -> None:
-        """A record arrived: whatever was wrong is over."""
+        """Forget the error, because a record was delivered."""
         self._since_s = self.last = None
 
     def tell(self) -> None:
-        """A line on the standard error, if it is time for one."""
+        """Print the error on standard error if it has lasted long enough, and every 10 s after that."""
         now_s = time.monotonic()
         if self._since_s is not None and now_s >= self._tell_at_s:
             self._tell_at_s = now_s + _REPEAT_S
@@ -55,7 +57,7 @@ class Refusals(logging.Handler):
 
 
 def named(text: str) -> str:
-    """Kafka's name of the error that librdkafka has these words for."""
+    """Return Kafka's name of an error with librdkafka's text for it, or the text alone if it is unknown."""
     from confluent_kafka import KafkaError
 
     words = text.removeprefix("Broker: ")

@@ -134,11 +134,11 @@ class Parser(argparse.ArgumentParser):
         )
 
     def shown_options(self) -> list[argparse.Action]:
-        """Those that a shell completes."""
+        """Return the options that a shell completes."""
         return [action for action in self._actions if action.option_strings]
 
     def format_help(self) -> str:
-        """With the name and the default of each setting, which take longer to load than a start has time for."""
+        """Format the help with each setting's name and default. Load them only here, because a start must be fast."""
         from kproc.broker.config import SETTINGS
         from kproc.broker.config.values import wire_text
 
@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def run(self, arguments: Sequence[str]) -> int:
-        """Run the command until the broker has stopped; its exit code."""
+        """Run the command until the broker has stopped. Return its exit code."""
         given, unknown = self.parse_known_args(arguments)
         if unknown:
             what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"
@@ -189,7 +189,7 @@ class Parser(argparse.ArgumentParser):
         return [Flag("--port", "listeners", f"{_protocol(given)}://127.0.0.1:{given.port}")]
 
     def error(self, message: str) -> NoReturn:
-        """What argparse found wrong, as one line."""
+        """Raise argparse's error as a usage error of one line."""
         usage_error(f"{message} (see {self.prog} --help)")
 
 
@@ -295,7 +295,7 @@ def _dev(given: argparse.Namespace, flags: list[Flag]) -> int:
         config = _build(flags, given.settings, defaults=defaults)
         return _run(config, ready_file=given.ready_file, quiet=True, throwaway=throwaway)
     finally:
-        # A forked role that unwinds through here must not take the directory from its siblings.
+        # Only the process that created the directory may remove it, not a forked role that unwinds through here.
         if os.getpid() == owner:
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -398,7 +398,8 @@ def _run(
     from kproc.broker.supervisor.supervisor import run
 
     manager = ServiceManager.of_environment(os.environ)
-    os.environ.pop("NOTIFY_SOCKET", None)  # Nobody that we start speaks for us.
+    # Remove it from the environment, so that no child process can send notifications for the broker.
+    os.environ.pop("NOTIFY_SOCKET", None)
     return run(
         config,
         ready_file=ready_file,
@@ -437,10 +438,10 @@ def _announce(config: Config, ready: dict[str, Any], throwaway: Throwaway | None
         print_block(line)
         sys.stdout.flush()
     except OSError:
-        # Whoever started us has closed its end; the broker serves on, and the ready file tells the same.
+        # The reader of stdout has closed its end. The broker goes on, and the ready file has the same content.
         return
 
 
 def _count(ready: dict[str, Any], role: str) -> int:
-    """How many there are: what was chosen while the broker ran beats what it is started with."""
+    """Count the processes of a role in the ready file. Counts set at run time override those of the command line."""
     return sum(row["role"] == role and row["pool"] != "control" for row in ready["processes"])

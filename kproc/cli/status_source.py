@@ -1,7 +1,7 @@
-"""Where the commands get a broker's status: from the broker, or from its supervisor when a role hangs.
+"""Requests a broker's status for the commands: from the broker, or from its supervisor if a role hangs.
 
-The supervisor has a window of its own (supervisor/status_window.py), for processes of the same host, as `status`
-itself is.
+The supervisor answers at a socket of its own (supervisor/status_window.py), but only to processes of the same host. The
+broker's `status` has the same limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WINDOW_MS: Final = 1000
 
 
 class StatusSource:
-    """Status as often as it is wanted. Owned by one thread; a context manager."""
+    """Requests the status any number of times. A context manager. Only one thread may use it."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -38,7 +38,11 @@ class StatusSource:
         """Why the last answer is the supervisor's; None: it is the broker's."""
 
     def ask(self) -> dict[str, Any]:
-        """The broker's answer; its supervisor's if the broker gives none in time; else the broker's after all."""
+        """Return the status from the broker, or from its supervisor if the broker does not answer in time.
+
+        If the supervisor does not answer either, wait up to _ANSWER_MS for the broker. Raises ConnectionFailed or
+        ConnectionLost if neither can be reached.
+        """
         from kproc.client import AnswerTimeout, ConnectionFailed, ConnectionLost
 
         patience_ms = _PATIENCE_MS if self.notice is None else _NEXT_PATIENCE_MS
@@ -81,7 +85,7 @@ class StatusSource:
         return self._client.operate("status")
 
     def close(self) -> None:
-        """The next question makes a connection of its own."""
+        """Close the connection. The next request opens a new one."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -101,7 +105,7 @@ def _ports(bootstrap: str) -> set[str]:
 
 
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
-    """The status of the broker of this host that listens at one of these ports."""
+    """Return the status of the broker of this host that listens at one of these ports, from its supervisor."""
     from kproc.broker.role.port_holder import holds_any
     from kproc.broker.supervisor.status_window import WINDOW_PREFIX, look_in, window_owner
     from kproc.client import ClientError

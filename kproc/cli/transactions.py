@@ -210,7 +210,7 @@ def _listed(
     duration_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Row]:
-    """The rows of ListTransactions."""
+    """Return the rows of ListTransactions."""
     from kproc.common.errors import ErrorCode
     from kproc.wire.header import ApiKey
 
@@ -235,7 +235,7 @@ def _listed(
 
 
 def _states(client: Client, ids: list[str]) -> list[Row]:
-    """The rows of DescribeTransactions."""
+    """Return the rows of DescribeTransactions."""
     from kproc.wire.header import ApiKey
 
     def ask() -> tuple[list[Row], set[int]]:
@@ -247,7 +247,7 @@ def _states(client: Client, ids: list[str]) -> list[Row]:
 
 
 def _described(client: Client, ids: list[str]) -> list[Row]:
-    """The same; an id that is not known ends the command."""
+    """Return the rows of DescribeTransactions. Raise a Failure if an id is unknown or has another error."""
     from kproc.common.errors import ErrorCode
 
     rows = _states(client, ids)
@@ -354,7 +354,11 @@ def _write_abort(client: Client, topic: str, partition: int, start_offset: int) 
 
 
 def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]:
-    """As in KIP-664: open at a partition, silent for long, and not among what a coordinator knows of it."""
+    """Return the hanging transactions by the rule of KIP-664.
+
+    Such a transaction is open at a partition, its producer has been silent for `idle_ms`, and no coordinator knows the
+    partition as part of it.
+    """
     topics = topic_metadata(client, None) if names is None else checked_topics(client, names)
     partitions = {
         str(topic["name"]): [each["partition_index"] for each in topic["partitions"]] for topic in topics
@@ -382,21 +386,22 @@ def _hanging(client: Client, names: list[str] | None, idle_ms: int) -> list[Row]
 
 
 def _known_partitions(client: Client, producer_ids: list[int]) -> set[tuple[int, str, int]]:
-    """Producer id, topic and partition of all that the coordinators know of these producers."""
+    """Return (producer id, topic, partition) of these producers' transactions that the coordinators know."""
     listed = _listed(client, producer_ids=producer_ids)
     if not listed:
         return set()
     return {
         (int(row["producer_id"]), str(each["topic"]), int(number))
         for row in _states(client, [str(row["transactional_id"]) for row in listed])
-        if not row["error_code"]  # Else it has expired since.
+        # A transactional id with an error has expired since it was listed.
+        if not row["error_code"]
         for each in row["topics"]
         for number in each["partitions"]
     }
 
 
 def _when_loaded(ask: Callable[[], tuple[T, Collection[int]]], also: Collection[int] = ()) -> T:
-    """Ask until no code of the answer says that it is only early; the last answer if that takes too long."""
+    """Repeat a request until no error code asks for a retry. Return the last response after _WAIT_SECONDS at most."""
     from kproc.common.errors import ErrorCode
 
     early = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, *also}

@@ -34,7 +34,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class WorkloadName(StrEnum):
-    """What is measured: kproc.tools.tune.measure.WORKLOADS."""
+    """The workload to measure, a key of kproc.tools.tune.measure.WORKLOADS."""
 
     SMALL = "small"
     PRODUCE = "produce"
@@ -88,7 +88,8 @@ def tune(
     if config is None and yes:
         usage_error("--yes: there is nothing to write without --config FILE")
     if config is not None:
-        _check_writable(config, dry_run=dry_run, yes=yes)  # Before a minute of measuring, not after it.
+        # Check this first, because measuring takes a minute.
+        _check_writable(config, dry_run=dry_run, yes=yes)
     if from_broker is not None:
         live = _look(from_broker, seconds)
         _show_live(live, output)
