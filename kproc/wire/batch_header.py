@@ -29,7 +29,7 @@ BASE_SEQUENCE: Final = 11
 RECORD_COUNT: Final = 12
 
 CRC_AT: Final = 17
-CRC_FROM: Final = 21  # The CRC-32C is of all bytes from here on.
+CRC_FROM: Final = 21  # The CRC-32C covers all bytes from here to the end of the batch.
 
 
 def last_offset_of(header: Header) -> int:

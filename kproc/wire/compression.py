@@ -128,7 +128,8 @@ def has_frame_start(codec: int, data: Buffer) -> bool:
             return start == _LZ4_START
         case Compression.ZSTD:
             return start in _ZSTD_STARTS
-    return True  # A raw snappy block begins with its length, which can be any number.
+    # A raw snappy block begins with its length, which can be any number.
+    return True
 
 
 def _gunzip(data: Buffer, limit_bytes: int) -> bytes:

@@ -89,7 +89,7 @@ class LatestRecords:
         return rows
 
     def _compile(self, record: bytes, kind: int) -> None:
-        """Learn the shape of a record. It replaces the former shape of this length."""
+        """Compile the shape of a record. It replaces the previous shape of this length."""
         shape = _shape_of(record)
         if shape is not None:
             self._shapes[kind] = shape

@@ -78,7 +78,7 @@ class Cleaner(LinkedAgent):
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
         self._next_removal_ns: int | None = None
-        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (when to remove its directories, topic)
+        self._deleted: deque[tuple[int, TopicImage]] = deque()  # (time of removal in ns, topic)
         # (version of the metadata that the caller knows, callback for the reply after the checkpoints are written)
         self._wait_for_checkpoint: list[tuple[int, OnResult[Done]]] = []
         self._served = ServedCalls(self.containment)
@@ -217,7 +217,8 @@ class Cleaner(LinkedAgent):
 
         Called after the Handlers have closed their logs. Writes nothing if the data are temporary.
         """
-        self._take_records(self._take_record)  # What the controller sent before it closed.
+        # The controller may have sent metadata before it closed.
+        self._take_records(self._take_record)
         self._compactor.close()
         if not self._config.keeps_data:
             return
@@ -284,7 +285,8 @@ class Cleaner(LinkedAgent):
                     total += facts.st_size
                     oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
         except StorageFailure:
-            return False  # The log was never written to.
+            # The directory does not exist, because nothing was ever written to the log.
+            return False
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 

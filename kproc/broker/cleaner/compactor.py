@@ -60,7 +60,8 @@ _SLICE_NS: Final = 5_000_000
 _PARTITIONS_PER_STEP: Final = 16
 _MS: Final = 1_000_000
 _IDLE_MS: Final = 500
-_PAUSE_MS_MIN: Final = 100  # A backoff of 0 must not turn the cleaner into a loop over all logs.
+# Shortest pause. Without it, log.cleaner.backoff.ms=0 would make the cleaner loop over all logs without a rest.
+_PAUSE_MS_MIN: Final = 100
 # Largest wait in ns. With a rate near 0 the computed wait is not a finite integer.
 _WAIT_NS_MAX: Final = 1 << 62
 
@@ -161,7 +162,8 @@ class Compactor:
             best = yield from self._survey()
             if best is None:
                 self._is_pausing = True
-                yield None  # work() resumes here when the pause is over.
+                # work() resumes the generator here when the pause is over.
+                yield None
                 self._is_pausing = False
                 continue
             topic, partition, _ = best

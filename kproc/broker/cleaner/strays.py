@@ -46,7 +46,7 @@ class StrayDirectories:
         self._directory = directory
         self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
         self._interval_ns = interval_ms * _MS
-        self._suspects: dict[PartitionDirectory, int] = {}  # To the time of the first scan that found it.
+        self._suspects: dict[PartitionDirectory, int] = {}  # Time in ns of the first scan that found it.
         self._unreadable: set[Path] = set()
         self._next_ns = 0
 

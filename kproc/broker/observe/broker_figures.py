@@ -72,9 +72,9 @@ class Group(NamedTuple):
 class HandlerFigures(Reply):
     """The metrics of one Handler."""
 
-    since: int  # When it began to count, in ns.
+    since: int  # Start of the counts in ns. It changes if the Handler is restarted.
     traffic: dict[str, list[int]]  # By topic: bytes in, records in, bytes out, fetches.
-    sizes: dict[str, list[int]]  # By topic: index, bytes, segments of a log, of the next log ...
+    sizes: dict[str, list[int]]  # By topic: a flat list of (partition, bytes, segments).
     offline: int
     groups: list[Group]
     more_groups: dict[str, int]  # Number of groups that are not in `groups`, by state.

@@ -42,7 +42,7 @@ class DiskWatch:
         self._next_look_ns = 0
         self._known: Shortages | None = None
         self._wanted_bytes = 0
-        self._last_ns: int | None = None  # When the last write failed, while the disk is full.
+        self._last_ns: int | None = None  # Time of the last failed write, or None if the disk is not full.
         self._told_ns: int | None = None
         self.free_bytes = self.total_bytes = 0
 

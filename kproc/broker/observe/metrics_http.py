@@ -72,9 +72,9 @@ class _Scraper:
         self.since_ns = since_ns
         self.received = b""
         self.unsent: memoryview | None = None
-        self.later = memoryview(b"")  # Sent behind `unsent`: a body that all connections share.
+        self.later = memoryview(b"")  # The body, which all connections share. It is sent after `unsent`.
         self.has_body = True
-        self.is_waiting = False  # True while it waits for the figures.
+        self.is_waiting = False  # True while it waits for the metrics.
 
     def respond(self, response: Response) -> None:
         """Set the answer to be sent."""

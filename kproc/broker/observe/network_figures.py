@@ -44,7 +44,8 @@ from kproc.broker.transport.agent import AgentId
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 
-_LOOKS: Final = 11  # Ten seconds.
+# Samples kept for the shares. One sample a second makes 10 s between the first and the last.
+_LOOKS: Final = 11
 _LOOK_NS: Final = 1_000_000_000
 _BYTES: Final = TIMINGS.index("RequestBytes")
 CONTROL: Final = "CONTROL"

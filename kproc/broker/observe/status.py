@@ -43,7 +43,7 @@ class Status:
         self.listeners: dict[str, dict[str, str]] = {
             each.name: {"bound": each.bound, "advertised": each.advertised} for each in plan.endpoints
         }
-        # By index; "" of a removed one.
+        # Listener names by index. A removed listener has an empty name.
         self.listener_names: list[str] = [each.name for each in plan.endpoints]
         self.image: Callable[[], ClusterImage] | None = None
         self.figures = NetworkFigures(slab)
@@ -185,7 +185,8 @@ class Status:
                         facts = os.stat(f"/proc/{pid}/fd/{name}")
                         seen[facts.st_ino] = facts.st_blocks * 512
                 except OSError:
-                    continue  # Closed meanwhile.
+                    # The process has closed the descriptor since listdir().
+                    continue
         return sum(seen.values())
 
 

@@ -121,7 +121,7 @@ class CompactionPass:
         self._transactions = CleanedTransactions(facts.aborted)
         self._out: CleanedSegment | None = None
         self._is_changed = False
-        self._spent = 0  # See _is_step_over.
+        self._spent = 0  # Cost of the present step in bytes, for _is_step_over().
         self.records_read = self.records_kept = 0
 
     @property
@@ -272,7 +272,8 @@ class CompactionPass:
         """Filter a control batch; return as `_filter`. A marker that is not needed first gets its delete horizon."""
         is_abort = self._is_abort(header, chunk, at)
         if is_abort is None and header[RECORD_COUNT]:
-            return _WHOLE  # An unknown control batch that ends no transaction: keep it.
+            # Keep an unknown control batch, which ends no transaction.
+            return _WHOLE
         may_go, aborted = self._transactions.on_marker(header, is_abort)
         if not header[RECORD_COUNT]:
             return None

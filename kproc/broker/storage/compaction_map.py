@@ -24,7 +24,7 @@ _FLAGS_AT_ONCE: Final = 10_000
 
 
 class KeyMap:
-    """Filled batch by batch from `first_dirty` on, then asked for the survivors."""
+    """The newest offset of each key. Call add() or advance() for each batch from `first_dirty` on, then finish()."""
 
     def __init__(self, first_dirty: int, *, memory_bytes: int) -> None:
         self._newest: Newest = {}
@@ -39,7 +39,7 @@ class KeyMap:
 
     @property
     def used_bytes(self) -> int:
-        """Memory of keys, offsets, table and flags, as the allocator gives it."""
+        """Bytes of memory of keys, offsets, table and flags, as the allocator rounds them."""
         newest = self._newest
         pages = min(len(newest), (self.latest - self._first_dirty) // OffsetFlags.PAGE_OFFSETS + 1)
         flags_bytes = pages * OffsetFlags.PAGE_BYTES

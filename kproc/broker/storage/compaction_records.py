@@ -167,7 +167,7 @@ class OffsetFlags:
     """
 
     PAGE_OFFSETS: Final = 512
-    PAGE_BYTES: Final = PAGE_OFFSETS + 160  # With the objects of the page and of its number.
+    PAGE_BYTES: Final = PAGE_OFFSETS + 160  # Includes the Python objects of the page and of its number.
     # If a batch claims more offsets than these pages hold, reading its records is faster than counting.
     _PAGES_COUNTED_MAX: Final = 2048
 

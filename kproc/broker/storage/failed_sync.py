@@ -65,7 +65,8 @@ def _over_itself(fs: Fs, path: Path, position: int) -> int:
         while content := fs.read(descriptor, _CHUNK_BYTES, position=position):
             fs.write(descriptor, [content], position=position)
             position += len(content)
-        fs.set_modified(descriptor, modified_ns)  # Retention may use the modification time.
+        # Restore the modification time, because retention may use it.
+        fs.set_modified(descriptor, modified_ns)
     finally:
         fs.close(descriptor)
     return position - start

@@ -96,8 +96,8 @@ class _Undo:
     __slots__ = ("aborted", "producers", "verifications")
 
     def __init__(self) -> None:
-        self.producers: list[tuple[int, ProducerEntry | None]] = []  # As they were.
-        self.verifications: list[tuple[int, Verification]] = []  # Those that markers of the run have ended.
+        self.producers: list[tuple[int, ProducerEntry | None]] = []  # Entries before the run, by producer id.
+        self.verifications: list[tuple[int, Verification]] = []  # Ended by markers of the run.
         self.aborted: list[AbortedTransaction] = []  # Rows for the transaction index.
 
 

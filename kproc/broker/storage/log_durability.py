@@ -30,7 +30,7 @@ class LogDurability:
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._has_failed = False
-        self.flushed_ms = state.clock.wall_ms()  # When the last sync ended.
+        self.flushed_ms = state.clock.wall_ms()  # Time of the end of the last sync.
 
     def trust(self, offset: int) -> None:
         """Set the recovery point of a log that was just opened. Everything behind it counts as not synced."""
@@ -122,7 +122,8 @@ class LogDurability:
         state = self._state
         for segment in point.segments:
             segment.unpin()
-            state.segments.warm(segment)  # Its descriptor may have been opened for the sync only.
+            # The descriptor may have been opened only for the sync. This lets the limit of open segments close it.
+            state.segments.warm(segment)
         for descriptor in point.extra_fds:
             state.fs.close(descriptor)
 

@@ -138,7 +138,8 @@ class ProducerReplay:
             headers[:0] = segment.headers_before(offset, entries)
             if segment is not self._segments[-1]:
                 segment.close()
-            entries -= segment.index.count + 1  # The bytes behind its last entry count as one more interval.
+            # The bytes behind the segment's last entry count as one more interval.
+            entries -= segment.index.count + 1
             if entries <= 0:
                 break
         marks: Marks = {}

@@ -49,9 +49,9 @@ class SyncPoint(NamedTuple):
     end_offset: int
     # Sealed segments, then the active one. The active one is missing if too many sealed segments wait.
     segments: tuple[LogSegment, ...]
-    sealed_count: int  # How many of `segments` were sealed when the point was made.
-    sizes: tuple[int, ...]  # of the segments, when the point was taken
-    extra_fds: tuple[int, ...]  # of directories and transaction indexes; opened for this point
+    sealed_count: int  # Number of `segments` that were sealed when the point was made.
+    sizes: tuple[int, ...]  # Sizes of `segments` in bytes when the point was made.
+    extra_fds: tuple[int, ...]  # Descriptors of directories and small files, opened only for this point.
 
 
 class RecordPosition(NamedTuple):

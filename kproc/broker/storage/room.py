@@ -27,7 +27,8 @@ class CountingFs:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._fs, name)
-        setattr(self, name, method)  # Cached on the instance, so that the next call does not get here.
+        # Cache the method on the instance, so that Python does not call __getattr__ for it again.
+        setattr(self, name, method)
         return method
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:

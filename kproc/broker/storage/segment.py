@@ -87,7 +87,7 @@ class LogSegment:
         self.inode = 0
         self.size = 0
         self.reserve_at = RESERVE_FROM_BYTES  # Call reserve() before a write that ends beyond this.
-        self.reserved_end = 0  # Where the reserved blocks end; 0 if there are none.
+        self.reserved_end = 0  # End of the reserved blocks, or 0 if none are reserved.
         self.synced_bytes = 0  # Bytes that are known to be on the disk since this process opened the file.
         self.noted_bytes = 0  # Bytes that the file's attribute says are synced; set by the sync thread.
         self.bytes_since_index = 0

@@ -141,7 +141,8 @@ class SegmentList:
         # Most logs have one segment, and metrics call this for thousands of logs.
         if len(segments) == 1:
             return segments[0].size
-        return sum([segment.size for segment in segments])  # A list takes half the time of a generator.
+        # A list comprehension takes half the time of a generator.
+        return sum([segment.size for segment in segments])
 
     def delete_oldest(self, count: int, *, due_ms: int) -> list[LogSegment]:
         """Remove the oldest segments from the log, and return them. Their files wait as .deleted until `due_ms`.

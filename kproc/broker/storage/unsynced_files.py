@@ -17,8 +17,8 @@ class UnsyncedFiles:
     __slots__ = ("directories", "files", "segments")
 
     def __init__(self) -> None:
-        self.segments: list[LogSegment] = []  # Sealed ones with bytes or indexes that no sync has confirmed.
-        self.directories: list[Path] = []  # With new names.
+        self.segments: list[LogSegment] = []  # Sealed segments with unsynced bytes or indexes.
+        self.directories: list[Path] = []  # Directories with unsynced names.
         self.files: list[Path] = []  # Transaction indexes and partition.metadata.
 
     def note_directory(self, directory: Path) -> None:

@@ -63,9 +63,11 @@ def examine(
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
         if config.looks_inside:
             view, header = look_inside(view, header, config, now_ms=now_ms)
-            _check_size(view, config)  # Another codec may have made the batch larger.
+            # Another codec may have made the batch larger.
+            _check_size(view, config)
         else:
-            latest = now_ms + config.timestamp_after_max_ms  # The header names the largest timestamp.
+            # The header has the largest timestamp, so this check needs no record.
+            latest = now_ms + config.timestamp_after_max_ms
             is_misdated = header.max_timestamp > latest or header.base_timestamp > latest
             if is_misdated and not config.is_append_time:
                 refuse_misdated(view, header, config, now_ms)
