@@ -6,7 +6,7 @@ milliseconds per duty cycle, and handles its links in between.
 
 No other role writes `.cleaned` files in partitions' directories, or cleaner-offset-checkpoint. A log is compacted in
 passes (storage/compaction.py). A pass begins by asking the owner for the log's state and, for each group of segments,
-ends by asking the owner to swap them. If the owner refuses, the pass ends: nothing is lost, and the log is compacted
+ends by asking the owner to swap them. If the owner rejects it, the pass ends: nothing is lost, and the log is compacted
 later.
 """
 

@@ -5,7 +5,7 @@ A partition's directory `<topic>-<partition>/` holds, for each segment that star
     00000000000000000123.log        record batches v2, back to back (see kproc/wire/record_batch.py)
     00000000000000000123.index      offset -> byte position, sparse
     00000000000000000123.timeindex  largest timestamp so far -> offset, sparse
-    00000000000000000123.txnindex   aborted transactions; exists only when there is one
+    00000000000000000123.txnindex   aborted transactions; exists only if there are any
     00000000000000000123.snapshot   producer state of everything before offset 123
 
 Every number is big-endian. Index files carry no version: their format has been the same since Kafka 0.10.1.

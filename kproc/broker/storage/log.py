@@ -5,7 +5,8 @@ changes what readers and indexes see. A write that fails leaves no trace: the fi
 
 - No disk space, descriptor or memory (fs.Shortage): those batches get KAFKA_STORAGE_ERROR, the log stays open, and the
   next append tries again.
-- Any other error of a write or a sync: the log goes offline. Reads go on; appends are refused until it is opened anew.
+- Any other error of a write or a sync: the log goes offline. Reads still work, and appends are rejected until the log
+  is opened again.
 
 Everything below `recovery_point` is known to be on the disk; a sync thread moves it (sync_point, fdatasync of the
 descriptors, mark_synced). Clients read records below the high watermark. Records of acks=all are hidden until a sync
@@ -14,9 +15,9 @@ records are always a prefix of the log.
 
 A Log is made of parts, each with its own fields, which share one LogState (log_state.py: files, ends, producers):
 LogAppender (log_append.py, the hot path), LogReader (log_read.py) and LogDurability (log_durability.py) for as long as
-it lives, LogRetention (log_retention.py) and SegmentSwap (log_compact.py) for one call. Here they are joined, and here
-is the life of a log: it is opened, closed, deleted, and transferred to another Handler. No part refers to the Log: one
-that nobody holds is gone at once, without a garbage collection.
+it lives, LogRetention (log_retention.py) and SegmentSwap (log_compact.py) for one call. Log joins them, and it opens,
+closes, deletes and transfers a log to another Handler. No part refers to the Log, so that reference counting alone
+frees an unused Log, without a garbage collection.
 """
 
 from __future__ import annotations

@@ -209,6 +209,6 @@ class LogState:
         self.take_snapshot()
 
     def take_snapshot(self) -> None:
-        """Write a snapshot of the producers at the log's end. If that fails, the log goes on without it."""
+        """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
         self.producers.end_offset = self.end_offset
         self.snapshots.take(self.fs, self.directory, self.producers, self.segments)

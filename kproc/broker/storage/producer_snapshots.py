@@ -25,7 +25,7 @@ class ProducerSnapshots:
         self.batches_since = 0
 
     def take(self, fs: Fs, directory: Path, producers: ProducerTable, segments: SegmentList) -> None:
-        """Write a snapshot of the producers at the log's end. If that fails, the log goes on without it."""
+        """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
         offset = producers.end_offset
         self.bytes_since = self.batches_since = 0
         if offset in self.offsets:

@@ -1,7 +1,7 @@
 """Reads facts about a log from its files, for a process that does not own it: the cleaner, before it asks the owner.
 
-Only names, sizes, times and single entries are read. The owner goes on meanwhile: a file may disappear, and the active
-segment's time index lags behind its records.
+It reads only names, sizes, times and single entries. The owner continues meanwhile: a file may disappear, and the
+active segment's time index lags behind its records.
 """
 
 from __future__ import annotations
