@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import thread_time_ns
 
-from kproc.broker.handler.client_requests import Client
+from kproc.broker.handler.processor_peer import ProcessorPeer
 from kproc.broker.transport.agent import Link, Receiver
 from kproc.broker.transport.envelope import HEAD_BYTES, REQUEST, REQUEST_BLOCK
 from kproc.broker.transport.outbox import Inbox
@@ -49,7 +49,7 @@ class BusyInbox(Inbox):
         return batch
 
 
-class BusyClient(Client):
+class BusyClient(ProcessorPeer):
     """A Processor's link whose requests burn `work_us` microseconds each."""
 
     __slots__ = ()

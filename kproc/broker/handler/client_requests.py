@@ -22,6 +22,7 @@ from kproc.broker.handler.held_connection import HeldConnection, ParkedBytes
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
 from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.processor_peer import BATCH_MIN, ProcessorPeer
 from kproc.broker.handler.produce_fast_path import ProduceFastPaths
 from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.broker.metrics.requests import REQUESTS
@@ -29,10 +30,8 @@ from kproc.broker.produce.produce import Placed, ProduceBatcher
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.divided_requests import DividedRequests, Job
-from kproc.broker.request.request import ClientPeer, HandlerRequest
+from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
-from kproc.broker.role.linked_agent import LinkedPeer
-from kproc.broker.transport.agent import Link
 from kproc.broker.transport.envelope import (
     BLOCK,
     BLOCK_FREE,
@@ -68,11 +67,6 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE_FLEXIBLE: Final = first_flexible(ApiKey.PRODUCE)
 _PRODUCE_SERVED: Final = range(3, 14)
-# Size of the first batch of a drain. Responses are sent after each batch. Measured, one quiet run each: with 16
-# connections 65 k requests/s if all available requests are one batch, and 79 k/s in batches of 4. With 64 connections
-# 98 and 85-89 k/s. So each batch is twice as large as the one before. The first one is half of what the last drain
-# took, which costs 0.11 writes per request instead of 0.16 with 64 connections.
-_BATCH_MIN: Final = 4
 # Limit of bytes that were copied because their Processor recalled the blocks. Beyond it the Handler keeps the blocks,
 # whose number the Processor limits.
 _COPIED_BYTES_MAX: Final = 32 << 20
@@ -81,29 +75,6 @@ _TURNS_NS: Final = 1_000_000
 # Limit of the bytes that all held connections have parked here. A client that waits for each response parks nothing,
 # and Kafka's clients park up to five requests.
 _PARKED_BYTES_MAX: Final = 32 << 20
-
-
-class Client(LinkedPeer):
-    """A Processor's link, with the waiting requests and the fast paths of its connections."""
-
-    __slots__ = ("first_batch", "had_turn", "held", "metered", "paths", "requests")
-
-    def __init__(self, link: Link) -> None:
-        super().__init__(link)
-        self.first_batch = _BATCH_MIN  # Size of the first batch of the next drain.
-        self.requests = ClientPeer(self.outbox)
-        self.metered: set[int] = set()  # Connections whose Processor measures its time for them.
-        self.paths: dict[bytes, FastPath] = {}  # By the bytes of the connection id, as in a record's head.
-        # Connections that rest, or whose large request is being handled or is parked. Each is in `paths`, too.
-        self.held: dict[bytes, HeldConnection] = {}
-        self.had_turn: set[bytes] = set()  # Connections with a request that the present drain has handled.
-
-    def clear_paths(self) -> None:
-        """Discard all fast paths. Held connections stay in `paths`."""
-        self.paths.clear()
-        self.paths.update(self.held)
-        for held in self.held.values():
-            held.path = None
 
 
 class ClientRequests:
@@ -162,22 +133,22 @@ class ClientRequests:
         services.divided = self._divided
         self.large = self._divided.jobs  # Requests and answers that are handled in steps.
         # The connection that each divided request holds.
-        self._holders: dict[Job, tuple[Client, bytes]] = {}
+        self._holders: dict[Job, tuple[ProcessorPeer, bytes]] = {}
         # Connections whose large request has its response.
-        self._released: deque[tuple[Client, bytes]] = deque()
+        self._released: deque[tuple[ProcessorPeer, bytes]] = deque()
         # Connections whose large request is parked because too many others are being handled, in their order.
-        self.without_room: deque[tuple[Client, bytes]] = deque()
+        self.without_room: deque[tuple[ProcessorPeer, bytes]] = deque()
         # Connections that have sent more requests and wait for their next turn, in their order.
-        self.resting: deque[tuple[Client, bytes]] = deque()
+        self.resting: deque[tuple[ProcessorPeer, bytes]] = deque()
         # The first connection of `without_room`, while its request is handled.
-        self._admitted: tuple[Client, bytes] | None = None
+        self._admitted: tuple[ProcessorPeer, bytes] | None = None
         self._parked = ParkedBytes()
         self._copied_bytes = 0  # Bytes of held connections' frames that were copied out of the arena.
         self.served = self.refused = 0  # Handled requests and malformed frames since the last `count`.
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
-    def lose(self, client: Client) -> None:
+    def lose(self, client: ProcessorPeer) -> None:
         """Remove a Processor that has ended, and abandon the requests of its connections."""
         for key in list(client.held):
             self._abandon(client, key)
@@ -220,7 +191,7 @@ class ClientRequests:
 
     # -- draining -----------------------------------------------------------------------------------------------
 
-    def drain(self, client: Client) -> int:
+    def drain(self, client: ProcessorPeer) -> int:
         """Handle a Processor's requests. Return the number of records that were taken.
 
         It takes none while the Processor has not read our earlier responses. The first batch is small, so that the
@@ -261,11 +232,11 @@ class ClientRequests:
             taken += len(batch)
             # Stop after `_batch_max` records, so that the other Processors get their turn.
             if len(batch) < limit or taken >= self._batch_max:
-                client.first_batch = taken >> 1 if taken > 2 * _BATCH_MIN else _BATCH_MIN
+                client.first_batch = taken >> 1 if taken > 2 * BATCH_MIN else BATCH_MIN
                 return taken
             limit *= 2
 
-    def _serve_frames(self, client: Client, view: memoryview) -> None:
+    def _serve_frames(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one record: the frames of one read of a connection."""
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         position, end = HEAD_BYTES, len(view)
@@ -279,7 +250,7 @@ class ClientRequests:
             flags &= ~FLAG_TIMED  # Only the first frame of a record is timed.
             sequence = (sequence + 1) & SEQUENCE_MASK
 
-    def _serve_block(self, client: Client, view: memoryview) -> None:
+    def _serve_block(self, client: ProcessorPeer, view: memoryview) -> None:
         """Handle one large frame, which is in the Processor's arena."""
         arena = client.link.arena
         assert arena is not None, "a Processor's link comes with its arena"
@@ -291,7 +262,7 @@ class ClientRequests:
 
     def _serve_frame(
         self,
-        client: Client,
+        client: ProcessorPeer,
         view: memoryview,
         place: tuple[int, int],
         head: tuple[int, int, int, int],
@@ -362,7 +333,7 @@ class ClientRequests:
 
     def _learn_produce(
         self,
-        client: Client,
+        client: ProcessorPeer,
         key: bytes,
         path: FastPath | None,
         request: HandlerRequest,
@@ -377,7 +348,7 @@ class ClientRequests:
 
     def _learn_fetch(
         self,
-        client: Client,
+        client: ProcessorPeer,
         key: bytes,
         path: FastPath | None,
         request: HandlerRequest,
@@ -389,7 +360,9 @@ class ClientRequests:
         if should_learn(path):
             self._adopt(client, key, path, self._fetch_paths.learn(request, record, body_bytes))
 
-    def _adopt(self, client: Client, key: bytes, before: FastPath | None, learned: FastPath | None) -> None:
+    def _adopt(
+        self, client: ProcessorPeer, key: bytes, before: FastPath | None, learned: FastPath | None
+    ) -> None:
         """Replace the connection's fast path. The old object stays as it is, because a parked request uses it."""
         if learned is not None:
             learned.misses = before.misses if before is not None else 0
@@ -404,7 +377,7 @@ class ClientRequests:
             request.done_ns = now_ns
         self._timed.clear()
 
-    def _on_news(self, client: Client, kind: int, view: memoryview) -> None:
+    def _on_news(self, client: ProcessorPeer, kind: int, view: memoryview) -> None:
         """Handle a Processor's record about a connection: login, disconnect, migration, socket time, block recall."""
         connection_id, attempt, _, flags = HEAD.unpack_from(view)
         if kind == IDENTITY:
@@ -466,7 +439,7 @@ class ClientRequests:
         self._finish_round()
         return work
 
-    def _hold(self, client: Client, key: bytes, request: HandlerRequest) -> None:
+    def _hold(self, client: ProcessorPeer, key: bytes, request: HandlerRequest) -> None:
         """Park everything that the connection sends until its divided request is answered."""
         divided, self._divided.newest = self._divided.newest, None
         assert divided is not None, "the caller has checked"
@@ -474,7 +447,7 @@ class ClientRequests:
         self._holders[divided] = client, key
         client.paths[key] = client.held[key] = HeldConnection(divided, self._parked)
 
-    def _rest(self, client: Client, key: bytes, path: FastPath | None) -> HeldConnection:
+    def _rest(self, client: ProcessorPeer, key: bytes, path: FastPath | None) -> HeldConnection:
         """Park the requests of a connection until its next turn, in a later duty cycle.
 
         Kafka handles one request of a connection at a time. Here up to INFLIGHT_MAX requests of one connection can be
@@ -537,7 +510,7 @@ class ClientRequests:
                 each.answered_count = int(each.records[0][0] == REQUEST_BLOCK)
             each.close()
 
-    def _must_wait(self, client: Client, record: memoryview, frame: memoryview) -> bool:
+    def _must_wait(self, client: ProcessorPeer, record: memoryview, frame: memoryview) -> bool:
         """Park a large frame and return True if its connection is held or too many large requests are in work."""
         key = record[:CONNECTION_BYTES].tobytes()
         held = client.held.get(key)
@@ -556,7 +529,7 @@ class ClientRequests:
         client, key = self.without_room[0]
         return self._divided.has_room(client.held[key].first_bytes)
 
-    def _copy_block(self, client: Client, key: bytes, sequence: int) -> bool:
+    def _copy_block(self, client: ProcessorPeer, key: bytes, sequence: int) -> bool:
         """Copy a frame of a held connection out of the arena. Return False if the limit of copies is reached."""
         arena, held = client.link.arena, client.held[key]
         assert arena is not None, "a Processor's link comes with its arena"
@@ -570,7 +543,7 @@ class ClientRequests:
         if job in self._holders:
             self._released.append(self._holders.pop(job))
 
-    def _release(self, client: Client, key: bytes) -> None:
+    def _release(self, client: ProcessorPeer, key: bytes) -> None:
         """Handle the parked requests of a connection, up to its next large request."""
         held = client.held.pop(key, None)
         if held is None:
@@ -595,7 +568,7 @@ class ClientRequests:
                 self._copied_bytes += again.copied_bytes
                 return
 
-    def _abandon(self, client: Client, key: bytes) -> None:
+    def _abandon(self, client: ProcessorPeer, key: bytes) -> None:
         """Abandon the large request of a closed connection, and discard everything that it sent after that request."""
         held = client.held.pop(key, None)
         if held is None:
@@ -611,7 +584,7 @@ class ClientRequests:
             self._divided.abandon(held.divided)
         self._free_blocks(client, held)
 
-    def _free_blocks(self, client: Client, held: HeldConnection) -> None:
+    def _free_blocks(self, client: ProcessorPeer, held: HeldConnection) -> None:
         """Send NO_OP for each discarded frame in the arena, because the Processor frees a block at its response."""
         for kind, record in held.records[held.answered_count :]:
             if kind == REQUEST_BLOCK:
@@ -658,7 +631,9 @@ class ClientRequests:
             containment.owner = None
         return None
 
-    def _serve_limited(self, client: Client, request: HandlerRequest, body: memoryview) -> Placed | None:
+    def _serve_limited(
+        self, client: ProcessorPeer, request: HandlerRequest, body: memoryview
+    ) -> Placed | None:
         """Handle a request while quotas are set. Append it alone if its time counts for a request_percentage quota."""
         if not self.rates.is_metered(request):
             return self._serve(request, body)
@@ -672,13 +647,13 @@ class ClientRequests:
         return placed
 
     def _meter_socket(
-        self, client: Client, connection_id: int, client_id: bytes, *, is_on: bool = True
+        self, client: ProcessorPeer, connection_id: int, client_id: bytes, *, is_on: bool = True
     ) -> None:
         """Make the Processor start (or stop, without `is_on`) measuring its time for a connection."""
         (client.metered.add if is_on else client.metered.discard)(connection_id)
         client.outbox.push(METERED, HEAD.pack(connection_id, is_on, 0, 0), client_id)
 
-    def _charge_socket_time(self, client: Client, connection_id: int, body: memoryview) -> None:
+    def _charge_socket_time(self, client: ProcessorPeer, connection_id: int, body: memoryview) -> None:
         """Charge a client for the time that its Processor spent on the socket."""
         (used_ns,) = SOCKET_NS.unpack_from(body)
         client_id = bytes(body[SOCKET_NS.size :])

@@ -19,7 +19,7 @@ from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.broker.config import Config
 from kproc.broker.handler.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
-from kproc.broker.handler.client_requests import Client, ClientRequests
+from kproc.broker.handler.client_requests import ClientRequests
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.coordinators import all_kinds
@@ -28,6 +28,7 @@ from kproc.broker.handler.leader_epochs import LeaderEpochRaises
 from kproc.broker.handler.owner_calls import OwnerCalls
 from kproc.broker.handler.partition_transfer import PartitionTransfer, moved_between
 from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.processor_peer import ProcessorPeer
 from kproc.broker.handler.produce_fast_path import FastAnswers
 from kproc.broker.handler.syncer import Syncer
 from kproc.broker.handler.transaction_figures import store_transaction_figures
@@ -94,13 +95,13 @@ class Handler(LinkedAgent):
         endpoints: Sequence[Endpoint],
         make_partitions: Callable[[Callable[[], ClusterImage], Purgatory], Partitions],
         syncer: Syncer,
-        make_client: Callable[[Link], Client] = Client,
+        make_client: Callable[[Link], ProcessorPeer] = ProcessorPeer,
         is_linked: bool = True,
     ) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._make_client = make_client
-        self._clients: dict[AgentId, Client] = {}
-        self._serving: list[tuple[Callable[[], bool], Client]] = []
+        self._clients: dict[AgentId, ProcessorPeer] = {}
+        self._serving: list[tuple[Callable[[], bool], ProcessorPeer]] = []
         self._purgatory = Purgatory(clock.now_ns, self.containment)
         self._deadlines = self._purgatory.deadlines
         self._syncer = syncer

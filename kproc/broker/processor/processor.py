@@ -103,10 +103,9 @@ class Processor:
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
         tls_listeners: TlsListeners | None = None,
     ) -> None:
-        """Create the parts of the Processor.
+        """Create the parts. The limits of queued requests are the broker's, divided by `processors_in_all`; -1: none.
 
-        The limits of queued requests are the broker's and are divided by `processors_in_all`; -1 means no limit. A
-        request must arrive within `receive_ms_max`; 0 means no limit.
+        A request must arrive within `receive_ms_max`; 0: without a limit.
         """
         self.id = agent_id
         self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd

@@ -25,9 +25,9 @@ from kproc.broker.config.sasl_settings import listeners_without_users
 from kproc.broker.controller.controller import Controller
 from kproc.broker.handler.busy_client import BusyClient
 from kproc.broker.handler.checkpoint import Checkpoint
-from kproc.broker.handler.client_requests import Client
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.partitions import Partitions
+from kproc.broker.handler.processor_peer import ProcessorPeer
 from kproc.broker.handler.syncer import Syncer
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe import health
@@ -195,7 +195,7 @@ def make_handler(
             is_clean=plan.was_clean and not is_restart,
         )
 
-    make_client: Callable[[Link], Client] = Client
+    make_client: Callable[[Link], ProcessorPeer] = ProcessorPeer
     if config.kproc_work_us:
         make_client = partial(BusyClient, work_us=config.kproc_work_us)
     return Handler(
