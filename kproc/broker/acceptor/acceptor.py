@@ -40,11 +40,11 @@ _OUT_OF_FDS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BACKOFF_NS: Final = 100_000_000
 _IDLE_MS: Final = 1000
 _SAY_NS: Final = 1_000_000_000
-# How long clients may wait until the host names in limits are resolved, at the start and after a change of limits.
-# A limit whose name takes longer comes into force when the name server answers.
+# The longest waits for the host names in limits, at the start and after a change of limits. Clients wait meanwhile. A
+# limit whose name takes longer comes into force when the name server answers.
 _NAMES_AT_START_S: Final = 1.0
 _NAMES_S: Final = 0.05
-_LOOKUP_NS: Final = 50_000_000  # How often a pending look-up is polled.
+_LOOKUP_NS: Final = 50_000_000  # Interval at which a pending look-up is polled.
 
 LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
 
@@ -253,7 +253,7 @@ class Acceptor:
         self._epoll.close()
         self._listening.close()
 
-    # -- looking at the listener -------------------------------------------------------------------------------
+    # -- watching the listener ---------------------------------------------------------------------------------
 
     def _look(self, now_ns: int) -> None:
         """Watch the listening socket, unless the connection at its head may not be accepted yet."""
@@ -294,7 +294,7 @@ class Acceptor:
     # -- accepting ---------------------------------------------------------------------------------------------
 
     def _accept(self, now_ns: int) -> int:
-        """Accept what is in the backlog; block at the first connection that may not be accepted yet."""
+        """Accept connections from the backlog; block at the first one that may not be accepted yet."""
         taken = 0
         while taken < _ACCEPTS_PER_PASS:
             if not self._queue.has_room(now_ns) or not self.quotas.admit(now_ns):
@@ -350,7 +350,8 @@ class Acceptor:
         else:
             try:
                 flags = self._configure(sock)
-            except OSError as error:  # This one socket is broken (already reset); the others are not.
+            # The client has already reset this socket. The others can be used.
+            except OSError as error:
                 logger.info("closing a connection from %s: %s", address, error)
                 self.quotas.release(packed)
                 sock.close()

@@ -81,7 +81,7 @@ class ConnectionQuotas:
     def apply(self, limits: ConnectionLimits) -> None:
         """Set new limits. They hold from the next connection on. A wait that has begun is not shortened."""
         if self.limits.broker_rate >= UNLIMITED:
-            # Events that others recorded while no broker-wide rate was set do not count.
+            # Ignore the events that others recorded while no broker-wide rate was set.
             self._heard_elsewhere = self._elsewhere()
         self.limits = limits
 
@@ -114,6 +114,7 @@ class ConnectionQuotas:
         limits, counts = self.limits, self.counts
         if not limits.has_counts:
             return True
+        # After a start of this Acceptor or of a Processor, the counts are too low until the first report has come.
         if counts.is_complete:
             self._incomplete_since_ns = 0
         else:

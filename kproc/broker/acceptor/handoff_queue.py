@@ -187,7 +187,8 @@ class HandoffQueue:
             try:
                 is_sent = send_fd(target.sock, message, accepted.sock.fileno())
             except OSError as error:
-                # It has ended. We keep its sockets until the supervisor tells us to detach it.
+                # The Processor has ended or died. We keep the sockets that it did not acknowledge until the supervisor
+                # tells us to detach it; `detach` then reads its last acknowledgements.
                 logger.info("%s cannot take a connection: %s", target.peer, error)
                 target.is_gone = True
                 continue
@@ -195,6 +196,7 @@ class HandoffQueue:
                 self._serial = serial
                 target.unacknowledged[serial] = accepted
                 return True
+            # The message cannot be sent now, mostly because the Processor does not read. Try another one meanwhile.
             target.paused_until_ns = now_ns + _PAUSE_NS
         return False
 

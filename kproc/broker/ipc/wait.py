@@ -28,8 +28,8 @@ from kproc.common.clock import SystemClock
 
 __all__ = ["Sleeper", "Waker", "fence", "make_eventfd", "wake_all"]
 
-# How long a producer may take between its store and its eventfd write before the wake-up counts as lost. It takes
-# microseconds unless the producer is preempted in between, so this covers a badly loaded host.
+# Time from a producer's store to its eventfd write after which the wake-up counts as lost. It takes microseconds unless
+# the producer is preempted in between, so this covers a badly loaded host.
 WAKE_GRACE_S: Final = 0.25
 _now_ns: Final = SystemClock.now_ns
 

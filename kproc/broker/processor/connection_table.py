@@ -90,7 +90,7 @@ class ConnectionTable:
         # restart. A connection keeps its id when it migrates.
         self._next_id = (clock.wall_ms() << _ID_TIME_SHIFT) | owner.index
 
-    # -- coming and going --------------------------------------------------------------------------------------
+    # -- opening and closing -----------------------------------------------------------------------------------
 
     def open(
         self, transport: Transport, books: Books, *, listener: int, flags: int, address: bytes, port: int
@@ -153,7 +153,7 @@ class ConnectionTable:
         (connection.next_home or connection.home).homes -= 1
 
     def close(self, connection: Connection, reason: str) -> None:
-        """Close a connection, and tell the Handlers that nobody waits for its answers any more."""
+        """Close a connection, and tell the Handlers that its client is gone."""
         logger.debug("closing connection %d: %s", connection.id, reason)
         self.remove(connection)
         if connection.migration is not None:
@@ -354,8 +354,8 @@ class ConnectionTable:
         for connection in self._sessions.pop_due(now_ns):
             if connection.gate is not None:
                 continue
-            # Closing the gate now would disturb the migration. If the connection moves, its next Processor does it.
-            # Try again later in case it stays here.
+            # The gate must not close during a migration, because a gated connection does not migrate. If it moves, its
+            # next Processor closes the gate. Try again later in case it stays here.
             if connection.migration is not None:
                 self._sessions.move(connection, now_ns + _AGAIN_NS)
                 continue

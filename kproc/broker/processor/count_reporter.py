@@ -90,7 +90,7 @@ class CountReporter:
             try:
                 self._send(reader)
             except _NOT_NOW:
-                # The Acceptor is slow or stopped. Further changes are added to those that wait.
+                # The Acceptor is slow or stopped, so its socket is full. Further changes are added to the waiting ones.
                 self.has_unsent = True
             except OSError as error:
                 logger.info("%s cannot be told of connections: %s", reader.peer, error)

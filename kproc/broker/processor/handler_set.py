@@ -21,8 +21,9 @@ class HandlerSet:
 
     def __init__(self, router: Router | None) -> None:
         self._given_router = router
-        self.router: Router | None = None  # None with one Handler: routing would only cost.
-        self.only: HandlerPeer | None = None  # If there is only one: it is the home of all connections.
+        self.router: Router | None = None  # None with one Handler, because routing would only cost time.
+        # The Handler, if there is only one. All connections then have it as their home.
+        self.only: HandlerPeer | None = None
         self.by_id: dict[AgentId, HandlerPeer] = {}
         # Without the Handlers that are leaving. The order means nothing, because a restarted Handler comes last.
         self.by_index: dict[int, HandlerPeer] = {}

@@ -128,6 +128,7 @@ class ConnectionMigration:
             self._table.stalled[connection] = None
         connection.is_short_of_memory = False
         self._table.keep(connection)
+        # Its home may have died or begun to leave meanwhile. Homes plans a new home only for connections in the table.
         home = connection.next_home or connection.home
         if home.is_leaving or home.link is None or home.peer not in self._handlers.by_id:
             self._table.plan_home(connection, self._handlers.least_busy())
@@ -151,6 +152,7 @@ class ConnectionMigration:
         assert given_state is not None
         by_index = self._handlers.by_index
         target = by_index.get(given_state.target)
+        # Only the Handler that keeps the answers can send them, so it must have a link to this Processor.
         has_handler = bool(by_index) and (
             not given_state.kept or (target is not None and target.link is not None)
         )
@@ -163,6 +165,7 @@ class ConnectionMigration:
         state, sock = given.state, given.sock
         assert state is not None
         assert sock is not None
+        # The home may have died or left since the other Processor packed the state.
         home = self._handlers.by_index.get(state.home)
         if home is None or home.link is None:
             home = self._handlers.least_busy()

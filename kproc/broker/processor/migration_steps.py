@@ -124,7 +124,7 @@ class MigrationSteps:
             given.close()
         self._channels.clear()
 
-    # -- what is to move ---------------------------------------------------------------------------------------
+    # -- starting and cancelling -------------------------------------------------------------------------------
 
     def leave(self, connections: Iterable[Connection], targets: Iterable[AgentId]) -> None:
         """Give every connection away, to these Processors in turn."""
@@ -253,6 +253,7 @@ class MigrationSteps:
         state = connection.migration
         assert state is not None
         self._holder.take_back(connection)
+        # The Handler that kept its answers died while the connection was given away. Nobody can claim them any more.
         if state.is_lost:
             self._holder.drop(connection, "its Handler died")
         elif state.target is None and not self._is_over:
@@ -270,7 +271,7 @@ class MigrationSteps:
             claim(connection, state.kept)
         self._holder.resume(connection)
 
-    # -- what the other Processors say -------------------------------------------------------------------------
+    # -- messages of other Processors --------------------------------------------------------------------------
 
     def on_readable(self, channel: MigrationChannel) -> bool:
         """Handle the messages of another Processor. Return False if it has ended."""

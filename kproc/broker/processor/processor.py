@@ -10,10 +10,10 @@ It is made of parts, which share ProcessorState:
     ConnectionMigration  gives connections to other Processors and takes theirs           migration.py
 
 A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
-what is ready straight into the request rings; and publishes once per ring. If no connection waits and nothing is to be
-reported, that costs two comparisons (ProcessorState), and one look at the Handlers' rings before the sleep. If only
-answers end the sleep, or keep a cycle without other work from it, they are sent and it sleeps once more, so that a lone
-client's request costs one cycle.
+ready sockets straight into the request rings; and publishes once per ring. If no connection waits and no report is due,
+the bookkeeping costs two comparisons (ProcessorState), and one check of the Handlers' rings before the sleep. If only
+answers end or prevent the sleep of a cycle without other work, the cycle sends them and sleeps once more, so that a
+lone client's request costs one cycle.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _LONE_WORK: Final = 2
 # Memory for large frames of clients that have not logged in: at least this size, and room for this many longest frames.
 _LOGIN_BYTES_MIN: Final = 16 << 20
 _LOGINS_MIN: Final = 4
-_COUNTED_MAX: Final = 1000  # Records of a ring that are counted ten times a second, at most.
+_COUNTED_MAX: Final = 1000  # Limit of counted records of a ring, because they are counted ten times a second.
 
 
 class Processor:
@@ -258,7 +258,7 @@ class Processor:
         state.now_ns = now_ns = self._now_ns()
         if events == self._only_woken and timeout_ms >= STORE_MS and now_ns < state.due_ns:
             # Handlers have answered and nothing else has happened. Send the answers and sleep again, in the same pass,
-            # until the tick at most: a lone client's request then costs one pass and not two.
+            # until the tick at most, so that a lone client's request costs one pass instead of two.
             handlers.may_have_answers = False
             work += self._take_responses()
             self._sleep_ms_max = STORE_MS
@@ -301,7 +301,7 @@ class Processor:
                     self.reader.read(connection)
                 else:
                     self.table.hung_up(connection)
-            except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
+            except Exception as error:  # noqa: BLE001 - contained: only this connection is closed
                 self.table.close_failed(connection, error)
         # Handle these last. They close connections and open others with the same descriptor numbers, and a later event
         # of this poll would reach the wrong connection.
@@ -372,13 +372,15 @@ class Processor:
         while True:
             try:
                 message = recv_fd(sock, HANDOFF.size)
-            except (EOFError, ConnectionError):  # That Acceptor ended; its successor brings a new pair.
+            # The Acceptor has ended or died. Its successor comes with a new pair.
+            except (EOFError, ConnectionError):
                 self._epoll.unregister(fd)
                 del self._handoffs[fd]
                 self._reporter.detach(peer, sock)
                 sock.close()
                 return taken
-            except TruncatedDescriptor as error:  # Out of descriptors: the Acceptor still has the socket.
+            # This process has no free descriptor. The Acceptor still has the socket and offers it to another Processor.
+            except TruncatedDescriptor as error:
                 self._complain_of_descriptors(str(error))
                 self._reporter.acknowledge(sock, HANDOFF.unpack(error.payload)[0] | REFUSED)
                 return taken
@@ -390,6 +392,7 @@ class Processor:
                 self.table.evict(flags, listener)
                 taken += 1
                 continue
+            # Refuse the socket if this Processor leaves, or if the free descriptors are reserved (role/descriptors.py).
             if client_fd is not None and (self._state.is_leaving or client_fd >= self._descriptor_end):
                 if not self._state.is_leaving:
                     self._complain_of_descriptors("those that are left are for links, not for clients")
@@ -428,7 +431,7 @@ class Processor:
             self._next_complaint_ns = self._state.now_ns + _COMPLAINT_NS
             logger.error("refusing connections: the limit of open files (ulimit -n) is reached: %s", why)
 
-    # -- leaving, stopping, what is asked of it ------------------------------------------------------------------
+    # -- leaving, stopping, operators' requests ------------------------------------------------------------------
 
     def begin_leave(self, targets: list[AgentId]) -> None:
         """Give every connection to these Processors, and accept no new one. `is_drained` reports the end."""
@@ -478,7 +481,7 @@ class Processor:
         """Close the connection with the id that `describe_connections` shows. Return False if it is not here."""
         return self.table.kill(name)
 
-    # -- now and then ------------------------------------------------------------------------------------------
+    # -- periodic work -----------------------------------------------------------------------------------------
 
     def _on_due(self, work: int) -> None:
         """End a pass in which reports, times of requests or the tick are due."""

@@ -101,7 +101,8 @@ class ResponseWriter:
                         self._blocks.give_back(connection_id, sequence)
                     answers.append((connection_id, sequence, view[_BEHIND_HEAD]))
                     continue
-                if kind == SENDS:  # Answers of known Produce requests, none of which came in a block.
+                # SENDS answers requests of the Produce fast path. None of them came in a block, so none is freed.
+                if kind == SENDS:
                     answers += answers_of(view)
                     continue
                 if answers:

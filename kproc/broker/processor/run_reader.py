@@ -132,7 +132,7 @@ class RunReader:
                 continue
             try:
                 self._reader.read(connection)
-            except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
+            except Exception as error:  # noqa: BLE001 - contained: only this connection is closed
                 self._table.close_failed(connection, error)
         return others
 
@@ -150,7 +150,7 @@ class RunReader:
             assert view is not None, "there was room for a run"
             if self._reader.received(connection, came):
                 self._reader.split(connection, view, came)
-        except Exception as error:  # noqa: BLE001 - the kernel refuses something for this one, or contained
+        except Exception as error:  # noqa: BLE001 - contained: only this connection is closed
             self._table.close_failed(connection, error)
 
     def _close_failed(self) -> None:

@@ -32,7 +32,7 @@ from kproc.broker.processor.socket_watch import ACTIVE
 
 logger = logging.getLogger(__name__)
 
-# How much of an unfinished frame is kept in `Connection.held`: with one more read it fits into the smallest ring.
+# Limit of an unfinished frame in `Connection.held`. Together with one more read it fits into the smallest ring.
 LARGE_FRAME_BYTES: Final = 16 * 1024
 # TCP resends within this time, so a live sender makes progress in it. A frame that arrives faster than this is not
 # slow.
@@ -40,7 +40,8 @@ WATCHED_NS: Final = 5_000_000_000
 RATE_MIN: Final = 64 * 1024  # Bytes per second.
 # A younger frame of an honest client may still be crossing a busy network.
 _GRACE_NS: Final = 1_000_000_000
-_VICTIMS_MAX: Final = 64  # Closed at once for one waiting connection, so that the pass stays short.
+# Limit of connections closed at once for one waiting connection, so that the pass stays short.
+_VICTIMS_MAX: Final = 64
 _SECOND_NS: Final = 1_000_000_000
 _LENGTH: Final = Struct(">i")
 
@@ -147,7 +148,7 @@ class SlowFrameReaper:
         )
         for connection in begun:
             if connection.interest != ACTIVE:
-                continue  # The client waits for us: its frame has no room in a ring, or waits for a block.
+                continue  # The client waits for us, because its frame has no room in a ring or waits for a block.
             if frames.is_late(connection):
                 self._close(connection, "its request did not arrive within kproc.request.receive.timeout.ms")
             elif others_wait and frames.is_slow(connection):

@@ -86,7 +86,8 @@ class ThreadProcessor(TurnProcessor):
 
     def _serve(self, connection: Connection) -> None:
         try:
-            with self._lock:  # Wait until the thread that registers this connection has finished doing so.
+            # The lock makes us wait until the thread that registers this connection has finished doing so.
+            with self._lock:
                 owner = self._threads.threads[connection.id]
             buffer = memoryview(bytearray(READ_BYTES))
             while self._serve_once(connection, owner, buffer):
@@ -95,7 +96,7 @@ class ThreadProcessor(TurnProcessor):
                 self.table.end(connection)
                 self.publish()
                 self._run()
-        except BaseException as error:  # noqa: BLE001 - it may have been in any role: whoever runs them decides.
+        except BaseException as error:  # noqa: BLE001 - any role may have raised it, so the roles' runner decides
             self._on_error(error)
 
     def _serve_once(self, connection: Connection, owner: ConnectionThread, buffer: memoryview) -> bool:

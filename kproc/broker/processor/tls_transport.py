@@ -33,13 +33,13 @@ _RECORD_BYTES: Final = 16 * 1024  # Most plaintext of a record.
 _RECORD_BYTES_MAX: Final = 5 + (1 << 14) + 2048  # A record of a peer that pads, with its head.
 _SCRATCH_BYTES: Final = 32 * 1024
 _FILE_BYTES: Final = 64 * 1024
-_READ_BYTES_MAX: Final = 256 * 1024  # Of one connection in one pass.
-_PASS_BYTES: Final = 1 << 20  # About a millisecond.
-_SMALL_ANSWERS_BYTES: Final = 256 * 1024  # So much more in a pass for answers of one record.
+_READ_BYTES_MAX: Final = 256 * 1024  # Limit for one connection in one pass.
+_PASS_BYTES: Final = 1 << 20  # Limit of encryption in one pass, which takes about 1 ms.
+_SMALL_ANSWERS_BYTES: Final = 256 * 1024  # Additional limit in a pass for answers of one record.
 _UNSENT_REPLIES_MAX: Final = 64 * 1024
 _HANDSHAKE, _MAJOR_VERSION = 0x16, 0x03
 _HEAD_BYTES: Final = 5
-# Fatal alerts of TLS 1.2, for what OpenSSL does not see. To bytes that are no TLS at all Kafka answers the first one.
+# Fatal alerts of TLS 1.2 for bytes that OpenSSL never gets. Kafka sends the first one to a client that speaks no TLS.
 _INTERNAL_ERROR: Final = b"\x15\3\3\0\2\2\x50"
 _RECORD_OVERFLOW: Final = b"\x15\3\3\0\2\2\x16"
 

@@ -43,7 +43,7 @@ class LinkedPeer:
 class LinkedAgent:
     """Base of the roles whose input comes over links only. Subclasses implement `_work` and `_on_tick`."""
 
-    # Without slots a Handler would have more attributes than CPython stores inline in an object.
+    # Slots, because without them a Handler has more attributes than CPython stores inline in an object.
     __slots__ = (
         "_calls",
         "_clock",

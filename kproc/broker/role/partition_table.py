@@ -47,10 +47,10 @@ class PartitionRow(NamedTuple):
     position: int
     recovery_point: int
     high_watermark: int
-    has_producers: bool  # Whether the log's owner knew any idempotent producer.
-    has_failed: bool = False  # Whether a sync of it failed in this run of the broker.
+    has_producers: bool  # True if the log's owner knew any idempotent producer.
+    has_failed: bool = False  # True if a sync of the log failed in this run of the broker.
     is_closed: bool = False
-    is_recovering: bool = False  # Whether clients may have seen a higher high watermark than this one.
+    is_recovering: bool = False  # True if clients may have seen a higher high watermark than this one.
 
     @property
     def behind_holder(self) -> tuple[int, ...]:
