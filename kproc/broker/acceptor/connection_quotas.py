@@ -90,7 +90,8 @@ class ConnectionQuotas:
     def admit(self, now_ns: int) -> bool:
         """Return True if the connection at the head of the backlog may be accepted now.
 
-        The first call for a connection records its event in the rates. `admit_address` or `give_back` must follow.
+        The first call for a connection records its event in the rates. The event stays recorded until `admit_address`
+        or `give_back` is called for it, so that a blocked Acceptor can call this repeatedly.
         """
         if not self._has_ticket:
             self._has_ticket = True
