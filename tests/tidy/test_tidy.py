@@ -254,8 +254,12 @@ def test_no_function_is_extremely_long_without_a_reason() -> None:
     problems = []
     used: set[tuple[str, str]] = set()
     for path in package_files():
+        lines = text_of(path).splitlines()
         for name, line, count in survey_of(path).functions:
             key = (relative(path), name)
+            # Comments do not count: a reason must never be cut to make a function short enough.
+            body = lines[line - 1 : line - 1 + count]
+            count = sum(not each.lstrip().startswith("#") for each in body)
             if count > FUNCTION_LINES_MAX:
                 used.add(key)
                 if key not in LONG_FUNCTIONS:
