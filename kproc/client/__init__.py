@@ -1,4 +1,4 @@
-"""The blocking client: one connection to a Kafka broker, and how a client encrypts and logs in."""
+"""The blocking client: one connection to a Kafka broker, with TLS and SASL."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""A blocking client on one socket: readiness checks, topic and status commands, tests with raw requests.
+"""Client: a blocking client on one socket, for readiness checks, commands, and tests with raw requests.
 
-It speaks every API through kproc.wire.codec in plain dicts, and sends bytes as they are where a test wants
-that. It never retries, reconnects or caches metadata: what was asked is sent once, to one broker, and the
-answer or a one-line ClientError comes back. Answers are read in the order of the requests, which Kafka
-guarantees on one connection.
+It encodes every API by kproc.wire.codec from plain dicts. Tests can also send raw bytes. It never retries, reconnects
+or caches metadata: it sends each request once, to one broker, and returns the response or raises a one-line
+ClientError. Responses are read in the order of the requests, which Kafka guarantees on each connection.
 """
 
 from __future__ import annotations
@@ -24,25 +23,27 @@ if TYPE_CHECKING:
     from kproc.client.security.settings import ClientSecurity
 
 STATUS_KEY: Final = 30_000
-"""kproc's own operations: unadvertised, JSON, versioned; far above any number that Kafka may give out."""
+"""API key of kproc's own operations, in JSON. It is not advertised, and far above any key that Kafka may assign."""
 STATUS_VERSION: Final = 0
 FRAME_BYTES_MAX: Final = 1 << 30
-"""Above any answer with Kafka's limits; a larger one means that the peer speaks something else."""
+"""Limit of a response, above any that Kafka's settings allow. A larger length means another protocol."""
 _HINT: Final = "--command-config FILE (in Spark kafka.security.protocol) says so"
 _TLS_ALERT: Final = b"\x15\x03"
 """The first bytes that a TLS listener sends to a client without TLS."""
-# Of a session's life; then the client logs in again, as Kafka's do (KIP-368).
+# Share of a session's lifetime after which the client logs in again, like Kafka's clients (KIP-368).
 _LOGIN_AGAIN_PERCENT: Final = 85
 
-# The newest version of each API that this client asks for; the broker's range may lower it.
+# The newest version of each API that this client uses. The broker's range can lower it.
 NEWEST: Final[Mapping[ApiKey, int]] = {
-    ApiKey.PRODUCE: 12,  # 13 addresses topics by id, which a caller would have to look up first
+    # Version 13 addresses topics by id, which a caller would have to look up first.
+    ApiKey.PRODUCE: 12,
     ApiKey.FETCH: 12,
     ApiKey.LIST_OFFSETS: 10,
     ApiKey.METADATA: 12,
     ApiKey.API_VERSIONS: 3,
     ApiKey.CREATE_TOPICS: 7,
-    ApiKey.DELETE_TOPICS: 5,  # 6 takes ids as well, in another shape
+    # Version 6 also accepts ids and has other fields.
+    ApiKey.DELETE_TOPICS: 5,
     ApiKey.CREATE_PARTITIONS: 3,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
@@ -50,7 +51,8 @@ NEWEST: Final[Mapping[ApiKey, int]] = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.LIST_GROUPS: 5,
     ApiKey.DESCRIBE_GROUPS: 6,
-    ApiKey.OFFSET_FETCH: 8,  # 8 is the first that asks for several groups; 10 addresses topics by id
+    # Version 8 is the first one with several groups. Version 10 addresses topics by id.
+    ApiKey.OFFSET_FETCH: 8,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.DELETE_GROUPS: 2,
     ApiKey.DELETE_RECORDS: 2,
@@ -73,15 +75,15 @@ class ConnectionFailed(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker does not trust us, or we do not trust it: trying again changes nothing."""
+    """The broker rejected our login or certificate, or we do not trust its certificate. A retry would fail, too."""
 
 
 class ConnectionLost(ClientError):
-    """The broker closed the connection, or sent what is no answer."""
+    """The broker closed the connection, or sent bytes that are not a valid response."""
 
 
 class AnswerTimeout(ClientError):
-    """No whole answer came in time."""
+    """No complete response arrived in time."""
 
 
 class ApiError(ClientError):
@@ -93,7 +95,7 @@ class ApiError(ClientError):
 
 
 def code_name(code: int) -> str:
-    """Kafka's name of an error code, or its number if it is newer than we know."""
+    """Return Kafka's name of an error code, or `error <code>` for an unknown one."""
     try:
         return ErrorCode(code).name
     except ValueError:
@@ -113,7 +115,7 @@ class _AnswerFields(dict[str, Any]):
 
 
 class _Pending(NamedTuple):
-    """A request whose answer has not been read."""
+    """A request without a response yet."""
 
     api_key: int
     api_version: int
@@ -121,7 +123,7 @@ class _Pending(NamedTuple):
 
 
 class Client:
-    """One connection. Owned by one thread; close it, or use it as a context manager."""
+    """One connection to a broker. One thread owns it. Close it, or use it as a context manager."""
 
     def __init__(self, sock: socket.socket, *, address: str, timeout_ms: int, client_id: str) -> None:
         self.address = address
@@ -133,10 +135,12 @@ class Client:
         self._received = bytearray()
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
-        self._unread = 0  # Answers that nobody waits for.
+        # Number of responses that are still to be read and discarded.
+        self._unread = 0
         self._versions: dict[int, tuple[int, int]] | None = None
         self._security: ClientSecurity | None = None
-        self._answers = 0  # How many have come: a broker that sends none may speak something else.
+        # Number of responses so far. If the peer closes before the first one, it possibly uses another protocol.
+        self._answers = 0
         self._login_again_ns: int | None = None
 
     @classmethod
@@ -149,8 +153,12 @@ class Client:
         client_id: str = "kproc",
         security: ClientSecurity | None = None,
     ) -> Self:
-        """Connect, encrypt and log in as `security` says, or raise ConnectionFailed, ConnectionLost or
-        AuthenticationFailed with the reason. The timeout holds for each later call too."""
+        """Connect to a broker. Encrypt and log in by `security`.
+
+        timeout_ms: limit of connecting, and then of each call.
+
+        Raises ConnectionFailed, ConnectionLost, AnswerTimeout or AuthenticationFailed with the reason.
+        """
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             sock = socket.create_connection((host, port), timeout=timeout_ms / 1000)
@@ -158,7 +166,8 @@ class Client:
             raise ConnectionFailed(f"cannot connect to {address}: no answer in {timeout_ms} ms") from None
         except OSError as error:
             raise ConnectionFailed(f"cannot connect to {address}: {reason(error)}") from error
-        except UnicodeError as error:  # A part of the name is empty, or too long.
+        # The idna codec rejects a name with an empty or too long part.
+        except UnicodeError as error:
             raise ConnectionFailed(f"cannot connect to {address}: that is no host name") from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client = cls(sock, address=address, timeout_ms=timeout_ms, client_id=client_id)
@@ -171,7 +180,7 @@ class Client:
         return client
 
     def _secure(self, security: ClientSecurity, host: str) -> None:
-        """Encrypt, and log in."""
+        """Encrypt the connection and log in, as far as `security` has settings for it."""
         self._security = security
         if security.tls is not None:
             from kproc.broker.config.values import ConfigError
@@ -191,7 +200,7 @@ class Client:
         self._log_in()
 
     def _log_in(self) -> None:
-        """Log in, for the first time or again; nothing where there is no login."""
+        """Log in, for the first time or again. Do nothing without a login in the settings."""
         if self._security is None or self._security.login is None:
             return
         from kproc.client.security.failures import SecurityFailed
@@ -206,7 +215,7 @@ class Client:
         self._login_again_ns = begin_ns + share_ns if lifetime_ms else None
 
     def _ask_bytes(self, api_key: int, version: int, body: bytes) -> bytes:
-        """A request whose header and body's schema are known, and the answer behind its correlation id."""
+        """Send a request with an encoded body, and return the response behind its correlation id."""
         self._correlation_id += 1
         header = encode_request_header(api_key, version, self._correlation_id, self.client_id)
         self.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
@@ -217,14 +226,17 @@ class Client:
         return frame[4:]
 
     def log_in_if_due(self) -> None:
-        """Log in again before the broker's patience ends; not while answers are awaited, which would come first."""
+        """Log in again if the session expires soon.
+
+        Do not do that with requests in flight, because their responses would arrive before that of the login.
+        """
         if self.must_log_in_again and not self._pending and not self._received and not self._unread:
             self._login_again_ns = None
             self._log_in()
 
     @property
     def must_log_in_again(self) -> bool:
-        """Return True if most of the session's lifetime has passed."""
+        """True if most of the session's lifetime has passed."""
         return self._login_again_ns is not None and self._clock.now_ns() >= self._login_again_ns
 
     def __enter__(self) -> Self:
@@ -240,7 +252,7 @@ class Client:
         self._socket.close()
 
     def fileno(self) -> int:
-        """The socket's descriptor, for a test that wants to wait on several clients."""
+        """Return the socket's descriptor, so that a test can wait for several clients."""
         return self._socket.fileno()
 
     @property
@@ -253,7 +265,10 @@ class Client:
         return str(host), int(port)
 
     def detach(self) -> socket.socket:
-        """The socket itself, for a caller that goes on without waiting; this client is of no more use."""
+        """Return the socket, for a caller with its own non-blocking I/O. Do not use this client for I/O afterwards.
+
+        Raises ClientError if responses are unread.
+        """
         if self._pending or self._received:
             raise ClientError("answers to earlier requests have not been read")
         return self._socket
@@ -261,7 +276,7 @@ class Client:
     # -- bytes
 
     def send_bytes(self, data: bytes | memoryview) -> None:
-        """Send bytes as they are: half a frame, several frames, or garbage."""
+        """Send raw bytes, which need not be a frame. Raise AnswerTimeout or ConnectionLost."""
         self._socket.settimeout(self.timeout_ms / 1000)
         try:
             self._socket.sendall(data)
@@ -271,7 +286,7 @@ class Client:
             self._fail(error)
 
     def receive_frame(self) -> bytes:
-        """The next frame without its length prefix."""
+        """Return the next frame without its length prefix. Raise AnswerTimeout or ConnectionLost."""
         deadline_ns = self._clock.now_ns() + self.timeout_ms * NS_PER_MS
         while self._unread:
             self._frame(deadline_ns)
@@ -301,7 +316,7 @@ class Client:
         return frame
 
     def _fill(self, wanted_bytes: int, deadline_ns: int) -> None:
-        """Read until so many bytes are there; a deadline for the whole, not for each piece."""
+        """Read until the buffer has this many bytes. The deadline is for all of them, not for each read."""
         while len(self._received) < wanted_bytes:
             left_ns = deadline_ns - self._clock.now_ns()
             if left_ns <= 0:
@@ -310,7 +325,8 @@ class Client:
             try:
                 piece = self._socket.recv(max(65536, wanted_bytes - len(self._received)))
             except TimeoutError:
-                continue  # The loop's own check says it with the right words.
+                # The check at the loop's start raises the error.
+                continue
             except OSError as error:
                 self._fail(error)
             if not piece:
@@ -318,7 +334,7 @@ class Client:
             self._received += piece
 
     def _fail(self, error: OSError) -> NoReturn:
-        """The connection has failed: by whose fault, where TLS tells."""
+        """Raise the error of a failed connection. A TLS alert or a failed verification gives a precise reason."""
         if self._security is not None and self._security.tls is not None:
             from kproc.client.security import tls
             from kproc.client.security.failures import SecurityFailed
@@ -340,9 +356,10 @@ class Client:
         return f"; if its listener wants TLS or a login, {_HINT}"
 
     def introduce(self, software: str, version: str) -> None:
-        """Say who we are, as KIP-511 has it: ApiVersions, version 3, whose answer is read past by whoever reads next.
+        """Send the client's name and version to the broker, in ApiVersions version 3 (KIP-511).
 
-        By hand, for a command that needs no other schema. A broker that does not know the version answers, too.
+        The next read discards the response, also that of a broker that does not support the version. The request is
+        encoded by hand, so that commands which need no other schema do not import kproc.wire.codec.
         """
         name = self.client_id.encode()
         words = b"".join(bytes((len(each) + 1,)) + each for each in (software.encode(), version.encode()))
@@ -353,8 +370,9 @@ class Client:
     # -- requests
 
     def send(self, api_key: int, version: int, fields: Mapping[str, Any]) -> int:
-        """Send one request without waiting; its correlation id comes back with the answer."""
-        from kproc.wire import codec  # Here: it costs some ms, and status does not need it.
+        """Send a request without waiting for its response. Return its correlation id."""
+        # Imported here, because the import takes some ms and `kproc status` does not need it.
+        from kproc.wire import codec
 
         self.log_in_if_due()
         self._correlation_id += 1
@@ -364,7 +382,7 @@ class Client:
         return self._correlation_id
 
     def receive(self) -> tuple[int, dict[str, Any]]:
-        """The answer to the oldest unanswered request: its correlation id and fields."""
+        """Return the response to the oldest request in flight: its correlation id and fields."""
         from kproc.wire import codec
 
         if not self._pending:
@@ -380,18 +398,18 @@ class Client:
         return correlation_id, fields
 
     def call(self, api_key: int, version: int, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one request and wait for its answer."""
+        """Send a request and return the fields of its response."""
         self.send(api_key, version, fields)
         return self.receive()[1]
 
     def call_latest(
         self, api_key: ApiKey, fields: Mapping[str, Any], *, newest: int | None = None
     ) -> dict[str, Any]:
-        """`call` with the newest version that both sides know; `newest` lowers ours."""
+        """Send a request in the newest version that both sides support. `newest` replaces our limit."""
         return self.call(api_key, self.negotiate(api_key, newest=newest), fields)
 
     def negotiate(self, api_key: ApiKey, *, newest: int | None = None) -> int:
-        """The newest common version, or ClientError where there is none."""
+        """Return the newest version that both sides support. Raise ClientError if there is none."""
         ours = NEWEST.get(api_key, 0) if newest is None else newest
         low, high = self.api_versions().get(api_key, (0, -1))
         if high < 0:
@@ -417,10 +435,11 @@ class Client:
     # -- kproc's own operations
 
     def operate(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Ask for one of kproc's own operations, such as `status`; JSON behind a version 1 request header.
+        """Run one of kproc's own operations, such as `status`, and return its result. Raise ClientError on failure.
 
-        int16 30000, int16 0, int32 correlation id, nullable string client id, UTF-8 JSON {"op": ...}
-        answer: int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
+        request: version 1 header (int16 30000, int16 0, int32 correlation id, nullable string client id), then UTF-8
+        JSON {"op": ...}
+        response: int32 length, int32 correlation id, UTF-8 JSON {"error": null or text, "result": {...}}
         """
         if self._pending:
             raise ClientError("answers to earlier requests have not been read")
@@ -442,7 +461,7 @@ class Client:
         try:
             frame = self.receive_frame()
         except ConnectionLost as error:
-            # What Kafka does with an API key that it does not know, and kproc with a peer that may not ask.
+            # Kafka closes the connection for an unknown API key, and kproc for a peer without permission.
             raise ConnectionLost(
                 f"{error}: no kproc broker, or one that does not let us ask for {op}"
             ) from error
@@ -461,10 +480,10 @@ class Client:
         return result
 
     def scale(self, **counts: int) -> dict[str, Any]:
-        """Change the number of `processors` and `handlers` and return what was done, once it is.
+        """Change the number of `processors` and `handlers`, wait until that is done, and return the result.
 
-        The broker answers several times a second that it is not done yet: a request that waited for the whole
-        change would keep the very process that holds it from leaving.
+        The broker responds several times a second while the change is in progress, and the client asks again by the
+        ticket. A request that waited for the end would block the Handler that holds it from stopping.
         """
         answer = self.operate("scale", **counts)
         while not answer["is_done"]:
@@ -479,5 +498,5 @@ class Client:
 
 
 def reason(error: OSError) -> str:
-    """The system's words for an error, without numbers and addresses."""
+    """Return the system's message for an error, without numbers and addresses."""
     return (error.strerror or str(error) or type(error).__name__).lower()

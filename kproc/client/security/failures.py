@@ -1,4 +1,4 @@
-"""Why a connection could not be secured; one line, meant for a person, without a secret in it."""
+"""Errors of TLS and SASL. Their messages are one line for the user and contain no secrets."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class SecurityFailed(Exception):
 
 
 class ConnectionBroken(Exception):
-    """The peer left, or did not speak as it should; it may be trying to start."""
+    """The peer closed the connection or violated the protocol. It may be starting, so a retry can succeed."""

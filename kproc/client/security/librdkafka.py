@@ -18,7 +18,7 @@ _LIFETIME_S: Final = 3600
 
 
 def librdkafka_settings(security: ClientSecurity) -> Mapping[str, Any]:
-    """For confluent_kafka; nothing for a client without security. ConfigError for what only other clients have."""
+    """Return the settings for confluent_kafka; empty without security. Raise ConfigError for unsupported ones."""
     if security.tls is None and security.login is None:
         return {}
     settings: dict[str, Any] = {"security.protocol": security.protocol}
@@ -57,7 +57,7 @@ def _login(login: Login) -> dict[str, Any]:
 
 
 def _token(login: Login) -> tuple[str, float]:
-    """The token, and when it expires, in seconds since 1970."""
+    """Return the token and its expiry in seconds since 1970."""
     token = bearer_token(login)
     try:
         payload = token.split(".")[1]

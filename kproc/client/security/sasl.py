@@ -34,7 +34,10 @@ _UNSECURED_S: Final = 3600
 
 
 def log_in(ask: Ask, login: Login, address: str) -> int:
-    """Log in; for how many ms the broker lets us, or 0 where it sets no end. SecurityFailed with its words."""
+    """Log in and return the session's lifetime in ms, or 0 without a limit. Raise SecurityFailed with the reason.
+
+    ask: sends a request and returns its response, both as bytes.
+    """
     _choose(ask, login, address)
     exchange = _mechanism(login, address)
     token = next(exchange)
@@ -100,7 +103,7 @@ def _plain(login: Login) -> Exchange:
 
 
 def scram(login: Login, address: str, nonce: str) -> Exchange:
-    """The client's side; the broker has to prove, too, that it knows the password's keys."""
+    """Yield the client's messages of SCRAM. It also verifies the broker's proof that it knows the password's keys."""
     algorithm = login.mechanism.removeprefix("SCRAM-").replace("-", "").lower()
     name = login.username.replace("=", "=3D").replace(",", "=2C")
     extension = ",tokenauth=true" if login.is_delegation_token else ""
@@ -146,7 +149,7 @@ def _bearer(login: Login, address: str) -> Exchange:
 
 
 def bearer_token(login: Login) -> str:
-    """The token that was given, that of its file as it is now, or an unsigned one."""
+    """Return the token: the given one, or the current content of its file, or else an unsigned one."""
     return login.token or (_token_in(login.token_file) if login.token_file else _unsecured(login.username))
 
 
@@ -163,7 +166,7 @@ def _token_in(path: str) -> str:
 
 
 def _unsecured(subject: str) -> str:
-    """An unsigned token, for brokers that accept such: as Kafka's own login module makes them for development."""
+    """Return an unsigned token, for development brokers that accept it, like Kafka's own login module does."""
     now_s = SystemClock().wall_ms() // 1000
     parts = ({"alg": "none"}, {"sub": subject, "iat": now_s, "exp": now_s + _UNSECURED_S})
     return "".join(f"{_base64_url(json.dumps(part).encode())}." for part in parts)
@@ -182,7 +185,7 @@ def _string(text: str) -> bytes:
 
 
 class _Reader:
-    """An answer's fields in their order; SecurityFailed where it ends too early."""
+    """Reader of a response's fields in order. It raises SecurityFailed if the response ends too early."""
 
     def __init__(self, data: bytes, address: str) -> None:
         self._data = data

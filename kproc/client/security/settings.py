@@ -1,7 +1,8 @@
-"""A client's security settings, by the names of Kafka's clients and of librdkafka: properties to ClientSecurity.
+"""Parser of a client's security settings. It accepts the names of Kafka's clients and of librdkafka.
 
-A file for `--command-config` may be the one of Kafka's own tools: what is not about security is passed over, what is
-and cannot be done here is refused. No message shows a value that may be a secret. Pure, but for `read_client_config`.
+A file for `--command-config` can be one for Kafka's own tools: settings that do not concern security are ignored.
+Unsupported security settings are rejected. No message shows a value that can be a secret. Only `read_client_config`
+does I/O.
 """
 
 from __future__ import annotations
@@ -94,11 +95,11 @@ Environment = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Certificates, or a key with its certificates: a file, or the text itself, which counts as PEM."""
+    """Certificates, or a key with its certificates: the path of a file, or PEM text."""
 
     location: str = ""
     type: str = ""
-    """PEM or PKCS12; empty: by its content."""
+    """PEM or PKCS12. If it is empty, the content decides."""
     password: str = field(default="", repr=False)
     pem: str = field(default="", repr=False)
 
@@ -111,15 +112,15 @@ class Tls:
     """The TLS settings of a client: trust, certificate and protocol options."""
 
     trust: Store = Store()
-    """Empty: the authorities that this host trusts."""
+    """Trusted authorities. If it is empty, those of this host."""
     key: Store = Store()
     chain: Store = Store()
-    """The key's certificates where they are not beside it."""
+    """The key's certificates, if they are not in the key's store."""
     key_password: str = field(default="", repr=False)
     checks_host: bool = True
     versions: tuple[str, ...] = TLS_VERSIONS
     is_verified: bool = True
-    """False: librdkafka's enable.ssl.certificate.verification=false; anybody may be the broker."""
+    """False with librdkafka's enable.ssl.certificate.verification=false. The broker's certificate is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """All of it; hashable, so that connections are kept by it."""
+    """All security settings of a client. It is hashable, because it is part of the keys of cached connections."""
 
     tls: Tls | None = None
     login: Login | None = None
@@ -154,7 +155,7 @@ PLAINTEXT: Final = ClientSecurity()
 
 
 def read_client_config(path: Path, environment: Environment | None = None) -> dict[str, str]:
-    """The properties of a file for --command-config; ConfigError where it cannot be read.
+    """Return the properties of a file for --command-config. Raise ConfigError if it cannot be read.
 
     `${env:NAME}`, `${file:/path:key}` and `${dir:/path:file}` stand for what is there, as with Kafka's ConfigProviders.
     """
@@ -168,7 +169,7 @@ def read_client_config(path: Path, environment: Environment | None = None) -> di
 
 
 def _provided(name: str, value: str, environment: Environment | None) -> str:
-    """The value with what its variables stand for."""
+    """Return the value with its variables replaced."""
 
     def look_up(match: re.Match[str]) -> str:
         kind, what = match[1], match[2]
@@ -191,7 +192,7 @@ def _provided(name: str, value: str, environment: Environment | None) -> str:
 
 
 def parse_client_security(properties: Mapping[str, str], prefix: str = "") -> ClientSecurity:
-    """The settings of a client; ConfigError, without a value of it, for what cannot be.
+    """Parse the settings of a client. Raise ConfigError, without any value, for invalid ones.
 
     `prefix` stands before each name in messages: Spark's are written `kafka.security.protocol`.
     """
@@ -210,7 +211,7 @@ def security_names(properties: Mapping[str, str]) -> list[str]:
 
 
 class _Parser:
-    """One set of settings."""
+    """Parser of one set of properties."""
 
     def __init__(self, given: Mapping[str, str], prefix: str) -> None:
         self._prefix = prefix
@@ -295,7 +296,7 @@ class _Parser:
         )
 
     def _pem(self, name: str) -> str:
-        """A properties file has it in one line with blanks, as Kafka allows, or with `\\n`."""
+        """Return a PEM setting with line breaks. Properties files have it in one line, with blanks or with `\\n`."""
         text = self._text(name)
         if not text:
             return ""
@@ -374,7 +375,7 @@ class _Parser:
 
 
 def login_module(mechanism: str) -> str:
-    """The Java class that a line of JAAS names for a mechanism."""
+    """Return the Java class that a JAAS line names for a mechanism."""
     if mechanism == "OAUTHBEARER":
         return "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     kind, package = ("Plain", "plain") if mechanism == "PLAIN" else ("Scram", "scram")

@@ -33,7 +33,7 @@ _MECHANISM: Final = "PLAIN"
 
 @dataclass(frozen=True)
 class Throwaway:
-    """The files in `directory`; passwords by user."""
+    """Security of a temporary broker: the files in `directory`, and the passwords by user."""
 
     directory: Path
     has_tls: bool
@@ -41,7 +41,7 @@ class Throwaway:
 
     @property
     def protocol(self) -> str:
-        """Of the listener."""
+        """The listener's security protocol."""
         return self.security().protocol
 
     def broker_settings(self) -> dict[str, str]:
@@ -53,7 +53,7 @@ class Throwaway:
                 "ssl.keystore.location": str(self.directory / "server.pem"),
             }
         if self.users:
-            # Not PLAIN's fault that it shows the password to the broker: this one knows no other secret.
+            # PLAIN sends the password to the broker. That is no risk here, because the broker has the password anyway.
             words = (f'user_{name}="{password}"' for name, password in self.users.items())
             prefix = f"listener.name.{self.protocol.lower()}"
             settings |= {
@@ -74,14 +74,14 @@ class Throwaway:
         return ClientSecurity(tls, login)
 
     def client_file(self, user: str | None = None) -> Path:
-        """The properties file of a user, for --command-config."""
+        """Return the path of a user's properties file, for --command-config."""
         return self.directory / f"{user or next(iter(self.users), 'client')}.properties"
 
 
 def make_throwaway(
     directory: Path, *, has_tls: bool, users: Sequence[str], hosts: Sequence[str] = ()
 ) -> Throwaway:
-    """Make the directory and its files. `hosts` are names that clients use beside the loopback's."""
+    """Create the directory and its files. `hosts` are names of the broker in addition to the loopback's."""
     for name in users:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"user {name!r}: a name is of letters, digits, dots, dashes and underscores")
@@ -97,7 +97,7 @@ def make_throwaway(
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """A new file that nobody else can read, not even while it is written."""
+    """Create a file with mode 600, so that other users can never read it."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
 

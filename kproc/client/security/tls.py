@@ -1,4 +1,4 @@
-"""TLS of a client: an SSLContext of its settings, the handshake, and its failures in words that say what to change."""
+"""TLS of a client: create the SSLContext, perform the handshake, and explain failures."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSLSocket:
-    """The handshake over a connected socket, within its timeout. SecurityFailed: it cannot be; ConnectionBroken: the
-    peer left meanwhile; TimeoutError."""
+    """Perform the handshake on a connected socket, within its timeout.
+
+    Raises SecurityFailed if it cannot succeed, ConnectionBroken if the peer closes the connection, or TimeoutError.
+    """
     context = client_context(tls)
     try:
         return context.wrap_socket(sock, server_hostname=host)
@@ -67,7 +69,10 @@ def start_tls(sock: socket.socket, host: str, address: str, tls: Tls) -> ssl.SSL
 
 
 def first_cause(sock: socket.socket, error: OSError) -> OSError:
-    """The alert by which the peer said why before it left, if it did: a write fails of the end alone."""
+    """Return the peer's alert if it sent one before it closed the connection, or else `error`.
+
+    A write only fails because the connection ended. The alert with the reason is read from the socket.
+    """
     try:
         sock.recv(1)
     except ssl.SSLError as alert:
@@ -142,7 +147,7 @@ def is_pem_file(location: str) -> bool:
 
 
 def trusted_pem(store: Store) -> str:
-    """The certificates of a trust store, as PEM."""
+    """Return the certificates of a trust store as PEM."""
     name = "ssl.truststore.location" if store.location else "ssl.truststore.certificates"
     content = _content(store, name)
     if _is_pem(store, content, name):
@@ -151,7 +156,7 @@ def trusted_pem(store: Store) -> str:
 
 
 def own_pem(tls: Tls) -> tuple[bytes, str]:
-    """The client's key with its certificates as PEM, and the key's password, empty where it has none."""
+    """Return the client's key with its certificates as PEM, and the key's password, which can be empty."""
     name = "ssl.keystore.location" if tls.key.location else "ssl.keystore.key"
     content = _content(tls.key, name)
     if not _is_pem(tls.key, content, name):
@@ -176,7 +181,7 @@ def _trust(context: ssl.SSLContext, store: Store) -> None:
 
 def _present(context: ssl.SSLContext, tls: Tls) -> None:
     content, password = own_pem(tls)
-    # OpenSSL wants a file: one that nobody else can open, and that is gone at once.
+    # OpenSSL can only read a file. Use one that no other user can open and that disappears at once.
     with _in_memory(content) as path:
         try:
             # Without a password OpenSSL would ask for one on the terminal.
@@ -205,7 +210,7 @@ def _place(store: Store) -> str:
 
 
 def _is_pem(store: Store, content: bytes, name: str) -> bool:
-    """By its content, whatever its type is said to be; ConfigError for what is neither PEM nor PKCS12."""
+    """Return True for PEM, by the content and not by the type setting. Raise ConfigError if it is not PKCS12 either."""
     if b"-----BEGIN" in content:
         if store.type == "PKCS12":
             raise ConfigError(f"{name}: {_place(store)} is PEM, its type says PKCS12")
@@ -255,7 +260,7 @@ def _pkcs12(store: Store, content: bytes, name: str) -> tuple[Any, Any, list[Any
 
 @contextlib.contextmanager
 def _in_memory(content: bytes) -> Iterator[str]:
-    """A path of bytes that lie in no directory."""
+    """Yield the path of a file in memory with these bytes."""
     descriptor = os.memfd_create("client-key", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:

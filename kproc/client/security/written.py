@@ -14,7 +14,7 @@ from kproc.client.security.tls import is_pem_file
 
 
 def java_properties(security: ClientSecurity) -> dict[str, str]:
-    """By the names of Kafka's own clients and tools."""
+    """Return the settings as properties of Kafka's Java clients and tools."""
     properties = {"security.protocol": security.protocol}
     if security.tls is not None:
         properties |= _java_tls(security.tls)
@@ -80,7 +80,7 @@ def _escaped(text: str) -> str:
 
 
 def as_properties(lines: Mapping[str, str]) -> str:
-    """A properties file of Java's: a backslash and a break of the line are written with a backslash."""
+    """Format properties as a Java properties file. Escape backslashes and line breaks."""
     return "".join(
         f"{name}={value}\n".replace("\\", "\\\\").rstrip("\n").replace("\n", "\\n") + "\n"
         for name, value in lines.items()
@@ -88,7 +88,7 @@ def as_properties(lines: Mapping[str, str]) -> str:
 
 
 def kafka_python_arguments(security: ClientSecurity) -> dict[str, Any]:
-    """For KafkaProducer, KafkaConsumer and KafkaAdminClient; certificates as PEM files."""
+    """Return arguments for kafka-python's KafkaProducer, KafkaConsumer and KafkaAdminClient."""
     arguments: dict[str, Any] = {"security_protocol": security.protocol}
     if security.tls is not None:
         arguments["ssl_check_hostname"] = security.tls.checks_host
@@ -103,7 +103,7 @@ def kafka_python_arguments(security: ClientSecurity) -> dict[str, Any]:
 
 
 def aiokafka_arguments(security: ClientSecurity) -> dict[str, Any]:
-    """For AIOKafkaProducer and AIOKafkaConsumer, which take a context of the standard library."""
+    """Return arguments for AIOKafkaProducer and AIOKafkaConsumer. TLS settings become an ssl.SSLContext."""
     from kproc.client.security.tls import client_context
 
     arguments: dict[str, Any] = {"security_protocol": security.protocol}
