@@ -339,7 +339,7 @@ def _wanted(
 
 
 def _filters(named: Sequence[tuple[ResourceType, str]], pattern: Any, **fields: Any) -> list[AclFilter]:
-    """One for each resource, or one for all."""
+    """Return a filter for each named resource, or one filter for all resources if none is named."""
     from kproc.broker.security.acl import AclFilter, Operation, Permission, ResourceType
 
     principal = fields.get("principal")

@@ -125,7 +125,7 @@ def sort_rows(rows: list[dict[str, Any]], order: Order) -> None:
 
 
 def print_clients(rows: list[dict[str, Any]]) -> None:
-    """The table. Where nobody logs in all principals are the same: theirs is the first column to go."""
+    """Print the table. If no client has logged in, all principals are equal, so their column is dropped first."""
     is_telling = any(row["principal"] not in (None, "User:ANONYMOUS") for row in rows)
     print_table(HEADER, map(_cells, rows), drop=DROPPED if is_telling else ("PRINCIPAL", *DROPPED), cut=CUT)
 

@@ -133,7 +133,7 @@ class _Report:
             self._process.close()
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Names and contents; what cannot be had is a problem and is left out."""
+        """Yield the name and content of each file. Skip a file that cannot be made, and record the problem."""
         yield "versions.txt", _versions()
         for name, make in (
             ("status.json", self._make_status),

@@ -69,7 +69,7 @@ def dump_log(
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
-    """The files to show: those that were named, and the .log files of directories."""
+    """Yield the files to show: the named ones, and the .log files of named directories."""
     for path in paths:
         if path.is_file():
             yield path
@@ -78,7 +78,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 
 
 def _partitions(path: Path) -> list[Path]:
-    """The partition directories that a directory is or holds; a Failure if it is neither."""
+    """Return a directory if it has segments, or else its subdirectories with segments. Raise a Failure without any."""
     if _segments(path):
         return [path]
     found = sorted(child for child in path.iterdir() if child.is_dir() and _segments(child))
@@ -88,7 +88,7 @@ def _partitions(path: Path) -> list[Path]:
 
 
 def _segments(directory: Path) -> list[Path]:
-    """The segments in a directory; a request log may lie beside the partitions."""
+    """Return the segments in a directory. Skip other .log files, such as a request log beside the partitions."""
     from kproc.broker.storage.format import LOG_SUFFIX, parse_segment_file_name
 
     return sorted(
@@ -199,7 +199,7 @@ def _print_entries(entries: list[dict[str, Any]]) -> None:
 
 
 def _verify(paths: list[Path], output: Format) -> None:
-    """Every partition that was named: a line with counts, and one for each problem."""
+    """Verify every named partition. Print a line with counts for each, and a line for each problem."""
     from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import verify_partition
 

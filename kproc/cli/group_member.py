@@ -167,7 +167,7 @@ class GroupMember:
         self._tell(f"reads {shown}" if shown else "has no partition left for us: other members read them")
 
     def _tell(self, words: str) -> None:
-        """A line for a person who looks on."""
+        """Print a note on the group, if a person is to see it."""
         if self._tells:
             print_note(f"kproc: group {self._group} {words}")
 

@@ -300,7 +300,7 @@ def _assigned(described: dict[str, Any]) -> dict[Partition, dict[str, Any]]:
 
 
 def parse_assignment(data: bytes) -> list[Partition]:
-    """The partitions in a member's ConsumerProtocolAssignment; none where another protocol is spoken.
+    """Parse a member's ConsumerProtocolAssignment and return its partitions. Another protocol gives none.
 
     int16 version, int32 count of topics, each an int16-length name, an int32 count and int32 partitions.
     """
@@ -317,7 +317,7 @@ def parse_assignment(data: bytes) -> list[Partition]:
             position += 4 + 4 * count
             found += [(name, number) for number in numbers]
     except (struct.error, UnicodeDecodeError):
-        return []  # Other protocol types (Connect, Schema Registry) put what they like there.
+        return []  # Other protocol types (Connect, Schema Registry) have other formats.
     return found
 
 

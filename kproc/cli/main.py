@@ -20,7 +20,7 @@ from kproc.common.printable import printable
 
 
 def main() -> None:
-    """The entry point of the `kproc` script."""
+    """Run the `kproc` script."""
     sys.excepthook = _show_exception
     sys.exit(run(sys.argv[1:]))
 
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(failure)
     except BrokenPipeError:
         _abandon_stdout()
-        return 128 + signal.SIGPIPE  # As of any program whose reader has seen enough: without a word.
+        return 128 + signal.SIGPIPE  # The reader has closed the pipe. End silently, with the usual exit code.
     except KeyboardInterrupt:
         return _complain(Failure("interrupted", 128 + signal.SIGINT))
     return code
@@ -53,12 +53,12 @@ def _invoke(arguments: Sequence[str]) -> int:
     except Exception as error:
         expected = _expected(error)
         if expected is None:
-            raise  # A mistake of ours: its stack is what a report needs.
+            raise  # This is a bug of kproc, and a bug report needs the stack.
         raise expected from error
 
 
 def _expected(error: Exception) -> Failure | None:
-    """The failures that a command can meet without being at fault, as one line."""
+    """Convert an expected error, such as one of the broker or the system, to a Failure. None for a bug."""
     from kproc.broker.config.values import ConfigError
     from kproc.common.errors import Corrupt, FatalError, KafkaError
 
@@ -69,7 +69,8 @@ def _expected(error: Exception) -> Failure | None:
         return Failure(f"{len(lines)} settings cannot be used:", exit_code=2, details=lines)
     if isinstance(error, (Corrupt, FatalError, KafkaError)):
         return Failure(one_line(str(error)))
-    client = sys.modules.get("kproc.client")  # What has not been imported cannot have raised.
+    # Do not import the client library. If it has not been imported, it cannot have raised the error.
+    client = sys.modules.get("kproc.client")
     if client is not None and isinstance(error, client.ClientError):
         return Failure(one_line(str(error)))
     if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -97,7 +98,7 @@ def _show_exception(kind: type[BaseException], error: BaseException, stack: Trac
 
 
 def _abandon_stdout() -> None:
-    """Point stdout at nothing, or the interpreter's last flush would print a traceback of its own."""
+    """Redirect stdout to /dev/null. Otherwise the interpreter's last flush would print a traceback."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
     os.close(nothing)

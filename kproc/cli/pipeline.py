@@ -183,7 +183,7 @@ def reset(
 
 
 def _die_with(pid: int) -> None:
-    """End when that process does, however it ends and whatever Spark is at; the JVM ends with us, by its stdin."""
+    """End this process when another one ends, whatever Spark is doing. Its JVM ends then, because its stdin closes."""
     from kproc.broker.supervisor.signals import watch_process
 
     descriptor = watch_process(pid)
@@ -228,7 +228,7 @@ def outside(bootstrap: str | None) -> Outside:
 
 @contextmanager
 def _one_line(verbose: bool) -> Iterator[None]:
-    """A pipeline's errors as the command's: one line, and with --verbose all that Spark said before it."""
+    """Convert a pipeline's errors to Failures of one line. With --verbose, print Spark's output before it."""
     from kproc.pipeline.errors import PipelineError
     from kproc.pipeline.toml_table import SpecError
 
@@ -245,7 +245,7 @@ def _one_line(verbose: bool) -> Iterator[None]:
 
 
 def _quiet_py4j() -> None:
-    """Keep a stack of py4j for each call to a JVM that has gone off the screen; its end is said in a line."""
+    """Do not log py4j's stacks, one for each call to a JVM that has ended. The command reports its end in a line."""
     import logging
 
     from kproc.broker.supervisor.logs import TextFormatter
@@ -257,7 +257,7 @@ def _quiet_py4j() -> None:
 
 
 class _Screen:
-    """A live table on a terminal, a line from time to time elsewhere, JSON lines where they are asked for."""
+    """Shows progress: a live table on a terminal, JSON lines if requested, or else a line from time to time."""
 
     def __init__(self, json_lines: str | None, interval_s: float) -> None:
         self._json_path = json_lines
@@ -347,7 +347,7 @@ class _Screen:
 
 
 def _table(figures: Sequence[QueryFigures]) -> Any:
-    """The live table; columns without a figure in any row are left out."""
+    """Return the live table. Skip columns without a number in any row."""
     from rich.table import Table
     from rich.text import Text
 
@@ -364,6 +364,6 @@ def _table(figures: Sequence[QueryFigures]) -> Any:
     for place in shown:
         table.add_column(TABLE_HEADER[place], justify="left" if place in (0, 1) else "right", no_wrap=True)
     for row in rows:
-        # As Text: rich would take a name in brackets for markup.
+        # Use Text, because rich would interpret a name in brackets as markup.
         table.add_row(*(Text(printable(row[place])) for place in shown))
     return table

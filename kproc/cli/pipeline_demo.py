@@ -74,7 +74,8 @@ def demo(
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise Failure(f"--keep {keep}: the directory is not empty", exit_code=2)
     environ = {**os.environ, **worker_environment(os.environ)}
-    signal.signal(signal.SIGTERM, _terminate)  # Ends like Ctrl-C: nothing is left running.
+    # End like Ctrl-C, so that no process is left running.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         with ExitStack() as stack:
             directory = _directory(keep, stack)
@@ -95,7 +96,7 @@ def demo(
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM: what cleans up after Ctrl-C cleans up after it."""
+    """Raised at SIGTERM. It is a KeyboardInterrupt, so that the same code cleans up as after Ctrl-C."""
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -152,7 +153,7 @@ def _draw(result: Result, picture: Path) -> None:
 
 
 def _tell(result: Result, seconds: float) -> None:
-    """The summary; Failure if something is not as it should be."""
+    """Print the summary. Raise a Failure if a number is wrong or rows came too late."""
     from kproc.pipeline.demo.verify import wrong
 
     rows = []

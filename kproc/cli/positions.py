@@ -18,7 +18,7 @@ _OFFSET: Final = re.compile(r"[+-]?[0-9]+")
 
 
 def parse_where(option: str, text: str) -> Where:
-    """ "beginning", "end", an offset (negative counts from the end), or a time; else a usage error."""
+    """Parse "beginning", "end", an offset (negative ones count from the end) or a time. Else raise a usage error."""
     words = {"beginning": "beginning", "earliest": "beginning", "end": "end", "latest": "end"}
     if text in words:
         return words[text]
@@ -59,7 +59,7 @@ def find_positions(
     *,
     isolation: int = READ_UNCOMMITTED,
 ) -> Positions:
-    """Ask the broker where `where` is in each of the partitions; a time after the last record is the end.
+    """Request the offset of `where` in each of the partitions. A time after the last record gives the end.
 
     With read_committed the end is the last stable offset. Partitions that are not served are added to `errors`.
     """
@@ -81,7 +81,7 @@ def find_positions(
 
 
 def chosen_partitions(topic: str, known: list[int], wanted: list[int] | None) -> list[int]:
-    """The partitions that were asked for, all without; one that does not exist ends the command."""
+    """Return the wanted partitions, or all without a wish. Raise a Failure for one that does not exist."""
     for number in wanted or ():
         if number not in known:
             raise Failure(f"{topic}: no partition {number}; there are {len(known)}")

@@ -165,7 +165,7 @@ def _send_all(
 
 
 def _given_headers(options: list[str] | None) -> Headers:
-    """Headers of the command line, whose bytes need not be text."""
+    """Parse the headers of the command line. Their values may be any bytes."""
     headers = []
     for name, value in pairs("--header", options or ()):
         try:
@@ -304,7 +304,7 @@ class _Sender:
         return "the transaction was aborted"
 
     def _run_step(self, if_failed: str, step: Callable[[float], None], seconds: float) -> None:
-        """A step of the transaction, which librdkafka retries by itself."""
+        """Run a step of the transaction, which librdkafka retries by itself. Raise a Failure if it fails."""
         from confluent_kafka import KafkaException
 
         try:
@@ -326,7 +326,7 @@ class _Sender:
     def _on_error(self, error: Any) -> None:
         from confluent_kafka import KafkaError
 
-        # Other errors are told about a broker or a retry, and may heal.
+        # Ignore the other errors. They concern one broker or a retry, and may be temporary.
         if error.fatal():
             self._error = self._error or error
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -334,8 +334,8 @@ class _Sender:
 
     def _check(self) -> None:
         if self._is_down:
-            # One closed connection is enough for that: a restarted process is no reason to stop, a refused
-            # connection is.
+            # One closed connection makes librdkafka report that. Connect to find out: a restarted process of the broker
+            # is no reason to stop, but a refused connection is.
             self._is_down = False
             connect(self._bootstrap).close()
         if self._error is not None:
@@ -347,7 +347,7 @@ class _Sender:
 
 
 def describe_error(error: Any) -> str:
-    """librdkafka's error as one phrase, in our words where its own are riddles."""
+    """Format an error of librdkafka as one phrase. Replace librdkafka's text if it is hard to understand."""
     from confluent_kafka import KafkaError
 
     known = {

@@ -66,7 +66,7 @@ def write_line(record: Consumed) -> bytes:
 
 
 def json_text(value: bytes | None) -> str | dict[str, str] | None:
-    """Bytes as JSON has them."""
+    """Convert bytes to a JSON value: a string for UTF-8, {"base64": ...} for other bytes, None for None."""
     if value is None:
         return None
     try:
@@ -76,7 +76,7 @@ def json_text(value: bytes | None) -> str | dict[str, str] | None:
 
 
 def read_line(line: bytes) -> Outgoing:
-    """The record that a line tells of, or BadLine. A word that is no field is refused: it may be one misspelt."""
+    """Parse a line to a record, or raise BadLine. Reject unknown fields, because they may be misspelt ones."""
     import orjson
 
     try:

@@ -117,7 +117,7 @@ class Source(Protocol):
         """Let the consumer read the partitions of this source."""
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """These are where they should be."""
+        """Record that these records were printed, so that their offsets may be committed."""
 
     def refused(self, error: Any) -> str | None:
         """Return the message for an error that belongs to no partition, or None to ignore it."""
@@ -261,7 +261,7 @@ class Reader:
         return records
 
     def printed(self, records: Sequence[Consumed]) -> None:
-        """These are where they should be."""
+        """Tell the source that these records were printed."""
         self._source.printed(records)
 
     def close(self) -> None:

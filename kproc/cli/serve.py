@@ -229,7 +229,7 @@ def _is_ready_file(content: bytes) -> bool:
 
 
 def _protocol(given: argparse.Namespace) -> str:
-    """Of the listener, by what `dev` was asked for."""
+    """Return the listener's security protocol by the options of `dev`."""
     has_users = bool(getattr(given, "users", None))
     if getattr(given, "tls", False):
         return "SASL_SSL" if has_users else "SSL"
@@ -237,7 +237,7 @@ def _protocol(given: argparse.Namespace) -> str:
 
 
 class _Help(argparse.HelpFormatter):
-    """Options in a column wide enough for them, each name with its value once."""
+    """A help format with a wide column for options, in which each option's value appears once."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
@@ -411,8 +411,7 @@ def _run(
 
 
 def _announce(config: Config, ready: dict[str, Any], throwaway: Throwaway | None) -> None:
-    """The one line that says where to connect, and what an acknowledgement means; and how to log in, if that was made
-    here."""
+    """Print the line with the addresses and the kind of flush. With throwaway users, print how to log in, too."""
     addresses = ", ".join(
         f"{name} {listener['bound']}"
         + (

@@ -39,7 +39,7 @@ COLUMNS = (
     ("BEAT_MS", "heartbeat_age_ms", float),
 )
 
-# What a narrow terminal goes without, first things first; --json has all.
+# Columns that a narrow terminal does not show, in the order in which they are dropped. JSON has all of them.
 DROPPED = ("CPU_S", "BEAT_MS", "REQUESTS", "RESTARTS", "RING%", "PSS_MB", "QUEUE")
 
 
@@ -137,7 +137,7 @@ def _print_status(answer: dict[str, Any]) -> None:
 
 
 def offline_lines(answer: Mapping[str, Any]) -> list[str]:
-    """A line for each partition that is refused, as many as the broker names; and how many more there are."""
+    """Return a line for each offline partition that the broker names, and a line with the number of the others."""
     offline = answer.get("offline")
     if not offline or not offline["count"]:
         return []

@@ -55,7 +55,7 @@ def top(
 
 
 class View:
-    """Two answers of `status`, and what follows from them."""
+    """The screen for two successive responses to `status`."""
 
     def __init__(
         self, status: Status, before: Status | None, seconds: float, host_busy: float | None = None
@@ -71,7 +71,7 @@ class View:
         return find_bottleneck(self.status, self.before, self.seconds, self._host_busy)
 
     def render(self, width: int, height: int) -> Group:
-        """Head, roles and APIs, as many as there is room for."""
+        """Return the head, the roles and the APIs, as many as fit on the screen."""
         from rich.console import Group
         from rich.text import Text
 
@@ -94,7 +94,7 @@ class View:
         )
 
     def _offline_lines(self, width: int) -> list[Text]:
-        """The first few, a line of the screen each: what there is to see is the rest of it."""
+        """Return the lines of the first few offline partitions, so that the rest of the screen stays visible."""
         from rich.text import Text
 
         lines = offline_lines(self.status)
@@ -187,7 +187,7 @@ class View:
         return float(max(0, grown)) / self.seconds
 
     def _total_times(self, api: Mapping[str, Any]) -> Histogram:
-        """Of the interval, or of all if nothing was timed in it."""
+        """Return the histogram of total times in the interval, or of all requests if none was timed in it."""
         whole = Histogram.of_buckets(api["total_time_buckets"])
         earlier = self._apis.get(api["key"])
         if earlier is None:
@@ -205,7 +205,7 @@ def _table(*columns: str) -> Table:
 
 
 def _as_texts(cells: Sequence[str], table: Table) -> list[Text]:
-    """A row's cells as Text: rich would take a string in brackets for markup."""
+    """Convert a row's cells to Text, because rich would interpret a string in brackets as markup."""
     from rich.text import Text
 
     return [Text(printable(cell)) for cell in cells[: len(table.columns)]]
@@ -249,7 +249,7 @@ def _watch(source: StatusSource, first: Status, began_s: float, interval_s: floa
 
 
 def _host_times() -> tuple[int, int]:
-    """CPU time of this host that was used, and all of it, in ticks; the broker is here, it answers nobody else."""
+    """Return (used CPU time, all CPU time) of this host in ticks. The broker runs here, or it would not answer."""
     with open("/proc/stat", "rb") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     return sum(fields) - fields[3] - fields[4], sum(fields)  # idle and iowait
@@ -262,7 +262,10 @@ def _busy_since(before: tuple[int, int]) -> float | None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Any]:
-    """The terminal key by key, without echo; as it was before at the end. Yields: was q pressed within so long?"""
+    """Read the terminal key by key, without echo, until the context ends.
+
+    Yields a function that waits up to `timeout_s` and returns True if q was pressed.
+    """
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 

@@ -165,7 +165,7 @@ def delete(
 
 
 def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, output: Format) -> None:
-    """Say what was done to each topic, and what was not."""
+    """Print the result for each topic. Raise a Failure with the errors, if any."""
     refusals = [
         explain(result["name"], result["error_code"], result.get("error_message"))
         for result in results
@@ -176,7 +176,7 @@ def _report(done: str, results: list[dict[str, Any]], tolerated: int | None, out
 
 
 def explain(topic: object, code: int, message: str | None = None) -> str:
-    """A topic's error code in words."""
+    """Format a topic's error for a Failure, with the broker's message or our own words."""
     from kproc.client import code_name
     from kproc.common.errors import ErrorCode
 
@@ -191,7 +191,7 @@ def explain(topic: object, code: int, message: str | None = None) -> str:
 
 
 def checked_topics(client: Client, names: list[str]) -> list[dict[str, Any]]:
-    """The metadata of topics that must all exist."""
+    """Return the metadata of topics. Raise a Failure if one of them does not exist."""
     topics = topic_metadata(client, names)
     refusals = [explain(topic["name"], topic["error_code"]) for topic in topics if topic["error_code"]]
     if refusals:
@@ -232,7 +232,7 @@ def _describe(client: Client, topic: dict[str, Any], errors: dict[Partition, str
 
 
 def _open_transactions(client: Client, topic: str, numbers: list[int]) -> dict[int, list[dict[str, int]]]:
-    """The producers with an open transaction, by partition, the oldest transaction first."""
+    """Return the producers with an open transaction by partition, with the oldest transaction first."""
     from kproc.wire.header import ApiKey
 
     fields = {"topics": [{"name": topic, "partition_indexes": numbers}]}
@@ -254,7 +254,7 @@ def _open_transactions(client: Client, topic: str, numbers: list[int]) -> dict[i
 
 
 def _topic_id_text(topic_id: bytes | None) -> str | None:
-    """Kafka's text of a topic id: URL-safe base64 without padding."""
+    """Format a topic id as Kafka does, in URL-safe base64 without padding."""
     import base64
 
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=") if topic_id and any(topic_id) else None
@@ -312,7 +312,7 @@ def _list_offsets(
 
 
 def _own_configs(client: Client, topic: str) -> dict[str, str | None]:
-    """The settings that were given to this topic itself (source 1, DYNAMIC_TOPIC_CONFIG)."""
+    """Return the settings that are set on this topic itself (source 1, DYNAMIC_TOPIC_CONFIG)."""
     from kproc.wire.header import ApiKey
 
     resource = {"resource_type": 2, "resource_name": topic, "configuration_keys": None}

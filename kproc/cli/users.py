@@ -154,7 +154,7 @@ def _kinds(mechanisms: list[str] | None) -> list[ScramKind]:
 
 
 def _password(name: str, file: Path | None) -> str:
-    """From the file, the input, or whoever sits there."""
+    """Read the password from the file, from standard input, or by a prompt on a terminal."""
     if file is None and sys.stdin.isatty():
         password = getpass.getpass(f"Password of {name}: ")
         if password != getpass.getpass("Again: "):
@@ -173,7 +173,7 @@ def _first_of(file: Path) -> str:
 
 
 def _offline(data: Path | None, config: Path | None) -> Config | None:
-    """The settings of a stopped broker; None: a running one is meant."""
+    """Return the settings of a stopped broker, or None if the command is for a running one."""
     if data is None and config is None:
         return None
     from kproc.broker.config import Config
@@ -182,7 +182,7 @@ def _offline(data: Path | None, config: Path | None) -> Config | None:
 
 
 def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None:
-    """Ask for each change; a Failure says why one was refused."""
+    """Send the changes to the broker, or apply them to its directory. Raise a Failure for one that is rejected."""
     if offline is not None:
         from kproc.broker.supervisor.offline_users import alter_users
 
@@ -204,7 +204,7 @@ def _change(requests: list[Row], bootstrap: str, offline: Config | None) -> None
 
 
 def _users(bootstrap: str, offline: Config | None) -> list[tuple[str, dict[int, int]]]:
-    """Every user, with the iterations of each mechanism that it has."""
+    """Return every user, with the iterations of each of its mechanisms."""
     if offline is not None:
         from kproc.broker.supervisor.offline_users import users_of
 

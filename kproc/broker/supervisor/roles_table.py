@@ -34,9 +34,8 @@ class Role:
     is_leaving: bool = False
     targets: tuple[AgentId, ...] = ()  # The Processors that a leaving Processor's connections migrate to.
     users: set[AgentId] = field(default_factory=set)  # Processors that still use a leaving Handler.
-    migrations: set[AgentId] = field(
-        default_factory=set
-    )  # Processors that it shares a migration channel with.
+    # Processors that are connected with this one by a migration socket pair.
+    migrations: set[AgentId] = field(default_factory=set)
     # For Acceptors: the Processors that serve the listener; empty: all of them.
     serving: tuple[AgentId, ...] = ()
     restarts: int = 0
