@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 WAIT_S: Final = 1.5
-"""For all of it: a name server, the connection, the answers."""
+"""Total time for the name server, the connection and the responses."""
 _BROKER_LOGGER: Final = 8
 # A leading dash would be an option, and zsh replaces a leading `=` by a command's path.
 _HARMLESS: Final = re.compile(r"[A-Za-z0-9._:@/+][A-Za-z0-9._:@/+=-]{0,254}", re.ASCII)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kproc.cli.record_reader import Reader, Source, Span
 
 BATCH_RECORDS: Final = 1000
-"""Records taken from librdkafka at a time."""
+"""Most records that one call takes from librdkafka."""
 _ENDINGS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

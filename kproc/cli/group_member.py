@@ -16,7 +16,7 @@ from kproc.cli.record_reader import Partition, Progress, Span
 
 COMMIT_EVERY_MS: Final = 1_000
 SESSION_MS: Final = 10_000
-"""After which a member that was killed is missed, and librdkafka gives up a commit that no coordinator takes."""
+"""Time after which the group removes a killed member, and librdkafka abandons a commit without a coordinator."""
 _COMMITTED_WITHIN_S: Final = 10.0
 _NUMBERS_SHOWN: Final = 8
 

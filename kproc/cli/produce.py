@@ -27,11 +27,11 @@ from kproc.cli.record_json import BadLine, Headers, Outgoing, read_line
 from kproc.cli.refusals import DEBUG, Refusals
 
 PROPAGATION_MS = 3_000
-"""How long librdkafka hopes that an unknown topic appears: here auto-creation is immediate."""
+"""Time that librdkafka waits for an unknown topic to appear. It can be short, because auto-creation is immediate."""
 STEP_SECONDS = 30.0
-"""How long a transaction's beginning, commit or abort may take."""
+"""Time limit of beginning, committing or aborting a transaction."""
 RECORD_BYTES_MAX = 1_000_000_000
-"""The most that librdkafka can be told: how large a record may be is the broker's to say, of each topic."""
+"""The largest limit that librdkafka accepts, because the broker decides for each topic how large a record may be."""
 
 
 class Compression(StrEnum):

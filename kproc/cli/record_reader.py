@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 # After this many empty polls (1 s) a batch that librdkafka cannot read may be the cause.
 _QUIET_POLLS: Final = 4
 WAIT_S: Final = 0.25
-"""How long a call waits for the first record before the loop looks around again."""
+"""Time that `take` waits for the first record before it returns to the loop."""
 LEAVE_WITHIN_S: Final = 10.0
-"""For the last commit and for leaving."""
+"""Time for the last commit and for leaving the group."""
 
 
 class Span(NamedTuple):

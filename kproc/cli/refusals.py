@@ -15,7 +15,7 @@ from kproc.cli.lines import print_note
 from kproc.common.errors import ErrorCode
 
 DEBUG: Final = "msg"
-"""What librdkafka has to log: a line or two for each request."""
+"""librdkafka's debug context that logs the errors of message sets, in a line or two for each request."""
 # Shorter errors are normal, for example when a partition has just changed its leader.
 _TELL_AFTER_S: Final = 1.0
 _REPEAT_S: Final = 10.0

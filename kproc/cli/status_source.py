@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from kproc.client import Client
 
 _PATIENCE_MS: Final = 1500
-"""A broker under load answers in less; a person does not like to wait longer without a word."""
+"""Time that the broker has to answer before the supervisor is asked. A broker under load answers sooner."""
 _NEXT_PATIENCE_MS: Final = 300
-"""Once it has not answered: then every question is one more wait."""
+"""The same limit after a timeout. It is short, because each further request to a hung broker waits again."""
 _ANSWER_MS: Final = 10_000
 _WINDOW_MS: Final = 1000
 
@@ -35,7 +35,7 @@ class StatusSource:
         self._bootstrap = bootstrap
         self._client: Client | None = None
         self.notice: str | None = None
-        """Why the last answer is the supervisor's; None: it is the broker's."""
+        """The reason why the last status came from the supervisor, or None if it came from the broker."""
 
     def ask(self) -> dict[str, Any]:
         """Return the status from the broker, or from its supervisor if the broker does not answer in time.
