@@ -38,7 +38,7 @@ def with_spread(costs: Costs, spread: float) -> Costs:
     return Costs.from_dict({**costs.as_dict(), "spread": spread})
 
 
-@pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_one_station_is_m_m_1(rho):
     # Mean waiting depends on two moments of the service time only (Pollaczek and Khinchine): spread 1 is M/M/1's.
     scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=6, warmup=1, batch_max=1, seed=3)
@@ -48,7 +48,7 @@ def test_one_station_is_m_m_1(rho):
     assert outcome.cores_used["handler"] == pytest.approx(rho, rel=0.03)
 
 
-@pytest.mark.parametrize("rho", [0.5, 0.8])
+@pytest.mark.parametrize("rho", [0.8])
 def test_one_station_with_a_fixed_time_is_m_d_1(rho):
     scene = Scene(cores=4, rate=rho * 10_000, is_client_local=False, seconds=4, warmup=1, batch_max=1, seed=4)
     waiting = rho / (2 * (1 - rho)) * 100
@@ -87,8 +87,8 @@ def test_erlang_c_against_its_table():
     assert mmc_mean_response(5.0, 10.0, 1) == pytest.approx(mm1_mean_response(5.0, 10.0))
 
 
-@pytest.mark.parametrize(("cores", "processors", "handlers"), [(1, 1, 1), (2, 1, 1), (2, 2, 2), (8, 4, 4)])
-@pytest.mark.parametrize("connections", [1, 16, 128])
+@pytest.mark.parametrize(("cores", "processors", "handlers"), [(1, 1, 1), (2, 2, 2), (8, 4, 4)])
+@pytest.mark.parametrize("connections", [1, 128])
 def test_littles_law_holds_and_no_core_works_more_than_all_the_time(cores, processors, handlers, connections):
     scene = Scene(cores=cores, processors=processors, handlers=handlers, connections=connections, seconds=0.2)
     outcome = simulate(scene, PIPELINE)

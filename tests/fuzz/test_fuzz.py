@@ -36,11 +36,11 @@ def test_the_same_seed_makes_the_same_frames_and_most_can_be_read() -> None:
 
 
 @pytest.mark.faults
-def test_two_thousand_requests_of_all_apis_change_nothing(tmp_path: Path) -> None:
+def test_requests_of_all_apis_change_nothing(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=SETTINGS) as broker:
         attack = Attack(broker, 20_240)
         try:
-            attack.run(2_000, lines=40, frames_each=25)
+            attack.run(1_200, lines=40, frames_each=15)
         finally:
             attack.close()
         assert len(attack.answered) > 40
@@ -52,18 +52,18 @@ def test_produced_batches_that_are_accepted_can_be_read(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=FULL_SETTINGS) as broker:
         attack = Attack(broker, 20_243, only=ApiKey.PRODUCE, is_full=True)
         try:
-            attack.run(2_000, lines=40, frames_each=25)
+            attack.run(1_200, lines=40, frames_each=15)
         finally:
             attack.close()
-        assert attack.read_back > 100
+        assert attack.read_back > 50
 
 
 @pytest.mark.faults
-def test_two_thousand_requests_of_somebody_without_rights_change_nothing(tmp_path: Path) -> None:
+def test_requests_of_somebody_without_rights_change_nothing(tmp_path: Path) -> None:
     with ServedBroker(tmp_path / "data", settings=DENIED_SETTINGS) as broker:
         attack = Attack(broker, 20_241, is_denied=True)
         try:
-            attack.run(2_000, lines=40, frames_each=25)
+            attack.run(1_200, lines=40, frames_each=15)
             attack.healthy.call(ApiKey.DELETE_ACLS, 3, {"filters": [rights.ANYTHING]})
             with pytest.raises(Found, match="somebody without rights changed rules"):
                 attack.check()
