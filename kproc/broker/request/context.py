@@ -145,7 +145,7 @@ class _NoRates:
         raise NotImplementedError
 
     def note_throttle(self, kind: str, duration_ms: int) -> None:
-        del kind, duration_ms  # The control listener has no such figures.
+        del kind, duration_ms  # The control listener has no such metrics.
 
     def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
         raise NotImplementedError
@@ -340,8 +340,8 @@ class Services:
         self.waits_for_sync = config.kproc_flush == "group"
         # The API keys that this role serves, or None for all. The control listener serves few.
         self.served: frozenset[int] | None = None
-        self.authorizer: Authorizer | None = None  # None: everybody may do everything.
-        self.logins: Logins | None = None  # None: where nobody logs in.
+        self.authorizer: Authorizer | None = None  # None: every client may do everything.
+        self.logins: Logins | None = None  # None: this role handles no logins.
         self.divided: DividedRequests
         self.producer_ids: ProducerIds
         self.session_cache: SessionCache

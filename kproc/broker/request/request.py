@@ -44,7 +44,8 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_HOST: Final = "/unknown"
 _UNKNOWN: Final = Identity(UNKNOWN_HOST, ANONYMOUS)
-_HOSTS_KEPT: Final = 4096  # Most addresses whose text is cached: all connections of one host share one text.
+# Most addresses whose text is cached, so that all connections of a host share one text.
+_HOSTS_KEPT: Final = 4096
 
 
 @lru_cache(_HOSTS_KEPT)

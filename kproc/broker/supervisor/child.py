@@ -55,7 +55,8 @@ logger = logging.getLogger(__name__)
 # Allocations between garbage collections. Reference counts free what a request allocates. The collector only has to
 # find rare cycles, and a full collection over a frozen heap costs nothing.
 _GC_THRESHOLD: Final = (50_000, 50, 50)
-_NEWS_MS: Final = 2  # Longest sleep while the supervisor waits for our "ready" or "drained".
+# Longest sleep while the supervisor waits for a report of ours, such as "ready" or "drained".
+_NEWS_MS: Final = 2
 _TURNS_MAX: Final = 64
 
 
@@ -78,7 +79,7 @@ class ChildRole:
         self._is_running = True
         self._is_ready = False
         self._can_be_ready = False
-        # The supervisor's messages: those with a descriptor, and those without.
+        # Handlers of the supervisor's messages: here those with a descriptor, below those without.
         self._given: dict[str, Callable[[dict[str, Any], int], None]] = {
             "slab": self._take_slab,
             **dict.fromkeys(("table", "eventfd", "arena", "listening"), self._keep_fd),

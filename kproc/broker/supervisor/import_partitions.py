@@ -53,7 +53,7 @@ from kproc.common.errors import Corrupt, FatalError
 logger = logging.getLogger(__name__)
 
 _COPIED: Final = (LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
-# Suffixes of files while Kafka compacts. After a clean stop there are none.
+# Suffixes of Kafka's files during a compaction. After a clean stop there are none.
 _UNFINISHED: Final = (".swap", ".cleaned")
 _COUNT_SETTINGS: Final = {
     GROUP_METADATA_TOPIC: "offsets.topic.num.partitions",
@@ -282,7 +282,8 @@ def _record_start(fs: Fs, source: Path, copy: Path) -> None:
 
 def _put_in_place(fs: Fs, data: Path, source: _Source) -> None:
     target = data / f"{source.topic}-{source.partition}"
-    rename_for_deletion(fs, target)  # It has no records: the new topic's first opening has created it.
+    # The target has no records. Opening the new topic has created its files.
+    rename_for_deletion(fs, target)
     fs.rename(_copy_of(data, source), target)
     sync_directory(fs, data)
 

@@ -135,7 +135,8 @@ class BrokerProcess:
         complaint = check_listeners(config, self._settings, config.listeners, in_child=False)
         if complaint is not None:
             raise ConfigError(complaint)
-        # Remove the marker of a clean stop as late as this, because a start that fails before has changed no log.
+        # Remove the marker of a clean stop only now. A start that failed earlier has changed no log, so it must leave
+        # the marker to the next start.
         self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.take_clean_stop())
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)

@@ -36,8 +36,8 @@ class LogOutput(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         super().__init__(stream)
         self._rates: dict[str, _LoggerRate] = {}
-        self._lost = 0  # Lines that the reader of standard error had no room for.
-        self._is_torn = False  # Only the beginning of the last line was written.
+        self._lost = 0  # Lines that did not fit into the pipe of standard error.
+        self._is_torn = False  # True if only the beginning of the last line was written.
 
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -58,7 +58,7 @@ _START_NS: Final = 30_000_000_000
 # role is closed nevertheless, and its remaining connections are closed as if it had died.
 _LEAVE_NS: Final = 60_000_000_000
 _CLOSE_NS: Final = 10_000_000_000
-# Most steps in one turn. No change has so many without a wait; a faulty one must not block the supervisor's loop.
+# Most steps in one turn. No correct change has so many without a wait, and a faulty one must not block the supervisor.
 _STEPS_PER_TURN: Final = 64
 
 

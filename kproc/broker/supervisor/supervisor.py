@@ -87,8 +87,8 @@ def run(
     logs.configure(logging.ERROR if quiet else logging.INFO)
     load_all()
     stacks.install()
-    # Our parent may have ignored SIGCHLD, and exec preserves that. The kernel would then reap children by itself, and
-    # waiting for them would fail.
+    # Reset SIGCHLD, because our parent may have ignored it and exec preserves that. The kernel would then reap children
+    # by itself, and waiting for them would fail.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     janitor = Janitor(config.kproc_temporary_directory) if config.kproc_temporary_directory else None
     try:

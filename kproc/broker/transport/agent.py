@@ -130,7 +130,7 @@ class Agent(Protocol):
     """A role. Every method is called by the one thread that runs the agent."""
 
     id: AgentId
-    # Set when a watched descriptor became readable; cleared by the code that reads that descriptor.
+    # True after a watched descriptor became readable. The code that reads the descriptor clears it.
     is_called: bool
 
     def attach(self, link: Link) -> None:

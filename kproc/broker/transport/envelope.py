@@ -99,26 +99,26 @@ RECORD: Final = struct.Struct("=IIQIHH")
 assert RECORD.size == RECORD_HEADER.size + HEAD_BYTES
 # A record with a head and n bytes behind it takes (n + BEHIND_HEAD_ROUND) & -8 bytes.
 BEHIND_HEAD_ROUND: Final = HEAD_BYTES + RECORD_ROUND
-SEQUENCE_MASK: Final = 0xFFFF_FFFF  # A connection may live for more than 2**32 requests.
+SEQUENCE_MASK: Final = 0xFFFF_FFFF  # Sequences wrap, because a connection may have more than 2**32 requests.
 BLOCK: Final = struct.Struct("=QQ")
 TOKEN: Final = struct.Struct("=QI")  # token, bytes of msgpack that follow
 FLAG_LOOPBACK: Final = 1  # The client's address is a loopback address, so private operations are allowed.
-FLAG_TIMED: Final = 2  # Of REQUEST and REQUEST_BLOCK: TIMES is wanted.
-FLAG_PROBE: Final = (
-    4  # The broker's own connection, by which it asks whether it serves: no quota or count knows it.
-)
-FLAG_TLS: Final = 8  # Its listener is SSL or SASL_SSL.
-FLAG_SASL: Final = 16  # Its listener is SASL_PLAINTEXT or SASL_SSL.
-FLAG_GATED: Final = 32  # Of a request: its client has to log in before anything else is served.
-FLAG_MOVED: Final = 0x8000  # Of DISCONNECTED only: the connection lives on in another Processor.
+FLAG_TIMED: Final = 2  # REQUEST and REQUEST_BLOCK: the Processor waits for TIMES.
+# The connection is the broker's own probe of its readiness. Quotas, rights and counters skip it.
+FLAG_PROBE: Final = 4
+FLAG_TLS: Final = 8  # The connection's listener is SSL or SASL_SSL.
+FLAG_SASL: Final = 16  # The connection's listener is SASL_PLAINTEXT or SASL_SSL.
+FLAG_GATED: Final = 32  # The client must log in before other requests are handled.
+FLAG_MOVED: Final = 0x8000  # DISCONNECTED only: the connection lives on in another Processor.
 SOCKET_NS: Final = struct.Struct("=Q")
 THROTTLE_MS: Final = struct.Struct("=I")
-TIMES_BODY: Final = struct.Struct("=HxxIQQQ")  # API key, throttle in ms; taken, done locally, answered: in ns
-UNTIMED_KEY: Final = 0xFFFF  # In TIMES: of a request that is no API of ours, to be counted nowhere.
+# API key, throttle in ms, and the times in ns when the request was dequeued, was done locally and was answered.
+TIMES_BODY: Final = struct.Struct("=HxxIQQQ")
+UNTIMED_KEY: Final = 0xFFFF  # The API key in TIMES for a request of no advertised API. It is not counted.
 
 _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range with a path of that length
-_ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head, its ids as they came, and the first part's.
-_RANGE_PART: Final = struct.Struct("=BIQQQ")  # A second part up to its path, if it is a range.
+_ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head with encoded ids, and the head of the first part.
+_RANGE_PART: Final = struct.Struct("=BIQQQ")  # A second part that is a file range, up to its path.
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
 
 

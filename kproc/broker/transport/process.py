@@ -158,7 +158,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     """
     ours, theirs = make_socket_pair()
     parent_pid = os.getpid()
-    # Until the child has reset its handlers, a signal would run the parent's handler in the child.
+    # Block signals until the child has reset its handlers. Otherwise a signal would run the parent's handler in it.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -194,7 +194,8 @@ def _run_child(
         for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
-        # A role without its supervisor would keep the data directory's lock and the port from the next broker.
+        # Die with the supervisor. A role that survived it would hold the data directory's lock and the port, and the
+        # next broker could not start.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         # If the parent died before prctl took effect, no signal will come.
         if os.getppid() != parent_pid:

@@ -172,5 +172,5 @@ class AgentThread:
                 agent.do_work(_SLEEP_MS)
                 while actions:
                     actions.popleft()()
-        except BaseException as error:  # noqa: BLE001 - the loop of a role: whoever runs it decides what then.
+        except BaseException as error:  # noqa: BLE001 - `on_error` decides how the broker ends
             self._on_error(agent, error)
