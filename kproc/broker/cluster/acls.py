@@ -1,8 +1,8 @@
-"""Access control lists as metadata: their records, and the rules of CreateAcls, DeleteAcls and DescribeAcls.
+"""Access control lists as metadata: their records, and the changes by CreateAcls and DeleteAcls.
 
-The errors are Kafka's, code and words. Differs from Kafka: the code 0 in a request closes the connection there, and the
-code ANY in CreateAcls fails all of its rules with UNKNOWN_SERVER_ERROR; here each such rule is INVALID_REQUEST. Rules
-are listed in order, not as a hash table has them.
+Errors have Kafka's codes and messages. Differences from Kafka: in a request the code 0 closes the connection in Kafka,
+and the code ANY in CreateAcls fails all of its rules with UNKNOWN_SERVER_ERROR. Here only that rule fails, with
+INVALID_REQUEST. Rules are listed in sorted order instead of a hash table's order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kproc.broker.security.acl import (
 from kproc.broker.security.acl_table import AclTable
 from kproc.common.errors import ErrorCode, KafkaError
 
-# Kafka's bound on what one request may remove. Here a rule counts for each filter that means it.
+# Kafka's limit on the rules that one request removes. Here a rule counts once for each filter that matches it.
 REMOVED_MAX: Final = 10_000
-# How often one request may compare a rule with a filter that may mean several: all of them take half a second.
+# Limit on the comparisons of rules with filters in one request. This many take half a second.
 LOOKS_MAX: Final = 1_000_000
 
 _pattern_of: Final = attrgetter("resource_type", "resource_name", "pattern_type")
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def acl_in(record: r.AclAdded) -> Acl:
-    """The rule in a record."""
+    """Return the rule in a record."""
     return Acl(
         ResourceType(record.resource_type),
         record.resource_name,
@@ -50,7 +50,7 @@ def acl_in(record: r.AclAdded) -> Acl:
 
 
 def acl_records(acls: AclTable) -> Iterator[r.AclAdded]:
-    """The records that rebuild the rules."""
+    """Return the records that rebuild the rules."""
     return (_record(acl_id, acl) for acl_id, acl in acls.items())
 
 
@@ -68,7 +68,7 @@ def _record(acl_id: bytes, acl: Acl) -> r.AclAdded:
 
 
 def filter_in(row: Row) -> AclFilter:
-    """The filter in a DescribeAcls request, or in one entry of DeleteAcls."""
+    """Return the filter in a DescribeAcls request, or in one entry of DeleteAcls."""
     return AclFilter(
         ResourceType(row["resource_type_filter"]),
         row["resource_name_filter"],
@@ -81,7 +81,7 @@ def filter_in(row: Row) -> AclFilter:
 
 
 def by_pattern(acls: list[Acl]) -> list[Row]:
-    """The resources of an answer to DescribeAcls, for rules that are sorted by resource pattern."""
+    """Return the resources of a DescribeAcls response. `acls` must be sorted by resource pattern."""
     return [
         {
             "resource_type": int(kind),
@@ -103,7 +103,7 @@ def _entry(acl: Acl) -> Row:
 
 
 class AclChanges:
-    """Validates CreateAcls and DeleteAcls against an image's rules. Holds no state of its own."""
+    """Handler of CreateAcls and DeleteAcls. It validates them against an image's rules and has no state of its own."""
 
     __slots__ = ("_acls", "_new_id")
 
@@ -112,7 +112,7 @@ class AclChanges:
         self._new_id = new_id
 
     def create(self, body: Row) -> tuple[Reply, list[r.Record]]:
-        """Each rule succeeds or fails by itself. One that is there already succeeds and stays as it is."""
+        """Handle CreateAcls. Each rule succeeds or fails by itself. An existing rule succeeds without a record."""
         acls = self._acls()
         results: list[Row] = []
         added: dict[Acl, None] = {}
@@ -129,7 +129,10 @@ class AclChanges:
         return {"results": results}, [_record(self._unused_id(acls), acl) for acl in added]
 
     def delete(self, body: Row) -> tuple[Reply, list[r.Record]]:
-        """All filters together: what any of them means is gone at once. A rule that two mean is in both answers."""
+        """Handle DeleteAcls. Remove the rules that match any filter, in one commit.
+
+        A rule that matches two filters is in both results. Raises KafkaError for the whole request if it is too large.
+        """
         acls = self._acls()
         results: list[Row] = []
         removed: dict[Acl, None] = {}
@@ -168,7 +171,7 @@ class AclChanges:
 
 
 def acl_of(row: Row, pattern_type: str = "pattern_type") -> Acl:
-    """The rule in a row of an answer; requests have another name for the type of its pattern."""
+    """Return the rule in a row of a response. `pattern_type` is that field's name, which differs in requests."""
     return Acl(
         ResourceType(row["resource_type"]),
         row["resource_name"],
@@ -181,7 +184,7 @@ def acl_of(row: Row, pattern_type: str = "pattern_type") -> Acl:
 
 
 def _checked(row: Row) -> Acl:
-    """The rule in a row of CreateAcls; KafkaError(INVALID_REQUEST) says why there cannot be one."""
+    """Return the rule in a row of CreateAcls. Raise KafkaError(INVALID_REQUEST) with the reason if it is invalid."""
     acl = acl_of(row, "resource_pattern_type")
     if acl.resource_type == ResourceType.CLUSTER and acl.resource_name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")

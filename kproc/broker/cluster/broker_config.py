@@ -60,19 +60,19 @@ APPLIED_LIVE: Final = (
     | CLEANER_SETTINGS
     | {"listeners"}
 )
-# Stored and shown only.
+# Settings that are stored and shown, and have no effect.
 _WITHOUT_EFFECT: Final = DYNAMIC_UNHONOURED.keys() | {
     name for name, row in SETTINGS.items() if row.unhonoured is not None and row.is_dynamic
 }
-# What new TLS connections of a listener begin with (processor/tls_connections.py), only with the listener's prefix.
+# Settings of a listener's new TLS connections (processor/tls_connections.py). They need the listener's prefix.
 TLS_SETTINGS: Final = frozenset(
     name for name, row in SETTINGS.items() if name.startswith("ssl.") and row.is_dynamic
 )
-# Files: to set one of these to what it is has the file read again, as in Kafka.
+# Paths of files. Setting one of these to its present value reads the file again, as in Kafka.
 _STORES: Final = frozenset(("ssl.keystore.location", "ssl.truststore.location"))
 # Java's syntax of an integer; int() would also accept "1_0" and blanks.
 _NODE_ID: Final = re.compile(r"[+-]?[0-9]{1,12}", re.ASCII)
-# Kafka: on an existing listener nothing else may be changed by a key with its prefix.
+# Kafka allows only these keys with the prefix of an existing listener.
 LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max.connection.creation.rate"))
 
 
@@ -104,7 +104,12 @@ def is_store(name: str) -> bool:
 
 
 def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
-    """The key in `broker_configs` that a BROKER resource's name stands for; raises for another broker's."""
+    """Return the key in `broker_configs` for the name of a BROKER resource.
+
+    or_all: also accept the empty name, which stands for all brokers.
+
+    Raises KafkaError(INVALID_REQUEST) for another broker.
+    """
     if or_all and resource_name == CLUSTER_DEFAULT_NODE:
         return CLUSTER_DEFAULT_NODE
     if not _NODE_ID.fullmatch(resource_name):
@@ -118,7 +123,7 @@ def check_node(resource_name: str, node_id: int, *, or_all: bool = True) -> str:
 
 
 def check_settable(name: str, node: str) -> Setting:
-    """The row of a setting that may be changed now for `node`; KafkaError says why not."""
+    """Return the row of a setting that can be changed at run time for `node`. Raise KafkaError if it cannot."""
     row = find_setting(name)
     if row is None and split_listener_key(name)[1] in KNOWN_UNHONOURED:
         raise KafkaError(
@@ -144,14 +149,14 @@ def check_settable(name: str, node: str) -> Setting:
 
 
 def normalize(row: Setting, text: str) -> str:
-    """`text` as it is stored and shown; KafkaError(INVALID_REQUEST), as in Kafka, for what cannot be used."""
+    """Validate `text` and return it as it is stored and shown. Raise KafkaError(INVALID_REQUEST), as in Kafka."""
     value, complaint = None, None
     try:
         value = parse_value(row.kind, text, row.name)
     except ConfigError:
         complaint = not_a(row.kind)
     else:
-        # A value that a topic may not have must not become the default of all topics either.
+        # A default of a topic config must also pass the topic config's own check.
         own = told(row.check(value)) if row.check is not None else None
         topic_row = _TOPIC_ROWS.get(row.name)
         complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
@@ -164,8 +169,10 @@ def normalize(row: Setting, text: str) -> str:
 
 
 def complaint_about(name: str, node: str, text: str) -> str | None:
-    """Why a stored value cannot be in force; None: it can. What was checked when it was stored may have become wrong:
-    another version knows other settings and other bounds."""
+    """Return the reason why a stored value cannot be used, or None.
+
+    The value was valid when it was stored. Another version of kproc can have other settings and other bounds.
+    """
     try:
         value = normalize(check_settable(name, node), text)
     except KafkaError as error:
@@ -188,9 +195,10 @@ def listeners_complaint(config: Config, text: str | None) -> str | None:
 def check_listeners_change(
     config: Config, before: str | None, after: str | None, resolvable: Set[str]
 ) -> None:
-    """Refuse `listeners` that could not be opened on the running broker; None: no dynamic value.
+    """Reject a value of `listeners` that the running broker could not open. None means no dynamic value.
 
-    `resolvable` are the host names that mean something: the supervisor, which binds them, must not wait for one.
+    resolvable: the host names in the request that were resolved. The supervisor binds the listeners and must not wait
+    for a name server, so any other name is rejected.
     """
     if after is None or after == before:
         return

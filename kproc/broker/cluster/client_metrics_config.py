@@ -48,7 +48,7 @@ CLIENT_METRICS_CONFIGS: Final[Mapping[str, TopicConfig]] = {row.name: row for ro
 
 
 def check_all(configs: Mapping[str, str]) -> dict[str, str]:
-    """A subscription's configs, normalized; KafkaError names the first that cannot be used."""
+    """Validate and normalize a subscription's configs. Raise KafkaError for the first invalid one."""
     if unknown := [name for name in configs if name not in CLIENT_METRICS_CONFIGS]:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {unknown[0]}")
     if INTERVAL_MS in configs:

@@ -1,8 +1,8 @@
 """Client quotas (KIP-546, KIP-599, KIP-612): limits by user, client id or address.
 
-An entity is a user, a client id, both, or an address; a name of None stands for all that have no quota of their own.
-`ClientQuotas` is the part of the image that holds them, `QuotaChanges` turns AlterClientQuotas into records as Kafka's
-controller does, in its words. Differs from Kafka: not-a-number is refused.
+An entity is a user, a client id, both, or an address. The name None stands for all entities without a quota of their
+own. `ClientQuotas` is the part of the image with the quotas. `QuotaChanges` turns AlterClientQuotas into records, with
+the error messages of Kafka's controller. Unlike Kafka it rejects NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
-# The largest value of each key; None where any number is allowed, fractions included.
+# The largest value of each key. None allows any positive number, also a fraction.
 _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     PRODUCER_BYTE_RATE: LONG_MAX,
     CONSUMER_BYTE_RATE: LONG_MAX,
@@ -33,9 +33,10 @@ _CLIENT_KEYS: Final[Mapping[str, int | None]] = {
     CONTROLLER_MUTATION_RATE: None,
 }
 _IP_KEYS: Final[Mapping[str, int | None]] = {CONNECTION_CREATION_RATE: INT_MAX}
-# The most that is counted of a use, 31 years at its quota: a quota may be as small as 1e-300.
+# Limit on the charge of one use in ns: 31 years. A quota can be as small as 1e-300, and the charge would overflow.
 LASTING_NS: Final = 1e18
-_EPSILON: Final = 1e-6  # Kafka's: a double is a whole number if it is this close to one.
+# As in Kafka, a double that is this close to an integer counts as one.
+_EPSILON: Final = 1e-6
 
 Entity = tuple[tuple[str, str | None], ...]
 """(type, name) pairs sorted by type, each type once."""
@@ -50,7 +51,7 @@ class ClientQuotas:
 
     def __init__(self) -> None:
         self._entities: dict[Entity, dict[str, float]] = {}
-        # Grows with each change, so that a cached look-up can be checked.
+        # Every change increments it, so that callers can validate cached look-ups.
         self.version = 0
 
     def __eq__(self, other: object) -> bool:
@@ -60,7 +61,7 @@ class ClientQuotas:
     __hash__ = None  # type: ignore[assignment]  # It changes.
 
     def set(self, entity: Entity, key: str, value: float | None) -> None:
-        """Set a quota; None removes it."""
+        """Set a quota. The value None removes it."""
         quotas = self._entities.setdefault(entity, {})
         if value is None:
             quotas.pop(key, None)
@@ -71,15 +72,16 @@ class ClientQuotas:
         self.version += 1
 
     def of(self, entity: Entity) -> Mapping[str, float]:
-        """The quotas of exactly this entity."""
+        """Return the quotas of exactly this entity, without defaults."""
         return self._entities.get(entity, {})
 
     def entities(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
         return iter(self._entities.items())
 
     def in_force(self, user: str, client_id: str, key: str) -> tuple[Entity, float] | None:
-        """The entity whose quota holds for a client, and its value, by Kafka's precedence (DefaultQuotaCallback);
-        None: no limit.
+        """Return the entity whose quota applies to a client, and the quota. None means no limit.
+
+        The precedence is that of Kafka's ClientQuotaManager.DefaultQuotaCallback.
         """
         for entity in (
             ((CLIENT_ID, client_id), (USER, user)),
@@ -109,7 +111,7 @@ class ClientQuotas:
         return (user if USER in kinds else "", client_id if CLIENT_ID in kinds else ""), limit
 
     def ip_rates(self) -> dict[str, float]:
-        """connection_creation_rate by address or host name; "" is the default of all."""
+        """Return connection_creation_rate by address or host name. "" is the default of all addresses."""
         return {
             entity[0][1] or "": quotas[CONNECTION_CREATION_RATE]
             for entity, quotas in self._entities.items()
@@ -117,7 +119,7 @@ class ClientQuotas:
         }
 
     def records(self) -> Iterator[r.ClientQuotaSet]:
-        """The records that rebuild these quotas."""
+        """Yield the records that rebuild these quotas."""
         for entity, quotas in self._entities.items():
             for key, value in quotas.items():
                 yield r.ClientQuotaSet(entity, key, value)
@@ -125,9 +127,9 @@ class ClientQuotas:
     def describe(
         self, components: list[Row], *, strict: bool
     ) -> Iterator[tuple[Entity, Mapping[str, float]] | None]:
-        """Yield the entities that a filter of DescribeClientQuotas means, and None for each other one.
+        """Yield the entities that match a filter of DescribeClientQuotas, and None for each other entity.
 
-        KafkaError for an invalid filter.
+        strict: match only entities without further types, as in the request. Raises KafkaError for an invalid filter.
         """
         exact, specified = _parse_filter(components)
         return (
@@ -145,7 +147,7 @@ def _is_meant(names: dict[str, Any], exact: dict[str, Any], specified: Set[str],
 
 
 class QuotaChanges:
-    """Validates AlterClientQuotas against an image's quotas. Holds no state of its own."""
+    """Handler of AlterClientQuotas. It validates the request against an image's quotas and has no state of its own."""
 
     __slots__ = ("_quotas",)
 
@@ -153,7 +155,10 @@ class QuotaChanges:
         self._quotas = quotas
 
     def alter(self, body: Row) -> tuple[Reply, list[r.Record]]:
-        """Each entry succeeds or fails as a whole and by itself. RESOLVABLE names the hosts that mean something."""
+        """Handle AlterClientQuotas. Each entry succeeds or fails as a whole and independently of the others.
+
+        The field RESOLVABLE of the body has the host names in the request that were resolved.
+        """
         resolvable = frozenset(body.get(RESOLVABLE, ()))
         entries: list[Row] = []
         records: list[r.Record] = []
@@ -231,12 +236,12 @@ def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None
     if abs(whole - value) > _EPSILON:
         raise _invalid(f"{key} cannot be a fractional value.")
     if not whole:
-        # Kafka accepts values this close to 0. Nobody means them, and at 1e-300 no wait could be computed.
+        # Kafka accepts values this close to 0. They are mistakes, and at 1e-300 no throttle time could be computed.
         raise _invalid(f"Quota {key} must be greater than 0")
 
 
 def _parse_filter(components: list[Row]) -> tuple[dict[str, str | None], set[str]]:
-    """(type -> name that must match, types that must be there)."""
+    """Parse a filter. Return the names that must match, by type, and the types that must be present."""
     exact: dict[str, str | None] = {}
     specified: set[str] = set()
     for row in components:

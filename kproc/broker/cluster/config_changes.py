@@ -47,12 +47,13 @@ OP_NAMES: Final = {OP_APPEND: "APPEND", OP_SUBTRACT: "SUBTRACT"}
 Reply = dict[str, Any]
 # One requested change: (name, operation, value).
 Change = tuple[str, int, str | None]
-# What is wrong with the keys and certificates of a listener by settings after a change, or None: it has to read files.
+# Returns an error for a listener's keys and certificates after a change, or None. It reads files, so it is passed in.
+# Arguments: the listener's name, the settings before, and the settings after the change.
 CheckTls = Callable[[str, DynamicSettings, DynamicSettings], str | None]
 
 
 class ConfigChanges:
-    """Validates config changes against an image and turns them into records. Holds no state of its own."""
+    """Handler of config changes. It validates them against an image, returns records, and has no state of its own."""
 
     __slots__ = ("_check_tls", "_config", "_image")
 
@@ -62,15 +63,15 @@ class ConfigChanges:
         self._check_tls = check_tls
 
     def alter(self, body: dict[str, Any], *, incremental: bool) -> tuple[Reply, list[r.Record]]:
-        """Serve both APIs: `incremental` changes the named configs, the old API replaces all configs of a resource."""
+        """Handle both APIs. `incremental` changes the named configs; the old API replaces all configs of a resource."""
         resources: list[dict[str, Any]] = body["resources"]
         keys = [self._key(resource) for resource in resources]
         times = Counter(keys)
         resolvable = frozenset(body.get(RESOLVABLE, ()))
         changed: dict[int, list[r.Record]] = {}
         errors: dict[int, KafkaError] = {}
-        # By node: the resource's place in the request, the configs to store, and what is recorded besides: unusable
-        # ones that are removed, files that are to be read again.
+        # Node -> the resource's index in the request, the configs to store, and further records: unusable configs to
+        # remove, and paths whose files must be read again.
         brokers: dict[str, tuple[int, dict[str, str], list[tuple[str, str | None]]]] = {}
         for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
             try:
@@ -104,10 +105,11 @@ class ConfigChanges:
         return {"responses": responses}, [] if body["validate_only"] else records
 
     def _key(self, resource: dict[str, Any]) -> tuple[int, str]:
-        """A key for a resource's type and name; a broker's number can be written in several ways."""
+        """Return a key that identifies the resource, because a broker's number can be written in several ways."""
         kind, name = resource["resource_type"], resource["resource_name"]
         if kind == RESOURCE_BROKER:
-            with suppress(KafkaError):  # The error is reported when the resource itself is handled.
+            # The caller reports the error when it handles the resource.
+            with suppress(KafkaError):
                 name = broker_config.check_node(name, self._config.node_id)
         return kind, name
 
@@ -122,9 +124,8 @@ class ConfigChanges:
             return self._alter_topic(name, changes, incremental)
         if resource_type in _STORED:
             return self._alter_stored(resource_type, name, changes, incremental)
-        if (
-            resource_type == RESOURCE_BROKER_LOGGER
-        ):  # As in Kafka. Requests of IncrementalAlterConfigs never get here.
+        # As in Kafka. Only AlterConfigs gets here; logger_changes.py handles loggers of IncrementalAlterConfigs.
+        if resource_type == RESOURCE_BROKER_LOGGER:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "AlterConfigs changes no log levels: use IncrementalAlterConfigs"
             )
@@ -160,7 +161,11 @@ class ConfigChanges:
     def _alter_broker(
         self, resource: str, changes: list[Change], incremental: bool, resolvable: Set[str]
     ) -> tuple[str, dict[str, str], list[tuple[str, str | None]]]:
-        """The node, its configs as they would be stored, each checked by itself, and what is recorded besides."""
+        """Validate the changes of a BROKER resource.
+
+        Returns the node, its configs to store, and further records: unusable configs to remove, and paths whose files
+        must be read again.
+        """
         node = broker_config.check_node(resource, self._config.node_id)
         before = self._image.broker_configs.get(node, {})
         after = dict(before) if incremental else {}
@@ -196,7 +201,7 @@ class ConfigChanges:
     def _refuse_unusable_keys(
         self, before: dict[str, str], after: dict[str, str], changes: list[Change]
     ) -> None:
-        """Refuse keys and certificates that listeners with TLS could not use; what they have goes on then."""
+        """Reject keys and certificates that a TLS listener could not use. The listener then keeps its present ones."""
         if self._check_tls is None:
             return
         old, new = DynamicSettings(before), DynamicSettings(after)
@@ -219,16 +224,17 @@ class ConfigChanges:
             return self._config.listeners
 
     def _refuse_to_ask_nobody(self, after: dict[str, str]) -> None:
-        """Refuse that a listener which other hosts reach asks no longer for certificates."""
+        """Reject a change by which a listener that other hosts reach would no longer require certificates."""
         for each in self._listeners(DynamicSettings(after)):
             changed = after.get(listener_key(each.name, CLIENT_AUTH))
             if changed is not None and (complaint := exposure_error(self._config, each, each.host, changed)):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {complaint}")
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
-        """Which of the changes for this node and for all nodes must not come into force together, by node, and why.
+        """Return the error of each node's change that must be rejected, by node.
 
-        A node's values override those for all nodes, so only both together show what would be in force.
+        `wanted` has the configs to store for this node and for all nodes. A node's values override those for all nodes,
+        so only both together show the values in force. If one change is rejected, the other is checked again.
         """
         refused: dict[str, KafkaError] = {}
         in_force = dynamic_settings.settings_in_force(self._image, self._config).overrides
@@ -250,7 +256,7 @@ class ConfigChanges:
                 return refused
 
     def _unusable(self, node: str, changes: list[Change], incremental: bool) -> list[str]:
-        """Stored configs that cannot be used and that this request removes, the only change they allow."""
+        """Return the unusable stored configs that this request removes. Removal is the only change they allow."""
         deleted = {key for key, operation, _ in changes if operation == OP_DELETE}
         return [
             key for key in self._image.unusable_configs.get(node, {}) if not incremental or key in deleted
@@ -259,7 +265,7 @@ class ConfigChanges:
     def _alter_stored(
         self, resource_type: int, name: str, changes: list[Change], incremental: bool
     ) -> list[r.Record]:
-        """A group or a client-metrics subscription, which need not exist: configs may come first."""
+        """Validate changes of a group or a client-metrics subscription. It need not exist yet."""
         complaint, check_all = _STORED[resource_type]
         before = self._image.resource_configs.get((resource_type, name), {})
         after = dict(before) if incremental else {}
@@ -270,7 +276,8 @@ class ConfigChanges:
                 after.pop(key, None)
             else:
                 after[key] = value or ""
-        if not name:  # As in Kafka, operations are checked first.
+        # As in Kafka, this follows the check of the operations.
+        if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
         return [
             r.ResourceConfigSet(resource_type, name, key, value)
@@ -279,7 +286,7 @@ class ConfigChanges:
 
 
 def wanted_changes(configs: list[dict[str, Any]], *, incremental: bool) -> list[Change]:
-    """The requested changes of one resource; KafkaError for what no resource type allows."""
+    """Return the requested changes of one resource. Raise KafkaError for changes that no resource type allows."""
     changes = [
         (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs
     ]
@@ -312,7 +319,7 @@ def _check_list(name: str, operation: int, value: str) -> None:
 
 
 def _edit_list(before: str, operation: int, value: str) -> str:
-    """A comma-separated list with the entries of `value` appended, each once, or removed."""
+    """Append the entries of `value` to a comma-separated list, each once, or remove them, and return the list."""
     entries = [entry for entry in before.split(",") if entry]
     named = [entry.strip() for entry in value.split(",") if entry.strip()]
     if operation == OP_APPEND:
@@ -321,9 +328,9 @@ def _edit_list(before: str, operation: int, value: str) -> str:
 
 
 def _difference(before: dict[str, str], after: dict[str, str]) -> list[tuple[str, str | None]]:
-    """The configs to set and to remove; a config that keeps its value needs no record.
+    """Return the configs to set, and with None those to remove. An unchanged config needs no record.
 
-    KafkaError for a value that APPEND has made too long for an answer.
+    Raises KafkaError for a value that APPEND has made too long for a response.
     """
     gone: list[tuple[str, str | None]] = [(name, None) for name in before if name not in after]
     changed = [(name, value) for name, value in after.items() if before.get(name) != value]

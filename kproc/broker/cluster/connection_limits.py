@@ -1,4 +1,4 @@
-"""Checks changes of the limits on connections at run time: what Kafka refuses beyond each setting's own check."""
+"""Validation of changes of connection limits at run time, beyond the checks of each single setting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECTION_LIMITS: Final = frozenset((PER_IP, PER_IP_OVERRIDES, *LIMITS_OF_LISTE
 
 
 def check_change(config: Config, node: str, stored: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse the change for `node` if with `stored`, all nodes' configs, no client could connect."""
+    """Reject the change for `node` if no client could connect with `stored`, the configs of all nodes after it."""
     for key, value in stored.get(node, {}).items():
         if split_listener_key(key)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
             raise _refused(f"Invalid {key} {value}")

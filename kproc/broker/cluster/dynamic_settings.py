@@ -1,4 +1,4 @@
-"""Extracts from the metadata the settings that Acceptors, Processors and the supervisor get: config/dynamic.py."""
+"""Extract the dynamic settings (config/dynamic.py) for Acceptors, Processors and the supervisor from the metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
 
 
 def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
-    """Stored settings that are not in force, with the reasons, for the log and the status."""
+    """Return the stored settings that are not in force, with the reasons, for the log and the status."""
     found: dict[str, str] = {}
     for node, configs in image.unusable_configs.items():
         for name, text in configs.items():
@@ -38,7 +38,7 @@ def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
 
 
 def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Stored settings that contradict the broker's static settings, which may have changed since they were stored."""
+    """Return the stored settings that conflict with the static settings, which can have changed since."""
     found: dict[str, str] = {}
     usable = dict(overrides)
     complaint = listeners_complaint(config, usable.get("listeners"))
@@ -56,7 +56,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
 
 
 def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
-    """The listeners in force: the dynamic value, or else the static one."""
+    """Return the listeners in force: the dynamic value, or else the static one."""
     changed = settings.text("listeners")
     if changed is None:
         return config.listeners
@@ -92,5 +92,6 @@ def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, M
 def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
     overrides = node_over_cluster(stored, config.node_id)
     if listeners_complaint(config, overrides.get("listeners")) is not None:
-        del overrides["listeners"]  # Not in force.
+        # An unusable value of `listeners` is not in force.
+        del overrides["listeners"]
     return sum(wanted_processors(config, DynamicSettings(overrides)).values())

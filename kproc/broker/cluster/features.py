@@ -19,7 +19,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
 class Feature(NamedTuple):
-    """One feature: the levels that can be set, and the level of a cluster where none was set."""
+    """A feature: the levels that can be set, and the level of a new cluster."""
 
     name: str
     lowest: int
@@ -51,17 +51,17 @@ Reply = dict[str, Any]
 
 
 def transaction_version(image: ClusterImage) -> int:
-    """The level of transaction.version."""
+    """Return the finalised level of transaction.version."""
     return level_of(image, _BY_NAME[TRANSACTION_VERSION])
 
 
 def level_of(image: ClusterImage, feature: Feature) -> int:
-    """The finalised level."""
+    """Return the finalised level of a feature."""
     return image.feature_levels.get(feature.name, feature.initial)
 
 
 def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
-    """The tagged fields of an ApiVersions answer (v3 and later). The epoch is the metadata's version, as in Kafka."""
+    """Return the tagged fields of an ApiVersions response (v3+). As in Kafka the epoch is the metadata's version."""
     shown = [
         {"name": feature.name, "min_version": feature.lowest, "max_version": feature.highest}
         for feature in FEATURES
@@ -81,7 +81,7 @@ def advertised(image: ClusterImage, api_version: int) -> dict[str, Any]:
 
 
 def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-    """Serve UpdateFeatures: all entries or none. The reply has the rows of v1 in `results` besides v2's fields."""
+    """Handle UpdateFeatures: all entries or none. The reply has v1's rows in `results`, and the fields of v2."""
     levels: dict[str, int] = {}
     for wish in body["feature_updates"]:
         try:
@@ -104,7 +104,7 @@ def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Rep
 
 
 def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
-    """The level that one entry asks for; KafkaError(INVALID_UPDATE_VERSION) says why it cannot be had."""
+    """Return the level that an entry requests. Raise KafkaError(INVALID_UPDATE_VERSION) with the reason if invalid."""
     name, level, kind = wish["feature"], int(wish["max_version_level"]), wish["upgrade_type"]
     feature = _BY_NAME.get(name)
     complaint = None

@@ -20,7 +20,7 @@ _UNUSED: Final = "Stored and shown; groups of this kind are not served yet."
 
 
 class GroupConfig(NamedTuple):
-    """One row: the config, and the bounds that broker settings of these names give it in Kafka."""
+    """A row: the config, and the names of the broker settings that bound it in Kafka."""
 
     config: TopicConfig
     synonym: str
@@ -58,7 +58,7 @@ def _word(name: str, kind: Kind, default: str, check: Any) -> GroupConfig:
 
 
 def _timing(family: str) -> tuple[GroupConfig, ...]:
-    """The rows that consumer, share and streams groups have in common."""
+    """Return the rows that consumer, share and streams groups have in common."""
     return (
         _number(f"{family}.session.timeout.ms", 45_000, 1, 45_000, 60_000),
         _number(f"{family}.heartbeat.interval.ms", 5_000, 1, 5_000, 15_000),
@@ -83,7 +83,7 @@ GROUP_CONFIGS: Final[Mapping[str, GroupConfig]] = {row.config.name: row for row 
 
 
 def check_all(configs: Mapping[str, str]) -> dict[str, str]:
-    """A group's configs, normalized; KafkaError(INVALID_CONFIG) names the first that cannot be used."""
+    """Validate and normalize a group's configs. Raise KafkaError(INVALID_CONFIG) for the first invalid one."""
     normalized: dict[str, str] = {}
     for name, text in configs.items():
         row = GROUP_CONFIGS.get(name)

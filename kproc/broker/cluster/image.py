@@ -126,17 +126,15 @@ class ClusterImage:
         self.next_producer_id = 0
         self.topics_by_name: dict[str, TopicImage] = {}
         self.topics_by_id: dict[bytes, TopicImage] = {}
-        # Id to name of the topics that were deleted last, the oldest first. Only their directories and committed
-        # offsets may be deleted.
-        # Id to name of the topics that were deleted last, the oldest first. Committed offsets of these
-        # topics, and of no others, are left over from a deletion.
+        # Id to name of the topics that were deleted last, the oldest first. Only directories and committed offsets of
+        # these topics may be deleted as leftovers of a deletion.
         self.deleted_topics: dict[bytes, str] = {}
-        # Those of them whose directories a crash may have left behind: no clean stop has come since. If another one's
-        # directory is found, somebody has restored it.
+        # Deleted topics whose directories can still exist after a crash, because no clean stop has followed. The
+        # directory of any other deleted topic was restored from a copy.
         self.unfinished_deletions: set[bytes] = set()
-        # By collision key (topic_names.py): a new topic's name must not collide with one of these.
+        # Collision key (topic_names.py) -> topic name. A new topic's name must not collide with one of these.
         self.names_by_collision_key: dict[str, str] = {}
-        # Node id as text, or CLUSTER_DEFAULT_NODE (records.py), to its overrides.
+        # Node id as text, or CLUSTER_DEFAULT_NODE (records.py) -> its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
         # Stored settings that this version cannot use (broker_config.complaint_about). No role acts on them, and they
         # stay stored until they are changed or removed.
@@ -145,32 +143,32 @@ class ClusterImage:
         self.acls = AclTable()
         self.delegation_tokens: dict[str, r.DelegationTokenSet] = {}  # By id.
         self.scram_users = ScramUsers()
-        # (resource type, name) of groups and client-metrics subscriptions to their configs.
+        # (resource type, name) of groups and client-metrics subscriptions -> their configs.
         self.resource_configs: dict[tuple[int, str], dict[str, str]] = {}
-        # Only what UpdateFeatures has set: see cluster/features.py.
+        # Levels that UpdateFeatures has set. Other features have the level of a new cluster (features.py).
         self.feature_levels: dict[str, int] = {}
-        # Slots 0..slots_used-1 have been assigned at least once. Here are those that are free again, oldest first, as
-        # (slot, last generation).
+        # Slots 0..slots_used-1 were assigned at least once. `retired_slots` has the free ones among them, the oldest
+        # first, as (slot, last generation).
         self.slots_used = 0
         self.retired_slots: deque[tuple[int, int]] = deque()
 
     @classmethod
     def from_snapshot(cls, data: bytes | memoryview) -> ClusterImage:
-        """The image that `snapshot()` described."""
+        """Return the image of a `snapshot()`."""
         image = cls()
         image.apply(data)
         return image
 
     def topic(self, name: str) -> TopicImage | None:
-        """The topic called `name`, or None."""
+        """Return the topic called `name`, or None."""
         return self.topics_by_name.get(name)
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
-        """The topic with that id, or None."""
+        """Return the topic with that id, or None."""
         return self.topics_by_id.get(topic_id)
 
     def partition(self, name: str, index: int) -> PartitionImage | None:
-        """One partition by topic name, or None when the topic or the partition does not exist."""
+        """Return a partition by topic name, or None if the topic or the partition does not exist."""
         topic = self.topics_by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
@@ -178,7 +176,7 @@ class ClusterImage:
 
     @property
     def partition_count(self) -> int:
-        """Partitions of all topics."""
+        """Number of partitions of all topics."""
         return self.slots_used - len(self.retired_slots)
 
     @property
@@ -201,7 +199,7 @@ class ClusterImage:
         return self.apply_records(decoded.records, decoded.version)
 
     def apply_records(self, records: Sequence[r.Record], version: int) -> ImageChange:
-        """`apply` for records that are decoded already: replay, and the controller's own image."""
+        """Apply decoded records. Replay uses this, and the controller for its own image."""
         change = ImageChange()
         for record in records:
             self._apply_one(record, change)
@@ -209,11 +207,11 @@ class ClusterImage:
         return change
 
     def snapshot(self) -> bytes:
-        """The whole image, for a process that starts; later deltas continue from `version`."""
+        """Encode the whole image for a process that starts. Later deltas continue from `version`."""
         return r.encode_snapshot(self.version, list(self.snapshot_records()))
 
     def snapshot_records(self) -> Iterator[r.Record]:
-        """The fewest records that rebuild this image, in an order that applies: the Handler count first."""
+        """Yield the fewest records that rebuild this image, in an order in which they can be applied."""
         if self.cluster_id:
             yield r.ClusterRegistered(self.cluster_id)
         # Before the topics that exist, because one of them may have the name of a deleted one. In records that an older

@@ -1,10 +1,11 @@
-"""MutationQuotas: controller_mutation_rate, the partitions that a client may make and delete in a second (KIP-599).
+"""MutationQuotas: controller_mutation_rate, the partitions that a client may create and delete per second (KIP-599).
 
-Each client has a bucket of tokens, which holds controller.quota.window.num x controller.quota.window.size.seconds
-seconds' worth of its rate; a partition costs one. As in Kafka a change is let through while the bucket is not below
-zero, whatever it costs, and what is missing must come back before the next one. Since CreateTopics v6, DeleteTopics v5
-and CreatePartitions v3 a client understands THROTTLING_QUOTA_EXCEEDED; older ones are served, and then not read for as
-long. The buckets are the controller's memory alone: one that was restarted begins with full ones.
+Each client has a token bucket. Its capacity is the rate times controller.quota.window.num times
+controller.quota.window.size.seconds, and a partition costs one token. As in Kafka a change is allowed while the bucket
+is not below zero, whatever it costs, and the bucket must recover to zero before the next change. From CreateTopics v6,
+DeleteTopics v5 and CreatePartitions v3 on, the broker rejects the change with THROTTLING_QUOTA_EXCEEDED. For older
+versions it carries out the change and then does not read from the client for the throttle time. The buckets exist only
+in the controller's memory; after a restart they are full.
 """
 
 from __future__ import annotations
@@ -18,26 +19,29 @@ from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, KafkaError
 
 CLIENT: Final = "client"
-"""The field of an operation's body that says who wants it: [user, client id, whether it may be refused]. Without it,
-the broker itself does."""
+"""Field of an operation's body: [user, client id, True if the change may be rejected]. Operations of the broker itself
+do not have it and have no quota."""
 _SWEEP_LEAST: Final = 1024
-# Limit, because a client can make up client ids and gets a bucket for each. Above it, the fullest ones are dropped.
+# Limit, because a client can invent client ids and gets a bucket for each. Above it the fullest half is discarded.
 BUCKETS_MAX: Final = 20_000
 _THROTTLE_MS_MAX: Final = 2**31 - 1  # An int32 on the wire.
 
 Account = tuple[str, str]
-"""The user and the client id whose use is summed, as `ClientQuotas.account_of` names them."""
+"""The user and the client id that share a bucket, as returned by `ClientQuotas.account_of`."""
 
 
 class Mutations:
-    """The partitions that one request makes or deletes."""
+    """Quota of one request. It counts the partitions that the request creates or deletes."""
 
     __slots__ = ("_account", "_is_strict", "_now_ns", "_quotas", "_rate", "throttle_ms")
 
     def __init__(
         self, quotas: MutationQuotas, account: Account | None, rate: float, now_ns: int, *, is_strict: bool
     ) -> None:
-        """Without an account there is no limit."""
+        """Describe the client's quota: `rate` in partitions per second. Without an account there is no limit.
+
+        is_strict: reject changes above the quota instead of throttling the client afterwards.
+        """
         self._quotas = quotas
         self._account = account
         self._rate = rate
@@ -46,7 +50,7 @@ class Mutations:
         self.throttle_ms = 0
 
     def take(self, partitions: int) -> None:
-        """Count partitions, right before they are made or deleted. KafkaError if they must not be."""
+        """Count partitions right before they are created or deleted. Raise KafkaError if the quota is exceeded."""
         if self._account is None:
             return
         if self._is_strict:
@@ -60,14 +64,17 @@ class Mutations:
 
 
 class MutationQuotas:
-    """One per controller. A bucket is the time at which it will be full again; one that is full is not kept."""
+    """The buckets of all clients. The controller has one instance.
+
+    A bucket is stored as the time at which it will be full again. Full buckets are not stored.
+    """
 
     __slots__ = ("_full_ns", "_now_ns", "_quotas", "_saved_ns", "_sweep_at")
 
     def __init__(
         self, quotas: Callable[[], ClientQuotas], now_ns: Callable[[], int], *, seconds: int
     ) -> None:
-        """`seconds`: how much of its rate a client may have saved."""
+        """`seconds`: capacity of a bucket, in seconds of the client's rate."""
         self._quotas = quotas
         self._now_ns = now_ns
         self._saved_ns = seconds * NS_PER_S
@@ -75,7 +82,7 @@ class MutationQuotas:
         self._sweep_at = _SWEEP_LEAST
 
     def of(self, body: dict[str, Any]) -> Mutations:
-        """Return the mutations that the quota of an operation's client allows now."""
+        """Return the quota for an operation, by the client in its body."""
         user, client_id, is_strict = body.get(CLIENT) or ("", "", False)
         found = (
             self._quotas().account_of(user, client_id, CONTROLLER_MUTATION_RATE) if CLIENT in body else None
@@ -84,7 +91,7 @@ class MutationQuotas:
         return Mutations(self, account, rate, self._now_ns(), is_strict=is_strict)
 
     def charge(self, account: Account, cost_ns: int, now_ns: int) -> None:
-        """Take that many nanoseconds' worth of its rate out of a bucket."""
+        """Remove the tokens of `cost_ns` nanoseconds of the client's rate from its bucket."""
         if account not in self._full_ns and len(self._full_ns) >= self._sweep_at:
             self._full_ns = {each: full_ns for each, full_ns in self._full_ns.items() if full_ns > now_ns}
             if len(self._full_ns) >= BUCKETS_MAX:
@@ -94,6 +101,6 @@ class MutationQuotas:
         self._full_ns[account] = max(self._full_ns.get(account, 0), now_ns) + cost_ns
 
     def missing_ms(self, account: Account, now_ns: int) -> int:
-        """After how many milliseconds a bucket is back at zero; 0: it is not below."""
+        """Return the time in ms until a bucket is back at zero, or 0 if it is not below zero."""
         below_ns = self._full_ns.get(account, 0) - now_ns - self._saved_ns
         return min(max(0, -(-below_ns // NS_PER_MS)), _THROTTLE_MS_MAX)

@@ -1,4 +1,4 @@
-"""The metadata records: every way in which the cluster's metadata can change, declared once.
+"""The metadata records. Each class is one kind of change of the cluster's metadata.
 
 A record is a fact that the controller decided, never a wish: applying it cannot fail on an image of the right
 version. The same records stand in the metadata log, in a delta and in a snapshot, so that one `apply` serves
@@ -49,7 +49,7 @@ class BrokerStarted(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class HandlersCounted(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Partitions are placed on this many Handlers from now on."""
+    """The number of Handlers on which partitions are placed from now on."""
 
     count: int
 
@@ -72,7 +72,7 @@ class PartitionsAdded(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The topic and its configs are gone; its slots may be reused, each with a higher generation."""
+    """A topic and its configs were deleted. Its slots can be reused, each with a higher generation."""
 
     topic_id: bytes
 
@@ -94,13 +94,13 @@ class BrokerConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class ProducerIdsTaken(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Every producer id below `next_producer_id` is used, or may be."""
+    """Producer ids below `next_producer_id` were assigned to Handlers and can be in use."""
 
     next_producer_id: int
 
 
 class LeaderEpochRaised(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """One partition's leader epoch: a new coordinator begins, whose epoch this is."""
+    """A new leader epoch of one partition. A coordinator that starts raises it."""
 
     topic_id: bytes
     partition: int
@@ -170,7 +170,7 @@ class AclAdded(msgspec.Struct, frozen=True, array_like=True, tag=16):
 
 
 class AclRemoved(msgspec.Struct, frozen=True, array_like=True, tag=17):
-    """The rule with that id holds no more."""
+    """The rule with that id was removed."""
 
     acl_id: bytes
 
@@ -192,7 +192,7 @@ class DelegationTokenSet(msgspec.Struct, frozen=True, array_like=True, tag=24):
 
 
 class DelegationTokenRemoved(msgspec.Struct, frozen=True, array_like=True, tag=25):
-    """The delegation token has expired, or was taken back."""
+    """A delegation token was removed, because it has expired or a client has expired it."""
 
     token_id: str
 
@@ -215,7 +215,7 @@ class ScramCredentialSet(msgspec.Struct, frozen=True, array_like=True, tag=21):
 
 
 class ScramCredentialRemoved(msgspec.Struct, frozen=True, array_like=True, tag=22):
-    """A user's credential for a SCRAM mechanism is gone."""
+    """A user's credential for a SCRAM mechanism was removed."""
 
     name: str
     mechanism: int
@@ -265,25 +265,25 @@ _delta_decoder = msgspec.msgpack.Decoder(Delta)
 
 
 def encode_record(record: Record) -> bytes:
-    """One record's bytes, as they stand in the metadata log."""
+    """Encode a record for the metadata log."""
     return _encoder.encode(record)
 
 
 def decode_record(data: bytes | memoryview) -> Record:
-    """The record in `data`; raises msgspec.MsgspecError for bytes that are none."""
+    """Decode a record. Raise msgspec.MsgspecError if `data` is not a valid record."""
     return _record_decoder.decode(data)
 
 
 def encode_delta(base_version: int, records: Sequence[Record]) -> bytes:
-    """The delta that follows `base_version`, as it is sent to every role."""
+    """Encode the delta that follows `base_version`, as it is sent to every role."""
     return _encoder.encode(Delta(base_version, base_version + len(records), tuple(records)))
 
 
 def encode_snapshot(version: int, records: Sequence[Record]) -> bytes:
-    """A whole image at `version`: a delta for the empty image."""
+    """Encode a whole image at `version`, as a delta for the empty image."""
     return _encoder.encode(Delta(0, version, tuple(records)))
 
 
 def decode_delta(data: bytes | memoryview) -> Delta:
-    """The delta or snapshot in `data`; raises msgspec.MsgspecError for bytes that are none."""
+    """Decode a delta or snapshot. Raise msgspec.MsgspecError if `data` is invalid."""
     return _delta_decoder.decode(data)

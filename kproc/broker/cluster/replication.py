@@ -1,4 +1,4 @@
-"""Refuses replication factors above 1, in Kafka's words: one host keeps one replica.
+"""Validation of replication factors: only 1 is valid, because one host keeps one replica. Errors have Kafka's words.
 
 With kproc.clamp.replication.factor, which is for test suites and compose files that were written for three brokers, a
 factor above 1 counts as 1, and other brokers in an assignment are ignored.
@@ -12,7 +12,7 @@ from kproc.broker.config import Config
 
 
 def complaint_about_factor(factor: int, config: Config) -> str | None:
-    """Why a topic cannot have this replication factor, or None."""
+    """Return an error if a topic cannot have this replication factor, or None."""
     if factor <= 1 or config.kproc_clamp_replication_factor:
         return None
     return (
@@ -23,7 +23,7 @@ def complaint_about_factor(factor: int, config: Config) -> str | None:
 
 
 def complaint_about_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
-    """Why a partition cannot be on these brokers, or None. It must be on this one, once, and on no other."""
+    """Return an error unless the partition is assigned to this broker, once, and to no other."""
     if not broker_ids:
         why = "an empty replica list."
     elif config.kproc_clamp_replication_factor:

@@ -24,7 +24,7 @@ _COUNT_MAX_LEAST: Final = 16
 
 
 def role_count_max() -> int:
-    """The most Processors, or Handlers, that may be asked for while the broker runs."""
+    """Return the largest number of Processors, or Handlers, that can be set while the broker runs."""
     return min(max(_COUNT_MAX_LEAST, int(_PER_CPU_MAX * available_cpus())), PROCESSORS_MAX)
 
 
@@ -50,7 +50,7 @@ def check_change(
 
 
 def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
-    """The count of a key, which may be prefixed for one listener: then that beats the plain one."""
+    """Return the count of a key. A listener's own value overrides the plain one."""
     listener, name = split_listener_key(key)
     if listener:
         if key in overrides:

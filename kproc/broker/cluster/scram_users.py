@@ -54,7 +54,7 @@ class ScramUsers:
         return any(self._by_kind.values())
 
     def set(self, name: str, mechanism: int, credential: ScramCredential | None) -> None:
-        """Set a user's credential for a mechanism; None takes it away."""
+        """Set a user's credential for a mechanism. None removes it."""
         users = self._by_kind.setdefault(mechanism, {})
         if credential is None:
             users.pop(name, None)
@@ -63,11 +63,11 @@ class ScramUsers:
         self._shapes.pop(mechanism, None)
 
     def of(self, name: str) -> dict[int, ScramCredential]:
-        """A user's credentials by mechanism."""
+        """Return a user's credentials by mechanism."""
         return {number: users[name] for number, users in self._by_kind.items() if name in users}
 
     def names(self) -> list[str]:
-        """All users, sorted."""
+        """Return the names of all users, sorted."""
         return sorted({name for users in self._by_kind.values() for name in users})
 
     def find(self, kind: ScramKind, name: str) -> Found:
@@ -87,7 +87,7 @@ class ScramUsers:
         return self._shapes[mechanism]
 
     def records(self) -> Iterator[r.Record]:
-        """The records that rebuild these users."""
+        """Yield the records that rebuild these users."""
         if self.secret:
             yield r.ScramSecretMade(self.secret)
         for mechanism, users in self._by_kind.items():
@@ -105,7 +105,7 @@ class UserChanges:
         self._make_secret = make_secret
 
     def alter(self, body: Row) -> tuple[Row, list[r.Record]]:
-        """Each user succeeds or fails alone. Upsertions bring the keys that api/ has derived of the password."""
+        """Handle the request. Each user succeeds or fails alone. Upsertions contain keys instead of a password."""
         rows = [(row, False) for row in body["deletions"]] + [(row, True) for row in body["upsertions"]]
         times = Counter(row["name"] for row, _ in rows)
         results: list[Row] = []

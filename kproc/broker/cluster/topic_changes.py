@@ -49,8 +49,10 @@ class Pending:
 
 
 class TopicChanges:
-    """Validates topic changes against an image and turns them into records. Holds no state but what clients have done
-    of late."""
+    """Handler of topic changes. It validates them against an image and returns records.
+
+    Its only state are the clients' mutation quotas.
+    """
 
     __slots__ = ("_config", "_image", "_new_topic_id", "_quotas")
 
@@ -102,7 +104,7 @@ class TopicChanges:
         return {"topics": results, THROTTLE: pending.mutations.throttle_ms}, pending.records
 
     def delete(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """DeleteTopics: {"topics": [{"name", "topic_id"}]}, one of the two set in each."""
+        """Handle DeleteTopics: {"topics": [{"name", "topic_id"}]}. Each entry has one of the two."""
         wishes: list[dict[str, Any]] = body["topics"]
         clear = [wish for wish in wishes if (wish["name"] is None) != (wish["topic_id"] == NO_TOPIC_ID)]
         times = Counter(_wished(wish) for wish in clear)
@@ -189,7 +191,7 @@ class TopicChanges:
         }
 
     def _shown(self, configs: dict[str, str], pending: Pending) -> list[dict[str, Any]]:
-        """The configs in force, as far as CreateTopics shows them (v5)."""
+        """Return the configs in force, for the response of CreateTopics v5 and later."""
         key = tuple(configs.items())
         if key not in pending.shown:
             rows = describe_topic(configs, self._image, self._config)
@@ -266,7 +268,7 @@ class TopicChanges:
         pending.records.append(self._block(topic.topic_id, before, count - before, pending))
 
     def _block(self, topic_id: bytes, first_index: int, count: int, pending: Pending) -> r.PartitionsAdded:
-        """The record of `count` new partitions, with slots of the shared partition table."""
+        """Return the record of `count` new partitions, with slots of the shared partition table."""
         if pending.partition_count + count > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
@@ -284,7 +286,7 @@ class TopicChanges:
         return r.PartitionsAdded(topic_id, first_index, slots, generations, (0,) * count)
 
     def _find(self, name: str | None, topic_id: bytes) -> TopicImage:
-        """The topic that a DeleteTopics entry names."""
+        """Return the topic of a DeleteTopics entry."""
         if name is None:
             topic = self._image.topic_by_id(topic_id)
             if topic is None:
@@ -299,7 +301,7 @@ class TopicChanges:
 
 
 def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], object]) -> list[dict[str, Any]]:
-    """The first entry of each name: clients find answers by name, so a name that comes twice gets one answer."""
+    """Return the first entry of each name. Clients find results by name, so a repeated name gets one result."""
     firsts: dict[object, dict[str, Any]] = {}
     for wish in wishes:
         firsts.setdefault(key(wish), wish)
@@ -307,7 +309,7 @@ def _each_once(wishes: list[dict[str, Any]], key: Callable[[dict[str, Any]], obj
 
 
 def _unclear(wish: dict[str, Any]) -> tuple[str | None, bytes, ErrorCode, str] | None:
-    """The answer to an entry of DeleteTopics with both a name and an id, or with neither."""
+    """Return the result of a DeleteTopics entry with both a name and an id, or with neither."""
     name, topic_id = wish["name"], wish["topic_id"]
     if name is None and topic_id == NO_TOPIC_ID:
         return name, topic_id, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
@@ -329,7 +331,7 @@ def _wished(wish: dict[str, Any]) -> object:
 
 
 def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
-    """The answer's entry for a topic that CreateTopics did not create."""
+    """Return the response's entry for a topic that CreateTopics did not create."""
     return {
         "name": name,
         "topic_id": NO_TOPIC_ID,

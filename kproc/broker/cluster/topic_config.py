@@ -41,7 +41,7 @@ class TopicConfig:
     synonym: str = ""
 
     def parse(self, text: str) -> Any:
-        """The value in `text`; KafkaError(INVALID_CONFIG) says what is wrong with it."""
+        """Parse `text`. Raise KafkaError(INVALID_CONFIG) with the reason if it is invalid."""
         try:
             value = parse_value(self.kind, text, self.name)
         except ConfigError:
@@ -61,7 +61,7 @@ class TopicConfig:
         return wire_text(self.parse(text)) or ""
 
     def default(self, config: Config) -> str:
-        """The value of a topic without an override, before dynamic broker configs."""
+        """Return the default of a topic without an override, from the static settings."""
         return (config.wire_value(self.settings[0]) or "") if self.settings else self.fixed_default
 
     def _invalid(self, text: str, why: str) -> KafkaError:
@@ -71,14 +71,14 @@ class TopicConfig:
 
 
 def not_a(kind: Kind) -> str:
-    """Kafka's error message for text that cannot be parsed as `kind`."""
+    """Return Kafka's error message for text that cannot be parsed as `kind`."""
     if kind is Kind.BOOLEAN:
         return "Expected value to be either true or false"
     return f"Not a number of type {kind.kafka_name}"
 
 
 def told(complaint: str | None) -> str | None:
-    """A check's complaint in Kafka's wording: "Value must be at least 1"."""
+    """Return a check's error in Kafka's wording: "Value must be at least 1"."""
     return f"Value {complaint}" if complaint and complaint.startswith("must") else complaint
 
 
@@ -88,7 +88,7 @@ _TIERED_UNUSED: Final = "Kept for clients; there is no tiered storage."
 
 
 def _only(*words: str) -> Check:
-    """A check: the list holds only some of `words`. It may be empty: such a topic keeps everything (KIP-1161)."""
+    """Return a check that a list has only `words`. It may be empty: such a topic keeps all records (KIP-1161)."""
     return lambda value: None if set(value) <= set(words) else f"String must be one of: {', '.join(words)}"
 
 
@@ -311,7 +311,7 @@ assert all(name in SETTINGS for row in ROWS for name in row.settings), "a row na
 
 
 def check_all(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """A topic's configs, normalized; KafkaError(INVALID_CONFIG) names the first that cannot be used."""
+    """Validate and normalize a topic's configs. Raise KafkaError(INVALID_CONFIG) for the first invalid one."""
     if nulls := [name for name, value in configs.items() if value is None]:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(nulls)}"

@@ -10,7 +10,7 @@ from kproc.broker.config.values import wire_text
 
 
 def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
-    """The value of a broker setting in force now."""
+    """Return the value of a broker setting that is in force now."""
     overrides = node_over_cluster(image.broker_configs, config.node_id)
     if name in overrides or name not in DYNAMIC_UNHONOURED:
         return overrides.get(name, config.wire_value(name))
@@ -18,7 +18,7 @@ def current_value(image: ClusterImage, config: Config, name: str) -> str | None:
 
 
 def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
-    """Dynamic broker settings that are defaults of topic configs (KIP-226), by the topic configs' names."""
+    """Return the dynamic broker settings that are defaults of topic configs (KIP-226), by the topic configs' names."""
     changed = node_over_cluster(image.broker_configs, node_id)
     if not changed:
         return {}
