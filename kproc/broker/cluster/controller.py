@@ -41,12 +41,15 @@ Handled = tuple[Reply, list[r.Record]]
 
 
 def failure_reply(code: ErrorCode, message: str | None) -> Reply:
-    """The reply to an operation that failed as a whole, for instance because the metadata log is full."""
+    """Return the reply to an operation that failed as a whole, for example because the disk is full."""
     return {FAILURE: [int(code), message]}
 
 
 def failure_of(reply: Reply) -> KafkaError | None:
-    """The error in a reply of the controller, or None. A request that was lost with the controller can be retried."""
+    """Return the error in a reply of the controller, or None.
+
+    If the controller died before it replied, the error is retriable.
+    """
     if FAILURE in reply:
         code, message = reply[FAILURE]
         return KafkaError(ErrorCode(code), message)
@@ -56,8 +59,8 @@ def failure_of(reply: Reply) -> KafkaError | None:
 
 
 def lost_with_controller() -> KafkaError:
-    """The error of a request that was lost with the controller."""
-    # Retriable in every client. NOT_CONTROLLER would send them looking for another broker.
+    """Return the error for a request whose controller died before it replied."""
+    # Every client retries this code. After NOT_CONTROLLER a client would look for another broker.
     return KafkaError(
         ErrorCode.REQUEST_TIMED_OUT, "The controller restarted while it worked on this request."
     )
@@ -147,10 +150,10 @@ class ControllerState:
         }
 
     def handle(self, op: str, body: dict[str, Any]) -> Handled:
-        """The reply to an operation and the records that make it true; without any there is nothing to write.
+        """Return the reply to an operation, and the records to write, which can be none.
 
-        The caller must append and apply the records before it handles the next operation. An operation that
-        cannot be done answers with errors in its reply; only our own mistakes raise.
+        The caller must append and apply the records before it handles the next operation. An operation that fails has
+        errors in its reply. Only bugs raise exceptions.
         """
         operation = self._operations.get(op)
         if operation is None:

@@ -39,7 +39,10 @@ def has_expired(token: r.DelegationTokenSet, now_ms: int) -> bool:
 
 
 def creation_fields(owner: r.Name, requester: r.Name, code: ErrorCode, times: int) -> Reply:
-    """The answer to CreateDelegationToken without a token; Kafka's broker has -1 for all times, its controller 0."""
+    """Return the response to CreateDelegationToken without a token.
+
+    times: value of all timestamps. In Kafka it is -1 in errors of the broker, and 0 in those of the controller.
+    """
     return {
         "error_code": int(code),
         "principal_type": owner[0],
@@ -55,7 +58,7 @@ def creation_fields(owner: r.Name, requester: r.Name, code: ErrorCode, times: in
 
 
 class TokenChanges:
-    """Decides on delegation tokens. It keeps the tokens' secrets in memory, to find a token by its own."""
+    """Handler of changes of delegation tokens. It keeps the tokens' HMACs in memory, to find a token by its HMAC."""
 
     __slots__ = ("_clock", "_config", "_ids_by_hmac", "_image", "_key", "_random_id")
 
@@ -70,7 +73,10 @@ class TokenChanges:
         self._ids_by_hmac: dict[bytes, str] = {}
 
     def create(self, body: dict[str, Any]) -> Handled:
-        """{"requester", "owner", "renewers", "max_lifetime"}; principals are (type, name)."""
+        """Handle CreateDelegationToken: {"requester", "owner", "renewers", "max_lifetime"}; max_lifetime is in ms.
+
+        Principals are (type, name).
+        """
         requester, owner = _name(body["requester"]), _name(body["owner"])
         if self._key is None:
             return creation_fields(owner, requester, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, 0), []
@@ -83,7 +89,8 @@ class TokenChanges:
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
         if body["max_lifetime"] > 0:
             longest_ms = min(longest_ms, body["max_lifetime"])
-        max_ms = min(now_ms + longest_ms, LONG_MAX)  # Whatever the settings say: it must fit into answers.
+        # Responses encode the time as an int64.
+        max_ms = min(now_ms + longest_ms, LONG_MAX)
         expires_ms = min(max_ms, now_ms + self._config.delegation_token_expiry_time_ms)
         token_id = base64.urlsafe_b64encode(self._random_id()).decode().rstrip("=")
         token = r.DelegationTokenSet(token_id, owner, requester, renewers, now_ms, expires_ms, max_ms)
@@ -98,7 +105,10 @@ class TokenChanges:
         return reply, [token]
 
     def renew(self, body: dict[str, Any]) -> Handled:
-        """{"requester", "hmac", "period"}: the token is good for that many ms from now, at most for as long as set."""
+        """Handle RenewDelegationToken: {"requester", "hmac", "period"}.
+
+        The token then expires `period` ms from now, but not later than the broker's setting allows.
+        """
         token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
         if token is None:
             return self._refused()
@@ -112,7 +122,10 @@ class TokenChanges:
         return _expires(token, now_ms + period_ms)
 
     def expire(self, body: dict[str, Any]) -> Handled:
-        """{"requester", "hmac", "period"}: it expires in that many ms; negative: it is removed now."""
+        """Handle ExpireDelegationToken: {"requester", "hmac", "period"}.
+
+        The token then expires `period` ms from now. A negative period removes it now.
+        """
         token, now_ms = self._find(body["hmac"]), self._clock.wall_ms()
         if token is None:
             return self._refused()
@@ -126,13 +139,13 @@ class TokenChanges:
         return _expires(token, now_ms + body["period"])
 
     def remove_expired(self, _body: dict[str, Any]) -> Handled:
-        """The tokens that have expired, or the first of them."""
+        """Remove expired tokens, at most _REMOVED_AT_ONCE of them."""
         now_ms, tokens = self._clock.wall_ms(), self._image.delegation_tokens.values()
         expired = [token.token_id for token in tokens if has_expired(token, now_ms)][:_REMOVED_AT_ONCE]
         return {"removed": expired}, [r.DelegationTokenRemoved(token_id) for token_id in expired]
 
     def _find(self, hmac: bytes) -> r.DelegationTokenSet | None:
-        """The token with that secret."""
+        """Return the token with this HMAC, or None."""
         if self._key is None:
             return None
         tokens = self._image.delegation_tokens
@@ -144,7 +157,7 @@ class TokenChanges:
         return tokens.get(self._ids_by_hmac.get(hmac, ""))
 
     def _refused(self) -> Handled:
-        """The answer about a token that is not there."""
+        """Return the error for a token that does not exist, or for a broker without delegation tokens."""
         disabled = self._key is None
         return _failed(
             ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED if disabled else ErrorCode.DELEGATION_TOKEN_NOT_FOUND

@@ -45,7 +45,7 @@ Synonyms = list[dict[str, Any]]
 def describe_topic(
     overrides: Mapping[str, str], image: ClusterImage, config: Config, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per topic config, or per known one of `names`, for a topic with these overrides."""
+    """Return a row for each topic config, or for the known ones of `names`, of a topic with these overrides."""
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for row in ROWS:
@@ -65,7 +65,7 @@ def describe_topic(
 def describe_broker(
     image: ClusterImage, config: Config, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per broker setting, or per known one of `names`."""
+    """Return a row for each broker setting, or for the known ones of `names`."""
     wanted = SETTINGS.keys() if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for name, setting in SETTINGS.items():
@@ -97,7 +97,7 @@ def _stored_broker_rows(
 
 
 def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """The cluster-wide dynamic values: the broker resource "" has nothing else."""
+    """Return the rows of the broker resource "": the cluster-wide dynamic values."""
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for name, value in image.broker_configs.get(CLUSTER_DEFAULT_NODE, {}).items():
@@ -112,7 +112,7 @@ def describe_cluster_default(image: ClusterImage, names: Iterable[str] | None = 
 def describe_group(
     name: str, image: ClusterImage, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per group config; a group need not exist to have them."""
+    """Return a row for each group config. The group need not exist."""
     overrides = image.resource_configs.get((RESOURCE_GROUP, name), {})
     rows = [(row.config, row.synonym) for row in group_config.ROWS]
     return _stored_rows(rows, overrides, SOURCE_GROUP, names)
@@ -121,14 +121,14 @@ def describe_group(
 def describe_client_metrics(
     name: str, image: ClusterImage, names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """One row per config of a client-metrics subscription."""
+    """Return a row for each config of a client-metrics subscription."""
     overrides = image.resource_configs.get((RESOURCE_CLIENT_METRICS, name), {})
     rows = [(row, "") for row in client_metrics_config.ROWS]
     return _stored_rows(rows, overrides, SOURCE_CLIENT_METRICS, names)
 
 
 def describe_loggers(levels: Mapping[str, str], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """One row per logger. As in Kafka they have no type, no synonyms and no documentation."""
+    """Return a row for each logger. As in Kafka, rows of loggers have no type, synonyms or documentation."""
     wanted = levels.keys() if names is None else levels.keys() & set(names)
     return [
         {
@@ -204,12 +204,12 @@ _GROUPS: Final = {name: row.settings for row in ROWS if len(row.settings) > 1 fo
 
 
 def _same_as(name: str) -> tuple[str, ...]:
-    """The settings that a setting's value may come from, itself first."""
+    """Return the settings that a setting's value can come from, the setting itself first."""
     return _GROUPS.get(name, (name,))
 
 
 def _broker_synonyms(names: tuple[str, ...], image: ClusterImage, config: Config) -> Synonyms:
-    """The sources of a setting's value, in the order of precedence."""
+    """Return the sources of a setting's value, in the order of precedence."""
     found: list[tuple[str, str | None, int]] = []
     for node, source in (
         (str(config.node_id), SOURCE_DYNAMIC_BROKER),
@@ -237,7 +237,7 @@ def _default(setting: Setting) -> str | None:
 
 
 def _first(synonyms: Synonyms, value: str | None) -> tuple[str | None, int]:
-    """The value in force and its source. A static value comes from the Config, converted to this setting's unit."""
+    """Return the value in force and its source. A static value comes from the Config, in this setting's unit."""
     source = synonyms[0]["source"] if synonyms else SOURCE_DEFAULT
     if source in (SOURCE_DYNAMIC_BROKER, SOURCE_DYNAMIC_DEFAULT):
         return synonyms[0]["value"], source

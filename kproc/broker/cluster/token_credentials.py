@@ -33,11 +33,12 @@ from kproc.broker.security.sasl.scram import (
 from kproc.broker.security.tokens import token_hmac, token_key
 
 _SECRET_BYTES: Final = 32
-_KEPT_MAX: Final = 1000  # Most credentials; with more, all are made anew.
+# Limit of cached credentials. Above it the cache is cleared.
+_KEPT_MAX: Final = 1000
 
 
 class TokenCredentials:
-    """One per Handler."""
+    """SCRAM credentials of the delegation tokens, with a cache. Each Handler has one instance."""
 
     __slots__ = ("_key", "_made", "_now_ms", "_salt_secret", "_tokens")
 
@@ -54,7 +55,11 @@ class TokenCredentials:
         self._made: dict[tuple[str, str], ScramCredential] = {}
 
     def find(self, kind: ScramKind, token_id: str) -> Found:
-        """The credential of a token, its owner, and when it expires; one that nobody may log in with looks like it."""
+        """Return the credential of a token, with its owner and expiry.
+
+        For an unknown or expired token return a fake credential of the same shape, so that a client cannot find out
+        which tokens exist.
+        """
         token = self._tokens().get(token_id)
         if self._key is None or token is None or has_expired(token, self._now_ms()):
             return Found(made_up(kind, token_id, self._salt_secret), None)

@@ -40,10 +40,10 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(name: str, names_by_collision_key: Mapping[str, str]) -> None:
-    """`check_name`, and whether a new topic may have that name beside the existing ones.
+    """Raise KafkaError if a new topic cannot have this name: by `check_name`, or because it collides with another one.
 
-    '.' and '_' may not be the only difference between two names: metric names turn one into the other. The
-    metadata log's own directory is `__cluster_metadata-0`.
+    Two names that differ only in '.' and '_' collide, because metric names replace '.' by '_'. The metadata topic's
+    name is reserved, because its log has the directory `__cluster_metadata-0`.
     """
     check_name(name)
     if name == CLUSTER_METADATA_TOPIC:

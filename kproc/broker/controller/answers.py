@@ -1,4 +1,4 @@
-"""Answers what is asked of the controller (calls/controller_calls.py) by what decides about operations."""
+"""serve_changes: connect the controller's calls about the metadata (calls/controller_calls.py) to its decisions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from kproc.broker.calls.controller_calls import (
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.role.asks import OnReply
 
-# Decides about an operation on the metadata; its reply is as ControllerState makes it.
+# Decides about an operation on the metadata and passes on the reply of ControllerState.
 Decide = Callable[[str, dict[str, Any], OnReply], None]
 Failure = tuple[int, str | None] | None
 
 
 def serve_changes(served: ServedCalls, decide: Decide) -> None:
-    """Answer all calls about the metadata by `decide`."""
+    """Add handlers to `served` for all calls about the metadata. They respond with the reply of `decide`."""
 
     def change(body: Change, on_reply: OnResult[Changed]) -> None:
         def on_decided(reply: dict[str, Any]) -> None:

@@ -1,13 +1,13 @@
-"""ControlPlane: serves the requests of the control listener, whose Processor is linked with the controller directly.
+"""ControlPlane: handler of the control listener's requests. That listener's Processor is linked with the controller.
 
-No Handler and no ring of the data plane takes part, so it works while those are saturated. It serves what
-administrators need (SERVED), by the same dispatch and registry as the Handlers, and nothing else: ApiVersions says so,
-and any other API key closes the connection. As in Kafka the queue holds 20 requests: while so many are unanswered (a
-scale that moves connections takes long) no further one is read, and TCP pushes back.
+No Handler and no ring of the data plane takes part, so the control listener works while those are saturated. It
+handles the APIs that administrators need (SERVED), with the dispatch and registry of the Handlers. ApiVersions lists
+only these, and any other API key closes the connection. As in Kafka the queue holds 20 requests. While 20 requests are
+in progress (a scale that migrates connections takes long), no further request is read, and TCP pushes back.
 
-A change of the metadata is answered when it is on disk. The data plane's Handlers, which may be busy, hear of it
-later: a client that asks them at once may get UNKNOWN_TOPIC_OR_PARTITION for a moment and retry, as with Kafka. On the
-data plane the answer waits for all Handlers.
+The controller responds to a change of the metadata when it is on disk. The data plane's Handlers can be busy and learn
+of it later. A client that uses the data plane at once can therefore get UNKNOWN_TOPIC_OR_PARTITION for a moment and has
+to retry, as with Kafka. On the data plane the response waits for all Handlers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Controller(Protocol):
 
 
 class ControlPlane:
-    """One per controller, whether or not there is a control listener."""
+    """Handler of the control listener's requests. Every controller has one, also without a control listener."""
 
     def __init__(self, plan: Plan, controller: Controller) -> None:
         endpoints = [plan.control] if plan.control is not None else []
@@ -98,7 +98,7 @@ class ControlPlane:
         self._services.authorizer = make_authorizer(
             plan.config, lambda: controller.image.acls, kafka_name, plan.clock.now_ns
         )
-        # While one is in work, no other request is read. This keeps the order on each connection.
+        # While a divided request is in progress, no other request is read. This keeps the order on each connection.
         self._divided = self._services.divided = DividedRequests(
             controller.containment, HandlerRequest.reject
         )
@@ -107,7 +107,7 @@ class ControlPlane:
         self.in_work = 0
 
     def tell_of_floods(self, now_ns: int) -> None:
-        """By the controller's tick: how many closed connections were not logged."""
+        """Log how many messages about rejected connections were suppressed. The controller's tick calls this."""
         self._services.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
             self._services.authorizer.tell_of_floods(now_ns)
@@ -119,7 +119,7 @@ class ControlPlane:
         self.in_work = 0
 
     def detach(self) -> None:
-        """Forget the Processor and its requests: it has died."""
+        """Discard the link and the requests of the Processor, which has died."""
         self._peer = self._requests = None
         self._divided.clear()
 
@@ -171,7 +171,7 @@ class ControlPlane:
                 position = end
 
     def _serve(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
-        """Answer one frame, now or later; False when its connection is being closed."""
+        """Handle one frame. The response can come later. Return False if the connection is being closed."""
         api_key = version = correlation_id = 0
         body, client_id = REQUEST_HEADER.size, None
         if len(frame) >= REQUEST_HEADER.size:
@@ -223,12 +223,13 @@ class _ControlRequest(HandlerRequest):
         self._leave_queue()
 
     def _leave_queue(self) -> None:
-        if self.plane._requests is self.peer:  # Otherwise its Processor has died, and with it the queue.
+        # If the Processor has died meanwhile, its queue is gone, and the count must not change.
+        if self.plane._requests is self.peer:
             self.plane.in_work -= 1
 
 
 class _NoPartitions:
-    """The controller owns no partition, and no API that it serves needs one."""
+    """Stub for the Handlers' partitions. The controller owns no partition, and no API of SERVED needs one."""
 
     def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
         return _refuse()

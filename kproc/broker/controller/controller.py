@@ -1,9 +1,9 @@
 """Controller: the single writer of the cluster's metadata; it also serves kproc's own operations.
 
-ControllerState decides about a change. It is written and synced to the metadata log, applied here, sent to every
-Handler as a numbered delta, and answered when all of them have acknowledged it: a client that was told "created" finds
-its topic on every connection. A Handler that is being restarted delays nobody: it begins with a snapshot that contains
-the change.
+ControllerState decides about a change. The controller writes and syncs it to the metadata log, applies it to its image,
+and sends it to every Handler as a numbered delta. It responds when all Handlers have acknowledged the delta, so that a
+client that created a topic finds it on every connection. A Handler that is being restarted causes no delay, because it
+starts with a snapshot that contains the change.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Commit:
-    """A change that is on disk and that not all Handlers have acknowledged."""
+    """A change that is on disk and waits for the acknowledgements of some Handlers."""
 
     __slots__ = ("on_reply", "reply", "version", "waiting_for")
 
@@ -104,7 +104,7 @@ class Controller(LinkedAgent):
         self._plan = plan
         self._state = state
         self._lookups = Lookups(plan.clock.now_ns)
-        # Those for the supervisor have a thread of their own, so that clients cannot delay them.
+        # Look-ups for the supervisor have their own thread, so that clients' look-ups cannot delay them.
         self._listener_lookups = Lookups(plan.clock.now_ns, look_up)
         self.image = image
         self._log = log
@@ -114,7 +114,7 @@ class Controller(LinkedAgent):
         self._scrapes: Scrapes | None = None
         self.counts = metrics.slab.counts(CONTROLLER_PART)
         self._served: ServedCalls = self._make_served(waits_for_handlers=True)
-        # For who is asked over the control listener: a Handler that does not answer must not keep an operator waiting.
+        # Calls of the control listener do not wait for Handlers, because a hanging Handler must not block an operator.
         self.served_at_once: ServedCalls = self._make_served(waits_for_handlers=False)
         self._control_plane = ControlPlane(plan, self)
         self._commits: deque[_Commit] = deque()
@@ -202,7 +202,8 @@ class Controller(LinkedAgent):
         def on_reply(reply: dict[str, Any]) -> None:
             for token_id in reply.get("removed", ()):
                 logger.info("the delegation token %s has expired", token_id)
-                self._next_token_check_ns = 0  # There may be more.
+                # One batch is limited, so more tokens can have expired. Check again at the next tick.
+                self._next_token_check_ns = 0
 
         self.serve(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
 
@@ -316,7 +317,8 @@ class Controller(LinkedAgent):
         if not records:
             on_reply(reply)
             return
-        # Before the commit: once a new topic is in the metadata, its owner takes what has its directory's name.
+        # Move old directories away before the commit. Once a new topic is in the metadata, its owner opens any
+        # directory with the partition's name.
         try:
             self._orphaned.clear(self.image, records)
         except StorageFailure as failure:
@@ -325,7 +327,8 @@ class Controller(LinkedAgent):
             return
         try:
             self._commit(reply, records, on_reply, waits_for_handlers)
-        except KafkaError as error:  # The disk is full: the change is undone, and may be tried again later.
+        # The disk is full. The log has undone the write, and the client can retry.
+        except KafkaError as error:
             note_shortage(self._metrics.values, 0)
             logger.error("the metadata log cannot be written: %s", error)
             on_reply(failure_reply(error.code, error.message))
@@ -333,7 +336,10 @@ class Controller(LinkedAgent):
     def _commit(
         self, reply: dict[str, Any], records: list[Record], on_reply: OnReply, waits_for_handlers: bool
     ) -> None:
-        """Write a change to the disk, then apply it to our image, then send it to the others."""
+        """Write a change to the disk, then apply it to our image, then send it to the other roles.
+
+        In this order no role can act on a change that a crash would lose.
+        """
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
         self._orphaned.deleted(topic.name for topic in change.deleted)
@@ -343,7 +349,7 @@ class Controller(LinkedAgent):
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
         settings = self._settings_in_force()
-        # A file of keys is to be read again though its name is the same.
+        # A record that sets a key store to its present path means that its file must be read again.
         renews = any(isinstance(each, BrokerConfigSet) and is_store(each.name) for each in records)
         if settings != self._settings or renews:
             self._settings = settings

@@ -1,12 +1,12 @@
-"""FreedNames: when the name of a deleted topic may be used again.
+"""FreedNames: decide when the name of a deleted topic can be used again.
 
-A partition's directory has its topic's name, and its owner acts on it by name: it renames it for the deletion, rolls
-segments, writes snapshots. An owner that is stopped, or recovers a long log, may do so long after the deletion, and
-would then act on the directory of a newer topic with the same name. So a topic is not created before every running
-Handler has acknowledged the deletion of its namesake, which it does when it has closed the directory. No Handler has
-to check before each rename: while anybody may still act on a directory, there is no other one of its name.
+A partition's directory has its topic's name, and its owner uses it by name: it renames it for the deletion, rolls
+segments and writes snapshots. If the owner is suspended or recovers a long log, it can do that long after the deletion,
+and would then change the directory of a newer topic with the same name. So a topic is not created until every running
+Handler has acknowledged the deletion of the earlier topic with its name. A Handler acknowledges it when it has closed
+the directory. Therefore no Handler has to check the topic's id before each rename.
 
-A request for a name that is not free yet waits, WAIT_NS at most, and is then told to retry.
+A request for a name that is not free waits up to WAIT_NS and then gets a retriable error.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ class _Waiting(NamedTuple):
 
 
 class FreedNames:
-    """Knows which Handlers may still have directories of which deleted topics open. One per controller."""
+    """Names of deleted topics whose directories a Handler can still have open. The controller has one instance."""
 
     def __init__(self, now_ns: Callable[[], int], *, unsure_until: int | None) -> None:
-        """`unsure_until`: the metadata version at which a restarted controller begins. It does not know which Handlers
-        acknowledged the deletions before it, nor, until `all_linked`, which Handlers there are."""
+        """Create the state of a new controller.
+
+        unsure_until: the metadata version at which a restarted controller begins. It does not know which Handlers have
+        acknowledged the deletions before that version and, until `all_linked`, which Handlers exist.
+        """
         self._now_ns = now_ns
         self._unsure_until = unsure_until
         self._is_linked = unsure_until is None
@@ -69,23 +72,23 @@ class FreedNames:
         self._deleted.update(dict.fromkeys(names, version))
 
     def held(self, names: Collection[str]) -> frozenset[str]:
-        """The names among these that a Handler may still act on."""
+        """Return the names among these whose directories a Handler can still have open."""
         if not self._is_linked or self._unsure_until is not None:
             return frozenset(names)
         return frozenset(name for name in names if name in self._deleted)
 
     def wait(self, names: frozenset[str], go_on: Callable[[frozenset[str]], None]) -> None:
-        """Call back when none of the names is held, or with those that are when that takes too long."""
+        """Call `go_on` with an empty set when all names are free, or after WAIT_NS with the names that are not."""
         self._waiting.append(_Waiting(names, self._now_ns() + WAIT_NS, go_on))
 
     def tick(self, *, is_stopping: bool) -> None:
-        """End the waits that have lasted too long. Called now and then."""
+        """End the waits that have lasted WAIT_NS, or all of them if the controller stops. Its tick calls this."""
         while self._waiting and (is_stopping or self._now_ns() >= self._waiting[0].until_ns):
             waiting = self._waiting.popleft()
             waiting.go_on(self.held(waiting.names))
 
     def _settle(self) -> None:
-        """Forget the names that no Handler holds any more, and call back the requests that waited for them."""
+        """Remove the names that every Handler has released, and resume the requests that waited for them."""
         if not self._is_linked or not (self._deleted or self._unsure_until is not None):
             return
         everybody_knows = min(self._known.values(), default=None)
@@ -103,7 +106,7 @@ class FreedNames:
 
 
 def wanted_names(op: str, body: dict[str, Any]) -> list[str]:
-    """The names that an operation on the metadata would give to new topics."""
+    """Return the names of the topics that an operation on the metadata would create."""
     if op == "create_topics" and not body["validate_only"]:
         return [topic["name"] for topic in body["topics"]]
     return body["names"] if op == "auto_create_topics" else []

@@ -32,13 +32,14 @@ _NAMES_MAX: Final = 10_000
 
 
 class OrphanedDirectories:
-    """Knows the names whose old directories a power loss may bring back. One per controller."""
+    """Names whose old directories can reappear after a power loss. The controller has one instance."""
 
     def __init__(self, fs: Fs, directory: Path) -> None:
         self._fs = fs
         self._directory = directory
         self._freed: set[str] = set()
-        self._is_unsure = True  # A former controller's knowledge died with it.
+        # A restarted controller does not know the names that its predecessor recorded.
+        self._is_unsure = True
 
     def deleted(self, names: Iterable[str]) -> None:
         """Record that topics of these names were deleted."""

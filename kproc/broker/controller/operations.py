@@ -45,12 +45,12 @@ class OperationFailed(Exception):
 
 
 def answered(on_reply: OnReply, result: dict[str, Any]) -> None:
-    """The reply of an operation that succeeded."""
+    """Respond with the result of an operation that succeeded."""
     on_reply({"error": None, "result": result})
 
 
 def refused(on_reply: OnReply, reason: str) -> None:
-    """The reply of an operation that failed."""
+    """Respond with the error of an operation that failed."""
     on_reply({"error": reason, "result": None})
 
 
@@ -127,8 +127,8 @@ class Operations:
     def _scale(self, body: Scale, on_reply: OnReply) -> None:
         """Change the counts of processors, handlers or both; or return the state of a change by its ticket.
 
-        Answered when the change is done, or else at the next tick with {"is_done": False, "ticket"}: a request that
-        waited for the end would keep the Handler that holds it from leaving.
+        Respond when the change is done, or at the next tick with {"is_done": False, "ticket"}. A request that waited
+        for the end would block the Handler that holds it from stopping.
         """
         ticket = body.ticket
         if ticket is None:
