@@ -68,7 +68,7 @@ CHUNK_BYTES: Final = 4 << 20
 """Size of a read. With larger reads page faults on new memory cost more than the saved calls."""
 _CHUNK_BYTES_MAX: Final = 1 << 30
 _LOOKS: Final = 20
-"""How often in a row a file may be gone that was listed a moment ago, before somebody must look into it."""
+"""Number of consecutive failures to open a listed file after which the log counts as corrupt."""
 
 _TIME_INDEX: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _SWAP_LOOKS: Final = 100

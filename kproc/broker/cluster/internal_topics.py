@@ -1,4 +1,4 @@
-"""The topics that the broker makes for itself, with Kafka's partition counts and configs: one row for each.
+"""Table of the topics that the broker creates for itself, with Kafka's partition counts and configs.
 
 A row with `found_by` has coordinators: each of its partitions is the log of one (handler/coordinators.py). What else
 knows of such a topic reads it here: FindCoordinator, Metadata, who creates it, who opens its partitions.
@@ -25,7 +25,7 @@ class FoundBy(NamedTuple):
 
 
 class InternalTopic(NamedTuple):
-    """One row. Partitions and configs are those that the topic is made with."""
+    """A row: an internal topic, with the partitions and configs with which it is created."""
 
     name: str
     partitions: Callable[[Config], int] = lambda _config: BROKERS_DEFAULT

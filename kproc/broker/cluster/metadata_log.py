@@ -8,13 +8,13 @@ A version is a count of records, so a batch's base offset is the version that it
 DumpLogSegments can walk the file. A record's value is one metadata record (`records.py`, which has the
 procedure for changing it); its key is null.
 
-Opening loads the newest snapshot and replays what follows it. A torn tail, which a crash in the middle of a
-write leaves, was never acknowledged and is cut off; a damaged batch with good ones behind it is Corrupt.
-When a log has grown far beyond what a snapshot of it takes, `compact_if_large` writes one and starts a new
-log; each step leaves a directory that opens to the same image, whichever file the crash spares.
+`open` loads the newest snapshot and replays the log behind it. A crash in the middle of a write leaves a torn tail. Its
+records were never acknowledged, so `open` cuts it off. A damaged batch with good batches behind it raises Corrupt.
 
-This is the only file of the package that sees OSError. Owned by the controller, which holds the data
-directory's lock.
+When a log is much larger than a snapshot would be, `compact_if_large` writes a snapshot and starts a new log. A crash
+between any two of its steps leaves a directory that opens to the same image.
+
+Only this file of the package handles OSError. The controller owns the log and holds the data directory's lock.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY_NAME: Final = METADATA_DIRECTORY
 START_WITHOUT: Final = "kproc.start.without.metadata"
-# Replaying a megabyte takes about 0.4 s, the most that history may cost a start.
+# A log is not compacted below this size. Replaying 1 MiB takes about 0.4 s, which is acceptable for a start.
 COMPACT_BYTES: Final = 1 << 20
-# A log of this many times its snapshot's size is mostly history.
+# Compact a log that is this many times larger than the last snapshot, because it is then mostly history.
 COMPACT_FACTOR: Final = 4
-# Records per batch of a snapshot: bounds what is encoded at once, far below the 2 GiB of a batch.
+# Records per batch of a snapshot. This bounds the memory for encoding, and stays far below a batch's limit of 2 GiB.
 SNAPSHOT_BATCH_RECORDS: Final = 1000
 _LOG_NAME: Final = re.compile(r"\d{20}\.log")
 _SNAPSHOT_NAME: Final = re.compile(r"\d{20}-\d{10}\.checkpoint")
@@ -54,7 +54,7 @@ _TEMPORARY: Final = ".tmp"
 
 
 class MetadataLog:
-    """The open log. Made by `open`, one per controller, closed when that ends."""
+    """The open metadata log. The controller creates it by `open` and closes it when it stops."""
 
     __slots__ = ("_clock", "_compact_at", "_descriptor", "_directory", "_fs", "_path", "_size", "version")
 
@@ -70,7 +70,10 @@ class MetadataLog:
 
     @classmethod
     def open(cls, data_directory: Path, clock: Clock, fs: Fs) -> tuple[MetadataLog, ClusterImage]:
-        """The log in `data_directory`, made if it is not there, and the image that it adds up to."""
+        """Open or create the log in `data_directory`. Return it with the image that results from its records.
+
+        Raises Corrupt if the log is damaged, and FatalError on I/O errors.
+        """
         log = cls(data_directory / DIRECTORY_NAME, clock, fs)
         try:
             if fs.make_directory(log._directory):
@@ -92,10 +95,9 @@ class MetadataLog:
         return self._size
 
     def commit(self, image: ClusterImage, records: Sequence[r.Record]) -> tuple[bytes, ImageChange]:
-        """Write `records` to the disk, then apply them to the controller's image. Returns the delta for the other
-        roles.
+        """Write `records` to the disk, apply them to the controller's image, and return the delta for the other roles.
 
-        KafkaError(KAFKA_STORAGE_ERROR) if the disk is full: nothing has changed, and a retry may succeed later.
+        Raises KafkaError(KAFKA_STORAGE_ERROR) if the disk is full. Nothing has changed then, and the caller can retry.
         """
         delta = r.encode_delta(image.version, records)
         self.append(records)
@@ -104,18 +106,19 @@ class MetadataLog:
         return delta, change
 
     def append(self, records: Sequence[r.Record]) -> None:
-        """Write one delta's records behind the others and wait until they are on the disk."""
+        """Append one delta's records and sync the file. Raise like `commit`, and FatalError if the sync fails."""
         batch = self._batch(records, self.version)
         try:
             self._fs.write(self._descriptor, [batch], position=self._size)
         except OSError as error:
             self._undo_write(error)
         try:
-            self._fs.note_synced(self._descriptor, self._size)  # Earlier syncs have confirmed this size.
+            # Earlier syncs have confirmed the size before this write.
+            self._fs.note_synced(self._descriptor, self._size)
             self._fs.sync(self._descriptor)
         except OSError as error:
-            # The kernel counts the pages as clean now: a second sync would succeed without writing them. The next
-            # start writes what it reads there once more.
+            # After a failed fsync Linux marks the pages as clean, so a second sync would succeed without writing them.
+            # The next start rewrites the last batch (_continue_log).
             raise FatalError(f"sync of {self._path}: {error}") from error
         self._size += len(batch)
         self.version += len(records)
@@ -130,19 +133,19 @@ class MetadataLog:
             self._start_log(self.version)
             self._remove_older_than(self.version)
         except OSError as error:
-            # The log is still good, only long. Most likely the disk is full; try again when the log has doubled.
+            # The log is intact and only long. Most likely the disk is full. Try again when the log has doubled.
             logger.warning("metadata_log=kept reason=%s size_bytes=%d", error, self._size)
             self._compact_at = 2 * self._size
             return
         self._compact_at = max(COMPACT_BYTES, COMPACT_FACTOR * snapshot_bytes)
 
     def close(self) -> None:
-        """Give the descriptor back. Everything acknowledged is on disk already."""
+        """Close the file. All acknowledged records are on disk already."""
         if self._descriptor >= 0:
             try:
                 self._fs.note_synced(self._descriptor, self._size)
             except StorageFailure as failure:
-                # Without the mark some damage looks like a torn write at the next start.
+                # Without the mark the next start cannot tell some kinds of damage from a torn write.
                 logger.warning("metadata_log=not_marked reason=%s", failure)
             self._fs.close(self._descriptor)
             self._descriptor = -1
@@ -165,7 +168,7 @@ class MetadataLog:
             last_batch = self._replay(path, image, snapshot_version, is_last=path is logs[-1])
         self.version = image.version
         if snapshots and not logs:
-            # A crash cannot cause this: the new log is durable before the log before the snapshot is removed.
+            # A crash cannot cause this, because the new log is durable before the old one is removed.
             raise Corrupt(f"the log that follows {self._directory / snapshots[-1]} is missing")
         if logs:
             self._continue_log(logs[-1], last_batch)
@@ -187,7 +190,7 @@ class MetadataLog:
     def _replay(
         self, path: Path, image: ClusterImage, snapshot_version: int, *, is_last: bool
     ) -> tuple[int, bytes]:
-        """Apply one file's batches; returns position and bytes of its last one."""
+        """Apply one file's batches to the image. Return position and bytes of the last batch."""
         data = self._fs.read_file(path) or b""
         position = end = 0
         for position, end in _batches(data):
@@ -195,7 +198,8 @@ class MetadataLog:
             header = parse_header(batch)
             after = header.base_offset + header.record_count
             if after <= snapshot_version:
-                continue  # The snapshot contains this batch: a crash came before the old log was removed.
+                # The snapshot contains this batch. A compaction crashed before it removed the old log.
+                continue
             if header.base_offset != image.version:
                 raise Corrupt(
                     f"{path}: the batch at byte {position} with records {header.base_offset} to {after} "
@@ -218,7 +222,7 @@ class MetadataLog:
             raise Corrupt(f"{path}: damaged or truncated at byte {end}, but {synced} bytes had been synced")
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
-        """Cut off what a crash left of an unfinished write; refuse a file that is damaged in any other way."""
+        """Cut off the torn tail that a crash during a write left. Raise Corrupt for any other damage."""
         if not is_last or _has_batch_after(data, end):
             raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
@@ -245,7 +249,7 @@ class MetadataLog:
 
     def _start_log(self, version: int) -> None:
         path = self._directory / f"{version:020d}.log"
-        # Not O_EXCL: a compaction that was killed may have left an empty file, which open() then continued.
+        # The file can exist already: a compaction that crashed leaves an empty one.
         descriptor = self._fs.open(path, create=not self._fs.exists(path))
         try:
             sync_directory(self._fs, self._directory)
@@ -255,7 +259,7 @@ class MetadataLog:
         self._adopt(descriptor, path)
 
     def _adopt(self, descriptor: int, path: Path) -> None:
-        """Append to another file from now on, after it was made durable."""
+        """Close the current file and append to this one from now on. Its directory entry must be durable."""
         self.close()
         self._descriptor = descriptor
         self._path = path
@@ -269,7 +273,7 @@ class MetadataLog:
         return encode_batch(encoded, base_offset=base_offset, leader_epoch=0)
 
     def _undo_write(self, error: OSError) -> None:
-        """After a failed write: cut off what got there. Always raises."""
+        """Cut off the bytes of a failed write. Always raise: KafkaError if the disk is full, otherwise FatalError."""
         if not isinstance(error, Shortage):
             raise FatalError(f"write to {self._path}: {error}") from error
         try:
@@ -281,7 +285,10 @@ class MetadataLog:
         ) from error
 
     def _write_snapshot(self, image: ClusterImage) -> int:
-        """Write the image's checkpoint file; returns its size."""
+        """Write a snapshot of the image and return its size in bytes.
+
+        The file is synced before the rename, so that a file with the final name is always complete.
+        """
         path = self._directory / f"{image.version:020d}-{0:010d}.checkpoint"
         temporary = path.with_name(path.name + _TEMPORARY)
         records = image.snapshot_records()
@@ -347,12 +354,12 @@ def read_cluster_id(fs: Fs, data_directory: Path) -> str | None:
 
 
 def _version_in(name: str) -> int:
-    """The version that a log follows, or that a snapshot has."""
+    """Return the version in a file's name: that of a snapshot, or the one at which a log begins."""
     return int(name[:20])
 
 
 def _records_of(batch: bytes, path: Path) -> list[r.Record]:
-    """The metadata records in a batch whose CRC was checked."""
+    """Decode the metadata records of a batch whose CRC was checked. Raise Corrupt for unknown records."""
     try:
         return [r.decode_record(record.value or b"") for record in decode_records(batch)]
     except (msgspec.MsgspecError, KafkaError) as error:
@@ -360,7 +367,7 @@ def _records_of(batch: bytes, path: Path) -> list[r.Record]:
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, int]]:
-    """(start, end) of each whole, undamaged batch from the beginning; stops at the first that is not."""
+    """Yield (start, end) of each batch from the beginning, up to the first incomplete or damaged one."""
     position = 0
     while (end := _batch_end(data, position)) is not None:
         yield position, end
@@ -368,7 +375,7 @@ def _batches(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _batch_end(data: bytes, position: int) -> int | None:
-    """Where the batch at `position` ends, or None when there is no whole and undamaged one."""
+    """Return the end of the batch at `position`, or None if it is incomplete or damaged."""
     if position + HEADER_BYTES > len(data):
         return None
     total = parse_header(data, position).total_bytes

@@ -78,7 +78,7 @@ class TopicDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class TopicConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """One config of a topic; None removes the override."""
+    """One config of a topic. The value None removes the override."""
 
     topic_id: bytes
     name: str
@@ -108,7 +108,7 @@ class LeaderEpochRaised(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class SlotsRetired(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Only in snapshots: slots that deleted partitions left, oldest first, with their last generation.
+    """Free slots of deleted partitions, the oldest first, with their last generation. Occurs only in snapshots.
 
     Without it a broker that started from a snapshot would reuse a slot with a generation that a stale
     descriptor still carries.
@@ -130,7 +130,7 @@ class TopicsDeletedBefore(msgspec.Struct, frozen=True, array_like=True, tag=26):
 
 
 class ResourceConfigSet(msgspec.Struct, frozen=True, array_like=True, tag=14):
-    """One config of a group (resource type 32) or a client-metrics subscription (16); None takes it away.
+    """One config of a group (resource type 32) or a client-metrics subscription (16). The value None removes it.
 
     `resource_type` is the number of Kafka's ConfigResource.Type.
     """

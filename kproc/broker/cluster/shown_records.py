@@ -1,4 +1,4 @@
-"""Records of the metadata log as people may see them: without passwords, and what passwords can be tried against."""
+"""Conversion of the metadata log's records for output: without passwords, keys and hashes of passwords."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kproc.broker.config.values import HIDDEN
 
 
 def without_secrets(data: bytes) -> bytes:
-    """The bytes of a record with its secrets replaced; other bytes stay as they are."""
+    """Return a record's bytes with its secrets replaced. Bytes that are not a record are returned unchanged."""
     try:
         record = r.decode_record(data)
     except (msgspec.MsgspecError, ValueError):

@@ -1,4 +1,4 @@
-"""Settings in force: the node's own dynamic value, or the cluster's, or the static one, in this order."""
+"""Look-up of the settings in force: the node's dynamic value, else the cluster's dynamic one, else the static one."""
 
 from __future__ import annotations
 
