@@ -72,7 +72,7 @@ def random_producer_id() -> int:
 
 
 def random_topic_id() -> bytes:
-    """A random id as Kafka makes them: UUID version 4, none of the reserved, no leading '-' in base64.
+    """Return a random id by Kafka's rules: UUID version 4, not a reserved one, no leading '-' in base64.
 
     The last is for command lines, where an id that begins with '-' looks like an option.
     """

@@ -17,7 +17,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 
 def settings_in_force(image: ClusterImage, config: Config) -> DynamicSettings:
-    """The dynamic configs of this node over the cluster's defaults, and the quotas of addresses.
+    """Return this node's dynamic configs over the cluster's defaults, and the quotas of addresses.
 
     Unusable ones are left out: a stored config never keeps a broker from starting or from serving.
     """

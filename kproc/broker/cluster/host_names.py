@@ -17,7 +17,7 @@ RESOLVABLE: Final = "resolvable"
 
 
 def host_names(op: str, body: dict[str, Any], config: Config) -> frozenset[str]:
-    """The host names that an operation depends on; literal addresses are left out."""
+    """Return the host names in an operation that must be resolved. Literal addresses are left out."""
     hosts: Iterator[str] = iter(())
     if op == "alter_client_quotas":
         hosts = _of_quotas(body)

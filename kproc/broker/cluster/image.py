@@ -385,7 +385,7 @@ class ClusterImage:
                         partition.owner = owner
 
     def next_slots(self, count: int, *, skip: int = 0) -> list[tuple[int, int]]:
-        """(slot, generation) of the next `count` partitions, after `skip` that the same request has used already.
+        """Return (slot, generation) of the next `count` partitions. The same request has used `skip` slots before them.
 
         Retired slots come first, the oldest first: the longer a slot is unused, the surer every process has dropped
         what it knew about it. Only the controller calls this.

@@ -18,7 +18,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 def wanted_levels(
     resources: Sequence[dict[str, Any]], node_id: int, known: Mapping[str, str]
 ) -> tuple[dict[str, str | None], dict[int, KafkaError]]:
-    """The levels to set, and the errors by place in `resources`: each resource succeeds or fails as a whole.
+    """Return the levels to set, and the errors by index in `resources`: each resource succeeds or fails as a whole.
 
     `known` are the existing loggers. A resource is all loggers of one node.
     """

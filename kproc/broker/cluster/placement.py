@@ -37,7 +37,7 @@ def weight(key_crc: int, handler: int) -> int:
 
 
 def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_count: int) -> list[int]:
-    """The owners of the block of `count` partitions that begins at `first_index`, in their order."""
+    """Return the owners of the block of `count` partitions that begins at `first_index`, in the partitions' order."""
     if handler_count == 1:
         return [0] * count
     share = -(-count // handler_count)

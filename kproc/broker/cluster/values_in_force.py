@@ -29,5 +29,5 @@ def dynamic_defaults(image: ClusterImage, node_id: int) -> dict[str, str]:
 
 
 def log_overrides(image: ClusterImage, topic: TopicImage, node_id: int) -> dict[str, str]:
-    """The configs of this topic's logs that differ from the static Config: the second argument of `LogConfig.of`."""
+    """Return the configs of a topic's logs that differ from the static Config, for `LogConfig.of`."""
     return {**dynamic_defaults(image, node_id), **topic.configs}
