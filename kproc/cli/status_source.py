@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PATIENCE_MS: Final = 1500
 """Time that the broker has to answer before the supervisor is asked. A broker under load answers sooner."""
 _NEXT_PATIENCE_MS: Final = 300
-"""The same limit after a timeout. It is short, because each further request to a hung broker waits again."""
+"""Limit for the requests after a timeout. It is short, because each further request to a hung broker waits again."""
 _ANSWER_MS: Final = 10_000
 _WINDOW_MS: Final = 1000
 

@@ -29,6 +29,7 @@ from kproc.broker.storage.format import (
 )
 from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.producer_state import decode_snapshot
+from kproc.broker.storage.segment_files import segment_bases
 from kproc.broker.storage.txn_index import read_aborted
 from kproc.common.errors import Corrupt, KafkaError
 from kproc.wire.batch_header import CRC_FROM
@@ -56,12 +57,6 @@ class Problem(NamedTuple):
     path: Path
     what: str
     is_torn_tail: bool = False
-
-
-def segment_bases(fs: Fs, directory: Path) -> list[int]:
-    """Return the base offsets of the segments in a partition's directory, in ascending order."""
-    found = (parse_segment_file_name(name, LOG_SUFFIX) for name in fs.list_directory(directory))
-    return sorted(base for base in found if base is not None)
 
 
 def read_batches(fs: Fs, path: Path) -> Iterator[Batch]:
