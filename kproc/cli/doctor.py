@@ -279,7 +279,7 @@ def _open_regular(path: Path) -> int:
 def _about_process(pid: int) -> str:
     from kproc.broker.supervisor import stacks
 
-    parts = [f"== stacks\n{stacks.take(pid) or 'none: it is stopped, or not ours to ask'}\n"]
+    parts = [f"== stacks\n{stacks.read_stacks(pid) or 'none: it is stopped, or not ours to ask'}\n"]
     for name in _OF_PROC:
         try:
             parts.append(f"== {name}\n{Path(f'/proc/{pid}/{name}').read_text()}\n")

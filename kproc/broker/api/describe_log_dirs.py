@@ -42,7 +42,7 @@ def handle_describe_log_dirs(context: RequestContext, request: dict[str, Any]) -
             }
         )
         return
-    wanted = _all(image) if request["topics"] is None else _wanted(image, request["topics"])
+    wanted = _all(image) if request["topics"] is None else _requested(image, request["topics"])
 
     def on_reply(reply: LogDirUsage | Lost) -> None:
         if isinstance(reply, Lost):
@@ -67,7 +67,7 @@ def _all(image: ClusterImage) -> Wanted:
     return [(topic.name, list(range(len(topic.partitions)))) for topic in image.topics_by_name.values()]
 
 
-def _wanted(image: ClusterImage, topics: list[dict[str, Any]]) -> Wanted:
+def _requested(image: ClusterImage, topics: list[dict[str, Any]]) -> Wanted:
     """Return the requested partitions that exist. As in Kafka, skip the others without an error."""
     wanted = []
     for row in topics:

@@ -71,9 +71,9 @@ def error_response(_request: dict[str, Any], code: int, _message: str | None) ->
 
 
 @serves(LIST_OWN)
-def serve_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
+def handle_call(services: Services, body: Filters, on_reply: OnResult[Page]) -> None:
     """Handle the call of another Handler that lists our transactional ids."""
-    _question(services, body).serve_call(on_reply)
+    _question(services, body).handle_call(on_reply)
 
 
 def _question(services: Services, filters: Filters) -> EveryHandler:

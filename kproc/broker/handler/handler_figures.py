@@ -17,7 +17,7 @@ from kproc.broker.request.context import Services
 from kproc.common.bounded import short_name
 
 
-def serve_call(services: Services, _body: FromImage, on_reply: OnResult[HandlerFigures]) -> None:
+def handle_call(services: Services, _body: FromImage, on_reply: OnResult[HandlerFigures]) -> None:
     GROUPS.of(services).when_loaded(lambda: on_reply(_figures(services)))
 
 

@@ -76,7 +76,7 @@ class OwnedPartition:
             self._holder_word |= RECOVERING
             self._quiet_word |= RECOVERING
 
-    def end_recovery(self) -> None:
+    def mark_recovered(self) -> None:
         """Clear RECOVERING in the next row if a sync has confirmed the recovered log."""
         if self.recovered_end and not self.is_recovering:
             self.recovered_end = 0

@@ -63,7 +63,7 @@ class OwnerCalls:
         served.add_with_payload(PRODUCE_RECORDS, produce.serve_records)
         served.add(TAKE_PARTITIONS, transfers.serve_claim)
         served.add(CLIENT_BYTES, rates.serve)
-        served.add(FIGURES, partial(handler_figures.serve_call, services))
+        served.add(FIGURES, partial(handler_figures.handle_call, services))
         served.add(PREPARE_COMPACTION, compaction.prepare)
         served.add(SWAP_SEGMENTS, compaction.swap)
         served.add(ENFORCE_RETENTION, partial(serve_retention, partitions, transfers))

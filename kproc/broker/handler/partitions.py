@@ -335,7 +335,7 @@ class Partitions:
             owned = self.syncing.pop(log)
             if error is None:
                 log.mark_synced(point)
-                owned.end_recovery()
+                owned.mark_recovered()
                 if self._short:
                     self._short.pop(owned.key, None)
             else:

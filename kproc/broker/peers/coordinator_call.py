@@ -119,7 +119,7 @@ class CoordinatorCalls(Generic[C]):
         self._partition_operations: dict[str, ServeAtPartition] = {}
         self._answering = f"the answer about a {name}"
         self.call = Call(name, ItemsAsked, Answers)
-        serves(self.call)(self.serve_call)
+        serves(self.call)(self.handle_call)
 
     def operation(self, name: str) -> Callable[[Serve[C]], Serve[C]]:
         """Register the function that handles one item at the coordinator."""
@@ -259,7 +259,7 @@ class CoordinatorCalls(Generic[C]):
             if not answer.is_given:
                 answer(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def serve_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
+    def handle_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
         """Handle another Handler's call with items for coordinators that are here by its metadata."""
         call = ForwardedCall(body.home, len(body.items), services, on_reply)
         for at, (partition, item) in enumerate(body.items):

@@ -42,7 +42,7 @@ class EveryHandler(NamedTuple):
             if handler != services.handler_index:
                 services.peers.ask(handler, self.call, self.body, partial(_on_reply, listing))
 
-    def serve_call(self, on_reply: OnResult[Page]) -> None:
+    def handle_call(self, on_reply: OnResult[Page]) -> None:
         """Send another Handler our items."""
         services = self.services
         self.coordinators.when_loaded(

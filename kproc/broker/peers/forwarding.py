@@ -71,7 +71,7 @@ def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
     call = Call(name, PartsAsked, Answers)
 
     @serves(call)
-    def serve_call(services: Services, body: PartsAsked, on_reply: OnResult[Answers]) -> None:
+    def handle_call(services: Services, body: PartsAsked, on_reply: OnResult[Answers]) -> None:
         serve_parts(services, body.parts, _Question(services, name).serve, on_reply)
 
     def register(serve: Serve) -> Serve:

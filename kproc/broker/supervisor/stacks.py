@@ -51,7 +51,7 @@ def _is_ours(path: str) -> bool:
         return False
 
 
-def take(pid: int) -> str | None:
+def read_stacks(pid: int) -> str | None:
     """Return the present stacks of a process.
 
     Return None if it has no such memfd, is stopped, has ended, or if we may not signal it. Waits up to 1 s.

@@ -56,7 +56,7 @@ def call(services: Any, home: int, *items: tuple[int, str]) -> list[Any]:
     replies: list[Any] = []
     rows = [(partition, Item(group_id, None)) for partition, group_id in items]
     body = ItemsAsked(7, home, "wait", Caller(9, "c", "/h"), rows)
-    GROUPS.serve_call(services, body, replies.append)
+    GROUPS.handle_call(services, body, replies.append)
     return replies
 
 

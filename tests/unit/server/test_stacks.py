@@ -29,7 +29,7 @@ def test_stacks_do_not_empty_file_with_the_memfds_name(
     monkeypatch.setattr("kproc.broker.supervisor.stacks._LINK", str(path))
     descriptor = os.open(path, os.O_PATH)
     try:
-        assert stacks.take(os.getpid()) is None
+        assert stacks.read_stacks(os.getpid()) is None
     finally:
         os.close(descriptor)
     assert path.read_text() == "not to be lost"
@@ -45,5 +45,5 @@ def test_stacks_do_not_empty_deleted_file_of_other_user(
     with open(path, "rb") as file:
         os.chown(path, 65534, 65534)
         path.unlink()
-        assert stacks.take(os.getpid()) is None
+        assert stacks.read_stacks(os.getpid()) is None
         assert file.read() == b"not to be lost"
