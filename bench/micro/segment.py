@@ -68,7 +68,7 @@ def appending(record_count: int, together: int) -> Benchmark:
                 took += time.perf_counter() - started
             calls = -(-loops // together)
             assert all(each.error_code == ErrorCode.NONE for each in results), results
-            assert log.end_offset == calls * together * record_count, log.end_offset
+            assert log.state.end_offset == calls * together * record_count, log.state.end_offset
         return took * loops / (calls * together)
 
     return run

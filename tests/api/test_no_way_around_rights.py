@@ -183,10 +183,10 @@ def test_nothing_denied_is_passed_on_to_its_owner(start: Start) -> None:
         assert produce(rig, at=1 - owner, partition=partition) == 0
         ends = rig.handler(owner)._partitions.find((TOPIC, partition))
         assert ends is not None
-        assert ends.log.end_offset == 1
+        assert ends.log.state.end_offset == 1
         # By the way that the hint shows.
         assert produce(rig, BOB, at=owner, partition=partition) == DENIED
-        assert ends.log.end_offset == 1
+        assert ends.log.state.end_offset == 1
 
 
 def test_a_fetch_of_another_owners_partition_is_refused_at_home(start: Start) -> None:

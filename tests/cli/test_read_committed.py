@@ -43,7 +43,7 @@ def served(data: Path) -> Iterator[ServedBroker]:
         data / "t-0", LogConfig(), topic="t", topic_id=topic_id, partition=0, leader_epoch=0,
         clock=SystemClock(), fs=OsFs(), clean=True,
     )  # fmt: skip
-    assert log.end_offset == 1
+    assert log.state.end_offset == 1
     put(log, in_transaction(7, "aborted"))
     append_one(log, batch("two"))
     put(log, marker(7, commit=False))

@@ -106,15 +106,15 @@ def _judge_log(
         _judge_keys(name, content, kept)
     else:
         for offset, wanted in kept.items():
-            if offset >= log.start_offset and content.get(offset) != wanted:
+            if offset >= log.state.start_offset and content.get(offset) != wanted:
                 raise Violation(
-                    f"{name} lost offset {offset}, start {log.start_offset}, end {log.end_offset}"
+                    f"{name} lost offset {offset}, start {log.state.start_offset}, end {log.state.end_offset}"
                 )
-    if log.start_offset > ledger.asked.get(topic_id, 0) and kept:
-        raise Violation(f"{name} begins at {log.start_offset}, not at {ledger.asked.get(topic_id, 0)}")
+    if log.state.start_offset > ledger.asked.get(topic_id, 0) and kept:
+        raise Violation(f"{name} begins at {log.state.start_offset}, not at {ledger.asked.get(topic_id, 0)}")
     # A log of which nothing was ever synced may be gone with all that was deleted of it.
-    if log.start_offset < ledger.starts.get(topic_id, 0) and kept:
-        raise Violation(f"{name} begins at {log.start_offset}: deleted records are there again")
+    if log.state.start_offset < ledger.starts.get(topic_id, 0) and kept:
+        raise Violation(f"{name} begins at {log.state.start_offset}: deleted records are there again")
     for producer_id, batches in producers.items():
         _judge_producer(name, log, producer_id, batches)
 
@@ -136,11 +136,11 @@ def _judge_producer(name: str, log: Log, producer_id: int, batches: list[Batch])
             raise Violation(f"{name}: producer {producer_id} has {before}, then {after}")
     # producer.id.expiration.ms: an idle producer is forgotten, as in Kafka. The clock steps forward by days.
     idle_ms = log.state.clock.wall_ms() - batches[-1].max_timestamp
-    if log.producers.get(producer_id) is None and idle_ms > log.state.config.producer_id_expiration_ms:
+    if log.state.producers.get(producer_id) is None and idle_ms > log.state.config.producer_id_expiration_ms:
         return
     for batch in batches:
         try:
-            known = log.producers.admit(
+            known = log.state.producers.admit(
                 producer_id, 0, batch.base_sequence, batch.last_sequence, transactional=False
             )
         except KafkaError as error:
@@ -151,9 +151,9 @@ def _judge_producer(name: str, log: Log, producer_id: int, batches: list[Batch])
             raise Violation(f"{name}: {batch} of producer {producer_id} would be taken twice")
     following = batches[-1].last_sequence + 1
     try:
-        if log.producers.admit(producer_id, 0, following, following, transactional=False) is not None:
+        if log.state.producers.admit(producer_id, 0, following, following, transactional=False) is not None:
             raise Violation(f"{name}: producer {producer_id} is told of a duplicate that is none")
-        log.producers.admit(producer_id, 0, following + 5, following + 5, transactional=False)
+        log.state.producers.admit(producer_id, 0, following + 5, following + 5, transactional=False)
     except KafkaError as error:
         if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and str(following + 5) in str(error):
             return
@@ -188,9 +188,9 @@ def _all_of(log: Log) -> tuple[dict[int, Content], dict[int, list[Batch]]]:
     """Every record by its offset, and the batches of each producer."""
     content: dict[int, Content] = {}
     producers: dict[int, list[Batch]] = {}
-    offset = log.start_offset
-    while offset < log.end_offset:
-        data, position = log.read_bytes(offset, 1 << 20), 0
+    offset = log.state.start_offset
+    while offset < log.state.end_offset:
+        data, position = log.reader.read_bytes(offset, 1 << 20), 0
         while position + 12 <= len(data):
             end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
             if end > len(data):
@@ -211,4 +211,4 @@ def _all_of(log: Log) -> tuple[dict[int, Content], dict[int, list[Batch]]]:
             position = end
         if not position:
             raise Corrupt(f"nothing can be read at {offset}")
-    return {at: each for at, each in content.items() if at >= log.start_offset}, producers
+    return {at: each for at, each in content.items() if at >= log.state.start_offset}, producers

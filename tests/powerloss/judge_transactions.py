@@ -85,9 +85,9 @@ def _log_of(broker: Scene, name: str) -> Log:
 
 
 def _batches(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
-    offset = log.start_offset
-    while offset < log.end_offset:
-        data, position = log.read_bytes(offset, 1 << 20), 0
+    offset = log.state.start_offset
+    while offset < log.state.end_offset:
+        data, position = log.reader.read_bytes(offset, 1 << 20), 0
         while position + 12 <= len(data):
             end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
             if end > len(data):
@@ -99,9 +99,9 @@ def _batches(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:
 
 def _committed(name: str, log: Log) -> set[Content]:
     """The records of committed transactions, by their markers; the index must say the same."""
-    if log.last_stable_offset != log.end_offset:
+    if log.state.last_stable_offset != log.state.end_offset:
         raise Violation(
-            f"{name}: a transaction hangs: {log.last_stable_offset} of {log.end_offset} is stable"
+            f"{name}: a transaction hangs: {log.state.last_stable_offset} of {log.state.end_offset} is stable"
         )
     ends: dict[int, list[tuple[int, bool]]] = {}  # By producer: offset of each marker, and whether it aborts.
     data: list[tuple[BatchHeader, bytes]] = []
@@ -111,7 +111,7 @@ def _committed(name: str, log: Log) -> set[Content]:
             ends.setdefault(header.producer_id, []).append((header.base_offset, not control_type(record)))
         elif header.is_transactional:
             data.append((header, batch))
-    index = log.aborted_transactions(log.start_offset, log.end_offset)
+    index = log.reader.aborted_transactions(log.state.start_offset, log.state.end_offset)
     committed: set[Content] = set()
     for header, batch in data:
         end, is_abort = next(each for each in ends[header.producer_id] if each[0] > header.base_offset)

@@ -112,7 +112,7 @@ class RoundSyncer:
         outcome = sync_one(log, point)
         scene.fs.fails_sync = False
         if outcome[2] is not None:
-            scene.failed.add(log.topic_id)
+            scene.failed.add(log.state.topic_id)
         return outcome
 
     def take(self) -> list[Outcome]:
@@ -442,16 +442,16 @@ class Scene:
         now_ms = self.clock.wall_ms()
         fields: dict[str, int] = {}
         if producer_id >= 0:
-            sequence = self.sequences.get((owned.log.topic_id, producer_id), 0)
+            sequence = self.sequences.get((owned.log.state.topic_id, producer_id), 0)
             fields = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequence}
         acks = -1 if self.rng.random() < 0.8 else 1
         batch = encode_batch([Record(k, v, now_ms) for k, v in zip(keys, values, strict=True)], **fields)
         sent = bytes(batch)
         contents: list[Content] = list(zip(keys, values, strict=True))
-        first = owned.log.end_offset
+        first = owned.log.state.end_offset
         if self._append(owned, batch, first, contents, acks) and producer_id >= 0:
-            self.sequences[owned.log.topic_id, producer_id] = sequence + count
-            self.last_batches[owned.log.topic_id, producer_id] = (sent, first)
+            self.sequences[owned.log.state.topic_id, producer_id] = sequence + count
+            self.last_batches[owned.log.state.topic_id, producer_id] = (sent, first)
 
     def retry(self, name: str, producer_id: int) -> None:
         """A producer sends its last batch again: a duplicate, or unknown with all that it ever sent."""
@@ -467,7 +467,7 @@ class Scene:
     def _append(
         self, owned: OwnedPartition, batch: bytearray, first: int, contents: Sequence[Content], acks: int
     ) -> bool:
-        topic_id, ledger = owned.log.topic_id, self.ledger
+        topic_id, ledger = owned.log.state.topic_id, self.ledger
         sent = ledger.sent.setdefault(topic_id, {})
         for number, content in enumerate(contents):
             sent.setdefault(first + number, set()).add(content)
@@ -487,27 +487,27 @@ class Scene:
                 kept = ledger.kept.setdefault(topic_id, {})
                 kept.update({first + number: content for number, content in enumerate(contents)})
 
-        owned.when_synced(owned.log.end_offset, on_synced)
+        owned.when_synced(owned.log.state.end_offset, on_synced)
         return True
 
     def fetch(self, name: str) -> None:
         """A consumer reads what is visible: of records that were sent with acks=all nothing may vanish from then on."""
         owned = self.owned(name)
         if owned is not None:
-            kept = self.ledger.kept.setdefault(owned.log.topic_id, {})
+            kept = self.ledger.kept.setdefault(owned.log.state.topic_id, {})
             kept.update(self.visible(owned.log, self.rng.random() < 0.5))
 
     def visible(self, log: Log, committed: bool) -> dict[int, Content]:
         """Records below the high watermark, or the last stable offset, that were sent with acks=all, by offset."""
-        awaited = self.ledger.awaited.get(log.topic_id, set())
+        awaited = self.ledger.awaited.get(log.state.topic_id, set())
         found: dict[int, Content] = {}
-        offset, more = log.start_offset, True
+        offset, more = log.state.start_offset, True
         while more:
             more = False
             for part in log.read(offset, 1 << 20, committed=committed).ranges:
                 raw = self.fs.read_file(Path(os.fsdecode(part.path)))
                 if raw is None:
-                    raise Violation(f"{log.directory.name}: a segment that is served has no file")
+                    raise Violation(f"{log.state.directory.name}: a segment that is served has no file")
                 data, position = raw[part.position : part.position + part.length], 0
                 while position + 12 <= len(data):
                     end = position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
@@ -516,7 +516,7 @@ class Scene:
                     header = parse_header(data, position)
                     if header.record_count and not header.is_control:
                         for each in decode_records(data[position:end]):
-                            if each.offset >= log.start_offset and (each.key, each.value) in awaited:
+                            if each.offset >= log.state.start_offset and (each.key, each.value) in awaited:
                                 found[each.offset] = each.key, each.value
                     offset, position, more = header.last_offset + 1, end, True
         return found
@@ -558,12 +558,12 @@ class Scene:
             return
         log = owned.log
         everything = self.rng.random() < 0.4
-        visible = log.high_watermark
-        wanted = visible if everything else self.rng.randint(log.start_offset, visible)
+        visible = log.state.high_watermark
+        wanted = visible if everything else self.rng.randint(log.state.start_offset, visible)
         topic_id = self.ledger.topics[name]
         self.ledger.asked[topic_id] = max(wanted, self.ledger.asked.get(topic_id, 0))
-        start = log.advance_start(wanted)
-        if self.dies_after and start == log.end_offset:
+        start = log.retention.advance_start(wanted)
+        if self.dies_after and start == log.state.end_offset:
             self.dies_after = 1  # The active segment is gone, and the row names it.
         self.may_die()
         owned.after_start_moved()
@@ -594,7 +594,7 @@ class Scene:
         if owned is None:
             return
         topic_id = self.ledger.topics[name]
-        _, doomed = owned.log.retention_victims(self.clock.wall_ms())
+        _, doomed = owned.log.retention.retention_victims(self.clock.wall_ms())
         if doomed:
             asked = max(doomed[-1].next_offset, self.ledger.asked.get(topic_id, 0))
             self.ledger.asked[topic_id] = asked

@@ -278,10 +278,10 @@ class Client:
             base_sequence=sequence,
             flags=TRANSACTIONAL,
         )
-        log, first = owned.log, owned.log.end_offset
+        log, first = owned.log, owned.log.state.end_offset
         for number, content in enumerate(contents):
-            scene.ledger.sent.setdefault(log.topic_id, {}).setdefault(first + number, set()).add(content)
-        scene.ledger.awaited.setdefault(log.topic_id, set()).update(contents)
+            scene.ledger.sent.setdefault(log.state.topic_id, {}).setdefault(first + number, set()).add(content)
+        scene.ledger.awaited.setdefault(log.state.topic_id, set()).update(contents)
         transaction.open += 1
 
         def on_synced(code: int) -> None:
@@ -289,11 +289,11 @@ class Client:
             if code:
                 transaction.failed = True
             else:
-                kept = scene.ledger.kept.setdefault(log.topic_id, {})
+                kept = scene.ledger.kept.setdefault(log.state.topic_id, {})
                 kept.update({first + number: content for number, content in enumerate(contents)})
 
         # Its Handler is told by the coordinator that the transaction has the partition.
-        guard = log.producers.begin_verification(
+        guard = log.state.producers.begin_verification(
             *self.identity, sequence, owns_epoch=self.version > 0, now_ms=now_ms
         )
         guard.is_confirmed = True
@@ -311,7 +311,7 @@ class Client:
         def append() -> None:
             (result,) = log.append([memoryview(batch)], TRANSACTION, hidden_from=0)
             guard.is_confirmed = False
-            log.producers.end_verification(self.identity[0] if self.identity else -1)
+            log.state.producers.end_verification(self.identity[0] if self.identity else -1)
             if result.error_code:
                 synced(result.error_code)
                 return

@@ -85,23 +85,23 @@ def test_compaction_keeps_what_the_model_keeps(
                         assert record.key is not None
                         written[done.base_offset + number] = (record.key, record.value)
                 case ("roll",):
-                    if log.active_bytes:
-                        log.state.roll(log.end_offset, NOW_MS)
+                    if log.state.active_bytes:
+                        log.state.roll(log.state.end_offset, NOW_MS)
                 case ("compact",):
                     checkpoint = compact(
                         rig, log, checkpoint=checkpoint, memory_bytes=memory_bytes, chunk_bytes=chunk_bytes
                     ).end_offset
                 case ("reopen",):
-                    end = log.end_offset
+                    end = log.state.end_offset
                     log.close(clean=False)
                     log = rig.open()
-                    assert log.end_offset == end
+                    assert log.state.end_offset == end
                 case _:
                     rig.clock.advance_ms(1000)
             check(entries(rig.directory), written, checkpoint)
-            assert log.size_bytes == sum(path.stat().st_size for path in rig.directory.glob("*.log"))
+            assert log.state.size_bytes == sum(path.stat().st_size for path in rig.directory.glob("*.log"))
             if sequence:
-                state = log.producers.get(7)
+                state = log.state.producers.get(7)
                 assert state is not None
                 assert state.batches[-1][0] == sequence - 1
         log.close(clean=False)
@@ -174,7 +174,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Entry
         batch = encode_batch([Record(b"k%d" % (number % 4), b"%d" % number, NOW_MS + number)])
         append_one(log, memoryview(batch))
         if number % 2:
-            log.state.roll(log.end_offset, NOW_MS)
+            log.state.roll(log.state.end_offset, NOW_MS)
     log.close(clean=False)
     return directory, entries(directory)
 
@@ -214,12 +214,12 @@ def reopened(directory: Path) -> Log:
 def assert_whole(directory: Path, before: list[Entry]) -> None:
     """The log opens, has lost no newest record, and no file of the interruption is left."""
     with closing(reopened(directory)) as log:
-        assert log.end_offset == before[-1][0] + 1
+        assert log.state.end_offset == before[-1][0] + 1
         found = entries(directory)
         assert set(found) <= set(before)
         newest = {key: (offset, key, value) for offset, key, value in before}
         assert set(newest.values()) <= set(found)
-        for offset in range(log.end_offset):
+        for offset in range(log.state.end_offset):
             result = log.read(offset, 1 << 20)
             assert result.ranges, offset
         names = os.listdir(directory)
@@ -286,10 +286,10 @@ def test_an_error_at_any_step_of_a_swap_refuses_it_or_takes_the_log_offline(
             compact(rig, log)  # The cleaner's own file system does not fail.
         except SwapRefused:
             refused += 1
-            assert not log.is_offline
+            assert not log.state.is_offline
         except OSError:
             offline += 1
-            assert log.is_offline
+            assert log.state.is_offline
         log.state.fs = OsFs()
         log.close(clean=False)
         assert_whole(directory, before)

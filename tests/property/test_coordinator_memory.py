@@ -100,7 +100,7 @@ class Scene(Generic[C]):
 
     def sync(self, code: int) -> None:
         if not code:
-            self.durable_end = self.owned.log.end_offset
+            self.durable_end = self.owned.log.state.end_offset
         self.owned.sync(code)
 
     def fail_write(self, nth: int, after_bytes: int) -> None:
@@ -181,7 +181,7 @@ class Transactions(Scene[TransactionCoordinator]):
     @property
     def decided_at(self) -> dict[tuple[int, int], int]:
         """By producer id and epoch, the offset of the decision in the log."""
-        view = memoryview(self.owned.log.read_bytes(0, 1 << 20))
+        view = memoryview(self.owned.log.reader.read_bytes(0, 1 << 20))
         found: dict[tuple[int, int], int] = {}
         while view:
             header = parse_header(view)

@@ -102,20 +102,20 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
-        self.log.sync()
+        self.log.durability.sync()
         self.synced = len(self.records)
 
     @rule(share=st.floats(0, 1))
     def delete_segments(self, share: float) -> None:
         offset = self.start + int(share * (len(self.records) - self.start))
-        self.log.delete_segments_before(offset, "test")
-        assert self.start <= self.log.start_offset <= max(offset, self.start)
-        self.start = self.log.start_offset
+        self.log.retention.delete_segments_before(offset, "test")
+        assert self.start <= self.log.state.start_offset <= max(offset, self.start)
+        self.start = self.log.state.start_offset
 
     @rule(share=st.floats(0, 1))
     def delete_records(self, share: float) -> None:
         self.start += int(share * (len(self.records) - self.start))
-        assert self.log.advance_start(self.start) == self.start
+        assert self.log.retention.advance_start(self.start) == self.start
 
     @rule()
     def stop_and_start(self) -> None:
@@ -134,40 +134,39 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def kill_the_owner(self) -> None:
-        row = TrustedEnd(
-            self.log.end_offset, self.log.active_base, self.log.active_bytes, self.log.start_offset
-        )
+        state = self.log.state
+        row = TrustedEnd(state.end_offset, state.active_base, state.active_bytes, state.start_offset)
         self.log.close(clean=False)
         self.log = self.rig.open(leader_epoch=self.epoch, trusted=row, recovery_point=self.synced)
 
-    @precondition(lambda self: self.log.active_bytes > 0)
+    @precondition(lambda self: self.log.state.active_bytes > 0)
     @rule(lost=st.integers(1, 200))
     def lose_the_tail(self, lost: int) -> None:
         """Power loss: the end of the active segment is gone, down to what was synced at most."""
         log = self.log
-        if self.synced >= log.end_offset:
+        if self.synced >= log.state.end_offset:
             return
         kept = 0
-        if self.synced > log.active_base:
-            kept = log._reader._locate(self.synced)[2]  # read() refuses what lies below the log's start.
-        path, size = log.active_range.path, log.active_bytes
+        if self.synced > log.state.active_base:
+            kept = log.reader._locate(self.synced)[2]  # read() refuses what lies below the log's start.
+        path, size = log.state.active_range.path, log.state.active_bytes
         log.close(clean=False)
         with open(path, "r+b") as file:
             file.truncate(max(kept, size - lost))
         self.epoch += 1
         self.log = self.rig.open(leader_epoch=self.epoch, recovery_point=self.synced, start_offset=self.start)
-        end = self.log.end_offset
+        end = self.log.state.end_offset
         assert end >= self.synced
         del self.records[end:]
         self.epochs = [entry for entry in self.epochs if entry[1] < end and end > self.start]
         for producer in PRODUCERS:
-            entry = self.log.producers.get(producer)
+            entry = self.log.state.producers.get(producer)
             self.sequences[producer] = entry.batches[-1][0] + 1 if entry else 0
 
     @invariant()
     def they_agree(self) -> None:
         log = self.log
-        assert (log.start_offset, log.end_offset) == (self.start, len(self.records))
+        assert (log.state.start_offset, log.state.end_offset) == (self.start, len(self.records))
         expected = [(at, self.records[at][0]) for at in range(self.start, len(self.records))]
         assert read_all(log) == expected
 
@@ -175,11 +174,11 @@ class LogMachine(RuleBasedStateMachine):
     def timestamps_agree(self) -> None:
         dated = [(at, self.records[at][1]) for at in range(self.start, len(self.records))]
         for wanted in {at for _, at in dated[:: max(1, len(dated) // 5)]}:
-            assert self.log.offset_for_timestamp(wanted) == next(
+            assert self.log.reader.offset_for_timestamp(wanted) == next(
                 (entry for entry in dated if entry[1] >= wanted), None
             )
         largest = max((at for _, at in dated), default=None)
-        found = self.log.max_timestamp()
+        found = self.log.reader.max_timestamp()
         assert found == (None if largest is None else next(entry for entry in dated if entry[1] == largest))
 
     @invariant()
@@ -187,7 +186,7 @@ class LogMachine(RuleBasedStateMachine):
         for number, (epoch, first) in enumerate(self.epochs):
             following = self.epochs[number + 1][1] if number + 1 < len(self.epochs) else None
             if first >= self.start and epoch != self.epoch and following is not None:
-                assert self.log.epoch_end_offset(epoch) == (epoch, following)
+                assert self.log.reader.epoch_end_offset(epoch) == (epoch, following)
 
     def teardown(self) -> None:
         self.log.close(clean=False)

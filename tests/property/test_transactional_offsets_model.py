@@ -89,8 +89,8 @@ class Scene:
                     self.compact()
 
     def compact(self) -> None:
-        if self.log.active_bytes:
-            self.log.state.roll(self.log.end_offset, NOW_MS)
+        if self.log.state.active_bytes:
+            self.log.state.roll(self.log.state.end_offset, NOW_MS)
         self.checkpoint = compact(self.rig, self.log, checkpoint=self.checkpoint).end_offset
         self.rig.clock.advance_ms(600)
 

@@ -94,7 +94,7 @@ def _answered_at_once(self: Any, offset: int, on_done: Callable[[int], None]) ->
     if self.is_recovering:  # Readers would ask again for ever.
         _WHEN_SYNCED(self, offset, on_done)
         return
-    if self.log.recovery_point < offset:
+    if self.log.state.recovery_point < offset:
         self._owner.unsynced[self] = None
     on_done(0)
 

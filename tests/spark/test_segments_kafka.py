@@ -165,7 +165,7 @@ def test_kproc_opens_a_log_with_transactions_and_makes_the_index_that_kafka_made
         directory, LogConfig(), topic=topic, topic_id=topic_id, partition=0, leader_epoch=1,
         clock=SystemClock(), fs=OsFs(),
     )  # fmt: skip
-    assert (log.last_stable_offset, log.end_offset) == (stable, end)
+    assert (log.state.last_stable_offset, log.state.end_offset) == (stable, end)
     assert read_committed(committed_fetch(log, lambda: 1000), 0) == (seen, stable)
     log.close()
     assert {path: path.read_bytes() for path in indexes} == indexes

@@ -38,17 +38,17 @@ def compact(
 ) -> Compacted:
     """One pass over everything that can be compacted, and its swaps."""
     fs = fs or rig.fs
-    log.sync()  # What is not on the disk is not compacted.
+    log.durability.sync()  # What is not on the disk is not compacted.
     now_ms = rig.clock.wall_ms()
-    identities = log.segment_identities()
+    identities = log.compaction.segment_identities()
     bases = [each.base_offset for each in identities]
     section = assess(
-        facts_from_files(fs, rig.directory, bases, log.end_offset),
-        log.config,
+        facts_from_files(fs, rig.directory, bases, log.state.end_offset),
+        log.state.config,
         checkpoint=checkpoint,
-        start_offset=log.start_offset,
-        stable_offset=log.last_stable_offset,
-        synced_offset=log.recovery_point,
+        start_offset=log.state.start_offset,
+        stable_offset=log.state.last_stable_offset,
+        synced_offset=log.state.recovery_point,
         now_ms=now_ms,
         first_timestamp=lambda base: first_timestamp(fs, rig.directory, base),
     )
@@ -61,11 +61,11 @@ def compact(
             section.first_dirty,
             section.first_uncleanable,
             sealed,
-            log.newest_batches(),
+            log.compaction.newest_batches(),
             aborted_transactions(fs, rig.directory, bases),
         ),
-        interval_bytes=log.config.index_interval_bytes,
-        delete_retention_ms=log.config.delete_retention_ms,
+        interval_bytes=log.state.config.index_interval_bytes,
+        delete_retention_ms=log.state.config.delete_retention_ms,
         now_ms=now_ms,
         memory_bytes=memory_bytes,
         chunk_bytes=chunk_bytes,
@@ -73,12 +73,12 @@ def compact(
     for _ in run.map_keys():
         pass
     swaps = 0
-    for group in group_segments([s for s in sealed if s.base_offset < run.end_offset], log.config):
+    for group in group_segments([s for s in sealed if s.base_offset < run.end_offset], log.state.config):
         for _ in run.rewrite(group):
             pass
         new = run.finish(group)
         if new is not None:
             old = [each for each in taken if group[0].base_offset <= each.base_offset < group[-1].next_offset]
-            log.swap_segments(old, new)
+            log.compaction.swap_segments(old, new)
             swaps += 1
     return Compacted(section.first_dirty, run.end_offset, swaps, run.records_read)

@@ -76,9 +76,9 @@ def append_one(log: Log, view: memoryview, **fields: Any) -> AppendResult:
 
 def read_all(log: Log, offset: int | None = None, **fields: Any) -> list[tuple[int, bytes | None]]:
     """(offset, value) of every record from an offset on, through read() and the files it points at."""
-    offset = log.start_offset if offset is None else offset
+    offset = log.state.start_offset if offset is None else offset
     found: list[tuple[int, bytes | None]] = []
-    while offset < log.end_offset:
+    while offset < log.state.end_offset:
         result = log.read(offset, 1 << 20, **fields)
         if not result.ranges:
             break

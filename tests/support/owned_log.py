@@ -11,13 +11,13 @@ class OwnedLog:
     """What a coordinator's Shard needs of an OwnedPartition."""
 
     def __init__(self, log: Log) -> None:
-        self.key = (log.topic, log.partition)
+        self.key = (log.state.topic, log.state.partition)
         self.log = log
         self.published_offset = 0
         self.waiting: list[tuple[int, Callable[[int], None]]] = []
 
     def after_append(self) -> None:
-        self.published_offset = self.log.end_offset
+        self.published_offset = self.log.state.end_offset
 
     def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
         self.waiting.append((offset, on_done))
@@ -25,7 +25,7 @@ class OwnedLog:
     def sync(self, code: int = 0) -> None:
         """End the sync rounds that were waited for, with an error if `code` is not 0."""
         if not code:
-            self.log.sync()
+            self.log.durability.sync()
         waiting, self.waiting = self.waiting, []
         for _, on_done in waiting:
             on_done(code)

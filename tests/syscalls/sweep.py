@@ -272,15 +272,15 @@ class _Run:
                 if len(problem.message or "") < 20:
                     raise Violation(f"{name} is refused without a reason: {problem}") from problem
                 continue
-            before = owned.log.end_offset
+            before = owned.log.state.end_offset
             scene.produce(name, 50)
             _sync(scene)
             _sync(scene)
             log = owned.log
-            if log.end_offset == before or log.high_watermark != log.end_offset:
+            if log.state.end_offset == before or log.state.high_watermark != log.state.end_offset:
                 raise Violation(
-                    f"{name} takes no record: end {before} to {log.end_offset}, visible {log.high_watermark}, "
-                    f"offline {log.offline_reason}"
+                    f"{name} takes no record: end {before} to {log.state.end_offset}, "
+                    f"visible {log.state.high_watermark}, offline {log.state.offline_reason}"
                 )
             scene.fetch(name)
 

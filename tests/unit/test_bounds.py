@@ -338,17 +338,17 @@ def test_partition_with_made_up_producers_is_bounded(tmp_path: Path, monkeypatch
     take_snapshot = type(log.state).take_snapshot
 
     def count_snapshot(state: object) -> None:
-        taken.append(len(log.producers))
+        taken.append(len(log.state.producers))
         take_snapshot(log.state)
 
     monkeypatch.setattr(type(log.state), "take_snapshot", count_snapshot)
     for number in range(1_000):
         log.append([batch("v", producer_id=number, producer_epoch=0, base_sequence=0)])
-        assert len(log.producers) <= 100 + 10
+        assert len(log.state.producers) <= 100 + 10
     assert sum(taken) <= 2 * 1_000, "a snapshot costs as much as the producers it has"
     log.close(clean=True)
     again = rig.open()
-    assert len(again.producers) <= 110
+    assert len(again.state.producers) <= 110
     again.close(clean=True)
 
 

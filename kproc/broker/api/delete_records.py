@@ -64,10 +64,10 @@ def serve(services: Services, name: str, partition: PartitionImage, offset: int,
         owned = services.partitions.get(name, partition)
         log = owned.log
         # In a log that is only compacted, a record may disappear only when a newer record of its key replaces it.
-        if log.config.cleanup_policy == {"compact"}:
+        if log.state.config.cleanup_policy == {"compact"}:
             raise KafkaError(ErrorCode.POLICY_VIOLATION)
-        before = log.start_offset
-        start = log.advance_start(log.high_watermark if offset == _HIGH_WATERMARK else offset)
+        before = log.state.start_offset
+        start = log.retention.advance_start(log.state.high_watermark if offset == _HIGH_WATERMARK else offset)
     except KafkaError as error:
         on_answer(_failed(index, error.code))
         return

@@ -91,7 +91,7 @@ def serve(
 ) -> None:
     """Answer with the producers of one of our logs."""
     try:
-        entries = services.partitions.get(name, partition).log.producers.entries()
+        entries = services.partitions.get(name, partition).log.state.producers.entries()
     except KafkaError as error:
         on_answer(_failed(partition.index, error.code, error.message))
         return

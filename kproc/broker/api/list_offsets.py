@@ -178,17 +178,19 @@ def _find(log: Log, search: Search) -> tuple[int, int] | None:
     Raises SearchPaused after a bounded amount of work, with the progress in `search`.
     """
     timestamp = search.timestamp
-    readable = log.last_stable_offset if search.isolation == READ_COMMITTED else log.high_watermark
+    readable = (
+        log.state.last_stable_offset if search.isolation == READ_COMMITTED else log.state.high_watermark
+    )
     if timestamp == LATEST:
         return readable, -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return log.start_offset, -1
+        return log.state.start_offset, -1
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return None
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp(search.progress)
+        found = log.reader.max_timestamp(search.progress)
     else:
-        found = log.offset_for_timestamp(timestamp, search.progress)
+        found = log.reader.offset_for_timestamp(timestamp, search.progress)
     return found if found is not None and found[0] < readable else None
 
 
@@ -201,10 +203,10 @@ def look_up(services: Services, name: str, partition: PartitionImage, search: Se
     try:
         log = services.partitions.get(name, partition).log
         found = _find(log, search)
-        leader_epoch = -1 if found is None else log.epoch_of(found[0])
+        leader_epoch = -1 if found is None else log.reader.epoch_of(found[0])
         # The current epoch, even if the high watermark is before the end and belongs to an earlier epoch.
         if timestamp == LATEST:
-            leader_epoch = log.leader_epoch
+            leader_epoch = log.state.leader_epoch
     except KafkaError as error:
         return _failed(index, error.code)
     except (Corrupt, OSError) as error:

@@ -106,17 +106,17 @@ def _serve(services: Services, partition: int, caller: Caller, item: Item, on_ou
     producer = Producer(*wanted["producer"])
     log = _log_of(services, partition)
     adds = caller.version >= _ADDS_SINCE
-    if log.producers.in_transaction(*producer) or not (adds or log.config.verifies_transactions):
+    if log.state.producers.in_transaction(*producer) or not (adds or log.state.config.verifies_transactions):
         GROUPS.serve_here(services, _APPEND, partition, caller, item, on_outcome)
         return
-    verification = log.producers.begin_verification(
+    verification = log.state.producers.begin_verification(
         *producer, NO_SEQUENCE, owns_epoch=adds, now_ms=services.clock.wall_ms()
     )
 
     def on_code(code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             # No producer has this id. Forget the verification, because a client can try 2^63 ids.
-            log.producers.end_verification(producer.producer_id)
+            log.state.producers.end_verification(producer.producer_id)
         code = code or _refusal(services, partition, log, producer, verification)
         if code:
             on_outcome(int(write_error(_TOLD.get(code, code))))
@@ -144,12 +144,12 @@ def _refusal(
     """
     try:
         log = _log_of(services, partition)
-        log.producers.check_epoch(*producer)
+        log.state.producers.check_epoch(*producer)
     except KafkaError as error:
         return error.code
     if log is not asked:
         return ErrorCode.NOT_COORDINATOR
-    is_in_time = log.producers.is_verifying(producer.producer_id, verification)
+    is_in_time = log.state.producers.is_verifying(producer.producer_id, verification)
     return ErrorCode.NONE if is_in_time else ErrorCode.INVALID_TXN_STATE
 
 

@@ -264,7 +264,7 @@ class _CommittedWatch(_RemoteWatch):
         partition = services.image.topics_by_id[part.topic_id].partitions[part.wanted.index]
         try:
             log = services.partitions.get(part.topic, partition).log
-            return (log.start_offset, log.last_stable_offset) != known
+            return (log.state.start_offset, log.state.last_stable_offset) != known
         except (KafkaError, OSError):
             return True  # The read that follows returns the error to the client.
 

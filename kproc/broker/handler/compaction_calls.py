@@ -71,9 +71,9 @@ class CompactionCalls:
     def _swap(self, body: SwapAsked) -> Swapped:
         started_ns = self._now_ns()
         owned = self._partitions.find((body.topic, body.partition))
-        if owned is None or owned.log.topic_id != body.topic_id:
+        if owned is None or owned.log.state.topic_id != body.topic_id:
             raise SwapRefused("the partition is not open here")
-        owned.log.swap_segments(body.old, body.new)
+        owned.log.compaction.swap_segments(body.old, body.new)
         return Swapped((self._now_ns() - started_ns) // 1000)
 
     def _facts(self, body: LogAsked) -> Prepared:
@@ -84,12 +84,12 @@ class CompactionCalls:
         log = self._partitions.get(body.topic, partition).log
         return Prepared(
             LogFacts(
-                log.start_offset,
-                log.end_offset,
-                log.last_stable_offset,
-                log.recovery_point,
-                log.segment_identities(),
-                log.newest_batches(),
+                log.state.start_offset,
+                log.state.end_offset,
+                log.state.last_stable_offset,
+                log.state.recovery_point,
+                log.compaction.segment_identities(),
+                log.compaction.newest_batches(),
             )
         )
 

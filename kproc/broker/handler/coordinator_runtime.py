@@ -180,7 +180,7 @@ class CoordinatorRuntime:
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         kind = self.by_topic[key[0]].kind
-        epoch = self._epochs.take(key, at_least=owned.log.leader_epoch) if kind.is_eager else 0
+        epoch = self._epochs.take(key, at_least=owned.log.state.leader_epoch) if kind.is_eager else 0
         if epoch is None:
             self._owe(key, _TRY_AGAIN_MS)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -118,7 +118,7 @@ class Shard(Generic[C]):
         self._dirty = dirty
         self._writes: list[Write] = []
         self._replay = CoordinatorReplay(
-            owned.log.start_offset, has_transactions=kind.end_transaction is not None
+            owned.log.state.start_offset, has_transactions=kind.end_transaction is not None
         )
         self._survivors: Iterator[ReplayedRecord] | None = None
 
@@ -145,9 +145,9 @@ class Shard(Generic[C]):
     def _load_chunk(self) -> bool:
         """Run one step of the load. Return True if the load is complete."""
         log, replay = self.owned.log, self._replay
-        if replay.next_offset < log.end_offset:
-            replay.add(log.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
-            if replay.next_offset < log.end_offset:
+        if replay.next_offset < log.state.end_offset:
+            replay.add(log.reader.read_bytes(replay.next_offset, LOAD_CHUNK_BYTES))
+            if replay.next_offset < log.state.end_offset:
                 return False
         if self._survivors is None:
             self._survivors = replay.survivors()
@@ -227,7 +227,7 @@ class Shard(Generic[C]):
 
         The records of a write are in one batch if they fit into one.
         """
-        size_max = self.owned.log.config.max_message_bytes
+        size_max = self.owned.log.state.config.max_message_bytes
         now_ms = self._clock.wall_ms()
         batches: list[bytearray] = []
         records: list[Record] = []
@@ -273,7 +273,7 @@ class Shard(Generic[C]):
         Returns the error code, or NONE.
         """
         self.flush()
-        result = self.owned.log.append_marker(
+        result = self.owned.log.appender.append_marker(
             marker.producer_id,
             marker.epoch,
             marker.coordinator_epoch,
@@ -297,6 +297,6 @@ class Shard(Generic[C]):
                 self._guard.run(self.coordinator, "a coordinator's write", on_code, code)
 
         if self._waits_for_sync:
-            self.owned.when_synced(self.owned.log.end_offset, on_synced)
+            self.owned.when_synced(self.owned.log.state.end_offset, on_synced)
         else:
             on_synced(ErrorCode.NONE)

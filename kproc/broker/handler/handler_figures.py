@@ -32,8 +32,8 @@ def _figures(services: Services) -> HandlerFigures:
         flat = sizes.get(topic)
         if flat is None:
             flat = sizes[topic] = []
-        flat += (index, *log.sizes())
-        if log.offline_reason is not None:
+        flat += (index, *log.state.sizes())
+        if log.state.offline_reason is not None:
             offline += 1
     traffic = {
         topic: [each.bytes_in, each.records_in, each.bytes_out, each.fetches]

@@ -69,7 +69,7 @@ class OwnedPartition:
         watermark decrease. Until then the row has the flag RECOVERING: if this Handler dies before the sync ends, its
         successor must not trust the row's high watermark.
         """
-        self.log.hide_from(offset)
+        self.log.state.hide_from(offset)
         self._owner.unsynced[self] = None
         if is_recovery:
             self.recovered_end = self._log_state.end_offset

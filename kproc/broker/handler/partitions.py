@@ -117,12 +117,12 @@ class Partitions:
         """
         owned = self._open.get((topic, partition.index))
         if owned is not None:
-            if not owned.log.is_offline:
+            if not owned.log.state.is_offline:
                 return owned
             if not owned.log.state.can_reopen or owned.log in self.syncing:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"{topic}-{partition.index} is offline: {owned.log.offline_reason}",
+                    f"{topic}-{partition.index} is offline: {owned.log.state.offline_reason}",
                 )
             return self._reopen(owned, partition)
         return self._open_log((topic, partition.index), partition)
@@ -132,7 +132,7 @@ class Partitions:
 
         The recovery at opening completes the change.
         """
-        logger.warning("opening %s-%d again: %s", *owned.key, owned.log.offline_reason)
+        logger.warning("opening %s-%d again: %s", *owned.key, owned.log.state.offline_reason)
         del self._open[owned.key]
         self.unsynced.pop(owned, None)
         owned.log.close(clean=False)
@@ -140,7 +140,7 @@ class Partitions:
             return self._open_log(owned.key, partition)
         finally:
             # Last, because a callback may get the partition and must then find the log that was opened here.
-            owned.on_synced(OSError(owned.log.offline_reason))
+            owned.on_synced(OSError(owned.log.state.offline_reason))
 
     def find(self, key: PartitionKey) -> OwnedPartition | None:
         """Return the partition if it is already open."""
@@ -225,12 +225,16 @@ class Partitions:
         the owner died before its first sync after such a crash, or the owner died while it wrote the row.
         """
         log = owned.log
-        visible = max(log.recovery_point, log.start_offset, row.high_watermark if row is not None else 0)
-        if visible < log.end_offset:
+        visible = max(
+            log.state.recovery_point, log.state.start_offset, row.high_watermark if row is not None else 0
+        )
+        if visible < log.state.end_offset:
             # If a transaction marker is among the hidden records, the last stable offset that clients saw is unknown,
             # too. It must not decrease if a power loss removes the marker, so readers wait for the sync.
             is_unknown = (
-                row is None or row.is_recovering or (bool(log.producers) and log.has_marker_from(visible))
+                row is None
+                or row.is_recovering
+                or (bool(log.state.producers) and log.reader.has_marker_from(visible))
             )
             owned.hide_from(visible, is_recovery=is_unknown)
 
@@ -247,10 +251,10 @@ class Partitions:
         owned = OwnedPartition(self, key, log, self._table.writer(partition.slot), partition)
         if is_distrusted:
             owned.distrust()
-        logger.debug("opened %s-%d: offsets %d to %d", *key, log.start_offset, log.end_offset)
+        logger.debug("opened %s-%d: offsets %d to %d", *key, log.state.start_offset, log.state.end_offset)
         self._open[key] = owned
-        if log.leader_epoch > partition.leader_epoch:
-            self.raise_epoch(key, log.topic_id, log.leader_epoch)
+        if log.state.leader_epoch > partition.leader_epoch:
+            self.raise_epoch(key, log.state.topic_id, log.state.leader_epoch)
         return owned
 
     def _load(
@@ -305,14 +309,14 @@ class Partitions:
                 self.unsynced[owned] = None  # Left for the next round.
                 continue
             try:
-                points.append((owned.log, owned.log.sync_point()))
+                points.append((owned.log, owned.log.durability.sync_point()))
             except Shortage as error:
                 # Fail only the waiting requests. tick() and the next request try to sync the records again.
                 self._fail_round(owned, error)
                 continue
             # A segment of this log cannot be opened, so the log cannot be synced and goes offline. The others go on.
             except OSError as error:
-                owned.log.take_offline(str(error))
+                owned.log.state.set_offline(str(error))
                 owned.on_synced(error)
                 continue
             self.syncing[owned.log] = owned
@@ -334,12 +338,12 @@ class Partitions:
         for log, point, error in outcomes:
             owned = self.syncing.pop(log)
             if error is None:
-                log.mark_synced(point)
+                log.durability.mark_synced(point)
                 owned.mark_recovered()
                 if self._short:
                     self._short.pop(owned.key, None)
             else:
-                log.sync_failed(point, str(error))
+                log.durability.sync_failed(point, str(error))
                 owned.distrust()
             if self._open.get(owned.key) is owned:  # Otherwise the topic was deleted while the round ran.
                 owned.publish()
@@ -363,7 +367,7 @@ class Partitions:
         owned = self._open[key]
         log = owned.log
         is_waited_for = owned.is_waited_for or log.state.unconfirmed
-        if log in self.syncing or (is_waited_for and not log.is_offline):
+        if log in self.syncing or (is_waited_for and not log.state.is_offline):
             return None
         self.unsynced.pop(owned, None)
         # Remove it before the callbacks, because a callback may `get` the partition, which would reopen an interrupted
@@ -371,7 +375,7 @@ class Partitions:
         del self._open[key]
         owned.on_synced(None)
         try:
-            is_ours = checkpoints.read_partition_metadata(self.fs, log.directory) == topic_id
+            is_ours = checkpoints.read_partition_metadata(self.fs, log.state.directory) == topic_id
             # If the directory has another topic id, the topic was deleted and the next owner has metadata that we lack.
             # If a Shortage left the log half changed, the next owner must open it from its files. Otherwise export the
             # state, which also writes a snapshot of the producers into the directory.
@@ -473,7 +477,7 @@ class Partitions:
         for partition in topic.partitions:
             owned = self._open.get((topic.name, partition.index))
             if owned is not None:
-                owned.log.reconfigure(config)
+                owned.log.state.reconfigure(config)
 
     def tick(self) -> None:
         """Unlink files that are due, request syncs for flush.ms, find hanging transactions. Called once a second."""
@@ -483,14 +487,14 @@ class Partitions:
         unlinked = 0
         for owned in self._open.values():
             if unlinked < _UNLINKED_TOGETHER:
-                unlinked += bool(owned.log.unlink_due(now_ms))
-            log, offline_reason = owned.log, owned.log.offline_reason
-            if log.producers.first_open_offset is not None:
+                unlinked += bool(owned.log.retention.unlink_due(now_ms))
+            log, offline_reason = owned.log, owned.log.state.offline_reason
+            if log.state.producers.first_open_offset is not None:
                 hanging |= self._hanging_of(owned, now_ms)
             if offline_reason is not None:
                 offline[owned.key] = offline_reason
             # If a running round uses the log, that may be enough. If not, the next tick finds the log again.
-            elif log not in self.syncing and (log.state.unconfirmed or log.is_flush_due(now_ms)):
+            elif log not in self.syncing and (log.state.unconfirmed or log.durability.is_flush_due(now_ms)):
                 self.unsynced[owned] = None
         self.offline = offline
         self.hanging = hanging
@@ -498,7 +502,7 @@ class Partitions:
 
     def _trim_producers(self) -> None:
         """Remove idle producers of the largest tables if all partitions together remember too many."""
-        tables = [owned.log.producers for owned in self._open.values() if owned.log.producers]
+        tables = [owned.log.state.producers for owned in self._open.values() if owned.log.state.producers]
         if sum(map(len, tables)) > PRODUCERS_MAX:
             share = PRODUCERS_MAX // len(tables)
             for table in tables:
@@ -511,7 +515,7 @@ class Partitions:
         """
         latest_ms = now_ms - self._config.transaction_max_timeout_ms - _LATE_MS
         found: set[tuple[PartitionKey, int]] = set()
-        for entry in owned.log.producers.late_transactions(latest_ms):
+        for entry in owned.log.state.producers.late_transactions(latest_ms):
             found.add((owned.key, entry.producer_id))
             if (owned.key, entry.producer_id) not in self.hanging:
                 logger.warning(
@@ -530,12 +534,12 @@ class Partitions:
         if partition is None or partition.owner != self.handler_index:
             return 0
         before = self._open.get(key)
-        if key in self._damaged or (before is not None and before.log.is_offline):
+        if key in self._damaged or (before is not None and before.log.state.is_offline):
             return 0  # The error was logged when it happened.
         owned = self.get(key[0], partition)
         now_ms = self._clock.wall_ms()
-        owned.log.expire_producers(now_ms)
-        count = owned.log.enforce_retention(now_ms)
+        owned.log.state.expire_producers(now_ms)
+        count = owned.log.retention.enforce_retention(now_ms)
         owned.publish()
         return count
 
@@ -548,7 +552,9 @@ class Partitions:
             for partition in topic.partitions:
                 key = (topic.name, partition.index)
                 owned = self._open.get(key)
-                if partition.owner != self.handler_index or (owned is not None and not owned.log.is_offline):
+                if partition.owner != self.handler_index or (
+                    owned is not None and not owned.log.state.is_offline
+                ):
                     continue
                 name = f"{key[0]}-{key[1]}"
                 is_untouched = owned is None and self._is_clean and self._table.is_untouched(partition)
@@ -580,11 +586,11 @@ class Partitions:
         closed: set[Log] = set()
 
         def fail(log: Log, error: OSError) -> None:
-            logger.error("closing %s: %s", log.directory.name, error)
+            logger.error("closing %s: %s", log.state.directory.name, error)
             errors.append(error)
 
         for owned in partitions:
-            if pool is not None and not owned.log.is_offline:
+            if pool is not None and not owned.log.state.is_offline:
                 try:
                     points.append((owned.log, owned.log.begin_close()))
                 except OSError as error:
@@ -592,10 +598,10 @@ class Partitions:
         if pool is not None:
             for log, point, problem in pool.map(sync_one, *zip(*points, strict=True)) if points else ():
                 if problem is None:
-                    log.mark_synced(point)
+                    log.durability.mark_synced(point)
                     closed.add(log)
                 else:
-                    log.sync_failed(point, str(problem))
+                    log.durability.sync_failed(point, str(problem))
                     fail(log, problem)
         for owned in partitions:
             owned.log.end_close()

@@ -41,7 +41,7 @@ class Syncer(Protocol):
 def sync_one(log: Log, point: SyncPoint) -> Outcome:
     """Sync one point, in any thread; return the outcome for the log's owner."""
     try:
-        log.run_sync(point)
+        log.durability.run_sync(point)
     except OSError as error:
         return (log, point, error)
     return (log, point, None)

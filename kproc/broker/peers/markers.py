@@ -127,7 +127,7 @@ def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code:
     except KafkaError as error:
         on_code(error.code)
         return
-    result = owned.log.append_marker(
+    result = owned.log.appender.append_marker(
         marker.producer_id,
         marker.epoch,
         marker.coordinator_epoch,

@@ -226,7 +226,7 @@ class TransactionalProduce:
         if not self._is_first(owned, producer_id, epoch, records, adds=adds):
             self._appender.gather(owned, records, pending, later.at, TRANSACTION)
             return
-        guard = owned.log.producers.begin_verification(
+        guard = owned.log.state.producers.begin_verification(
             producer_id, epoch, sequence, owns_epoch=adds, now_ms=self._services.clock.wall_ms()
         )
         producer = TxnProducer(transactional_id, producer_id, epoch)
@@ -244,7 +244,7 @@ class TransactionalProduce:
             return None
         if waiting.producer.epoch < epoch:
             code = ErrorCode.PRODUCER_FENCED  # A newer instance of the producer has taken over.
-        elif not owned.log.producers.is_verifying(producer_id, waiting.guard):
+        elif not owned.log.state.producers.is_verifying(producer_id, waiting.guard):
             code = ErrorCode.INVALID_TXN_STATE  # A marker has ended its transaction.
         else:
             return waiting
@@ -258,8 +258,12 @@ class TransactionalProduce:
 
         The records are not validated before this.
         """
-        entry = owned.log.producers.get(producer_id)
-        return entry is not None and epoch < entry.epoch and (adds or owned.log.config.verifies_transactions)
+        entry = owned.log.state.producers.get(producer_id)
+        return (
+            entry is not None
+            and epoch < entry.epoch
+            and (adds or owned.log.state.config.verifies_transactions)
+        )
 
     @staticmethod
     def _is_first(
@@ -272,8 +276,8 @@ class TransactionalProduce:
         log = owned.log
         if (
             producer_id < 0
-            or log.producers.in_transaction(producer_id, epoch)
-            or not (adds or log.config.verifies_transactions)
+            or log.state.producers.in_transaction(producer_id, epoch)
+            or not (adds or log.state.config.verifies_transactions)
         ):
             return False
         try:
@@ -321,7 +325,7 @@ class TransactionalProduce:
     def _settle(self, waiting: _Waiting, code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             # No producer has this id. Forget the verification, because a client could fill the memory with random ids.
-            waiting.owned.log.producers.end_verification(waiting.producer.producer_id)
+            waiting.owned.log.state.producers.end_verification(waiting.producer.producer_id)
         if code:
             waiting.refuse(code)
             return
@@ -339,7 +343,7 @@ class TransactionalProduce:
 
     def appended(self, owned: OwnedPartition) -> None:
         """Revoke the confirmations of a partition after its flush, so that they hold for the parked batches only."""
-        producers = owned.log.producers
+        producers = owned.log.state.producers
         for producer_id, waiting in self._confirmed.pop(owned, {}).items():
             waiting.guard.is_confirmed = False
             if producers.in_transaction(producer_id, waiting.producer.epoch):

@@ -13,24 +13,21 @@ descriptors, mark_synced). Clients read records below the high watermark. Record
 confirms them. The high watermark is the first hidden record, or the log's end if no record is hidden, so visible
 records are always a prefix of the log.
 
-A Log is made of parts, each with its own fields, which share one LogState (log_state.py: files, ends, producers):
-LogAppender (log_append.py, the hot path), LogReader (log_read.py) and LogDurability (log_durability.py) for as long as
-it lives, LogRetention (log_retention.py) and SegmentSwap (log_compact.py) for one call. Log joins them, and it opens,
-closes, deletes and transfers a log to another Handler. No part refers to the Log, so that reference counting alone
-frees an unused Log, without a garbage collection.
+A Log is composed of parts that share one LogState (log_state.py: files, ends, producers): LogAppender (log_append.py,
+the hot path), LogReader (log_read.py), LogDurability (log_durability.py), LogRetention (log_retention.py) and
+SegmentSwap (log_compact.py). Callers use the parts directly: `log.state.end_offset`, `log.reader.epoch_of(offset)`. The
+Log itself only opens, closes, deletes and transfers the files. No part refers to the Log, so that reference counting
+alone frees an unused Log, without a garbage collection.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.compaction_files import SegmentIdentity
-from kproc.broker.storage.format import INT32_MAX, AbortedTransaction
+from kproc.broker.storage.format import INT32_MAX
 from kproc.broker.storage.fs import Fs, StorageFailure
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_append import LogAppender
@@ -54,14 +51,11 @@ from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.recovery import Loaded, TrustedEnd
 from kproc.broker.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
-from kproc.broker.storage.retention import SegmentFacts
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segments import Doomed
 from kproc.broker.storage.set_aside import rename_for_deletion
-from kproc.broker.storage.timestamp_search import TimestampSearch
 from kproc.common.clock import Clock
 from kproc.common.errors import Corrupt
-from kproc.wire.file_range import FileRange
 
 __all__ = [
     "AppendResult", "EndsBelowStart", "Log", "LogConfig", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
@@ -73,43 +67,28 @@ logger = logging.getLogger(__name__)
 _STATE_VERSION: Final = 3
 
 
-def _of_state(name: str) -> Any:
-    """Return a property that reads a field of the log's state. Hot code reads `state` itself."""
-    return property(attrgetter(f"state.{name}"))
-
-
 class Log:
     """The log of one partition. open() and import_state() create it; close() and rename_for_delete() end it."""
 
+    __slots__ = (
+        "aborted_in", "append", "appender", "compaction", "durability", "read", "reader", "retention", "state",
+        "truncated_bytes",
+    )  # fmt: skip
+
     def __init__(self, state: LogState) -> None:
         self.state = state
-        self.producers = state.producers
+        self.appender = LogAppender(state)
+        self.reader = LogReader(state)
+        self.durability = LogDurability(state)
+        self.retention = LogRetention(state)
+        self.compaction = SegmentSwap(state)
+        # Every request calls these, so bind them once.
+        self.append, self.read, self.aborted_in = (
+            self.appender.append,
+            self.reader.read,
+            self.reader.aborted_in,
+        )
         self.truncated_bytes = 0  # Bytes that open() truncated from a torn tail.
-        self._appender = appender = LogAppender(state)
-        self._reader = reader = LogReader(state)
-        self._durability = LogDurability(state)
-        # Bind the methods that every request calls, so that a request does not pay for a call in between.
-        self.append, self.read, self.aborted_in = appender.append, reader.read, reader.aborted_in
-
-    directory: Path = _of_state("directory")
-    topic: str = _of_state("topic")
-    topic_id: bytes = _of_state("topic_id")
-    partition: int = _of_state("partition")
-    leader_epoch: int = _of_state("leader_epoch")
-    config: LogConfig = _of_state("config")
-    start_offset: int = _of_state("start_offset")
-    recovery_point: int = _of_state("recovery_point")
-    last_stable_offset: int = _of_state("last_stable_offset")
-    end_offset: int = _of_state("end_offset")
-    high_watermark: int = _of_state("high_watermark")
-    offline_reason: str | None = _of_state("offline_reason")
-    is_offline: bool = _of_state("is_offline")
-    active: LogSegment = _of_state("active")
-    active_base: int = _of_state("active_base")
-    active_bytes: int = _of_state("active_bytes")
-    active_range: FileRange = _of_state("active_range")
-    size_bytes: int = _of_state("size_bytes")
-    segment_count: int = _of_state("segment_count")
 
     # -- opening and closing -------------------------------------------------------------------------------
 
@@ -201,7 +180,7 @@ class Log:
         if clean:
             state.recovery_point = loaded.end_offset
         else:
-            self._durability.trust(min(recovery_point, loaded.end_offset))
+            self.durability.trust(min(recovery_point, loaded.end_offset))
         # An empty log may be newer than the clean stop: its owner may have died, or run out of disk space, after it had
         # created the files and before it published a row. Its names are not synced. A log with records is older.
         if not clean or loaded.end_offset == state.active_base:
@@ -209,13 +188,13 @@ class Log:
         unsynced.segments += [segment for segment in loaded.rebuilt if segment not in unsynced.segments]
         # After a failed sync the page cache may hold bytes that are not on the disk.
         if loaded.is_suspect:
-            self._durability.write_again()
+            self.durability.write_again()
 
     def close(self, *, clean: bool = True) -> None:
         """Close all files. If `clean`, first sync everything and write the producer snapshot."""
         try:
             if clean and self.state.offline_reason is None:
-                self._durability.sync_now(self.begin_close())
+                self.durability.sync_now(self.begin_close())
         finally:
             self.end_close()
 
@@ -228,8 +207,8 @@ class Log:
             active.give_back()
         active.note_aborted()
         self.state.take_snapshot()
-        self._durability.sync_most()
-        return self.sync_point(closes=True)
+        self.durability.sync_most()
+        return self.durability.sync_point(closes=True)
 
     def end_close(self) -> None:
         """Close all files without syncing them."""
@@ -253,143 +232,6 @@ class Log:
             state.segments.move(target)
         return target
 
-    def take_offline(self, reason: str) -> None:
-        """Reject appends from now on, because the content of the disk is not known any more."""
-        self.state.note_failure(StorageFailure(reason))
-
-    def reconfigure(self, config: LogConfig) -> None:
-        """Use changed settings of the topic, from the next append on."""
-        self.state.config, self.state.limits = config, None
-
-    # -- what the parts do: see there -----------------------------------------------------------------------
-
-    def append_marker(
-        self,
-        producer_id: int,
-        epoch: int,
-        coordinator_epoch: int,
-        *,
-        is_commit: bool,
-        transaction_version: int,
-        is_hidden: bool = False,
-    ) -> AppendResult:
-        """Append the marker that ends a producer's transaction in this partition. See LogAppender.append_marker."""
-        return self._appender.append_marker(
-            producer_id,
-            epoch,
-            coordinator_epoch,
-            is_commit=is_commit,
-            transaction_version=transaction_version,
-            is_hidden=is_hidden,
-        )
-
-    def hide_from(self, offset: int) -> None:
-        """Hide the records from `offset` on until a sync has confirmed them. Call this before anybody reads the log."""
-        self.state.hide(offset, self.state.end_offset)
-
-    def read_bytes(self, offset: int, max_bytes: int) -> bytes:
-        """Read records for the owner itself, including those that no sync has confirmed. See LogReader.read_bytes."""
-        return self._reader.read_bytes(offset, max_bytes)
-
-    def offset_for_timestamp(
-        self, timestamp: int, search: TimestampSearch | None = None
-    ) -> RecordPosition | None:
-        """Return the first record whose timestamp is at least `timestamp` (in ms), or None."""
-        return self._reader.offset_for_timestamp(timestamp, search)
-
-    def max_timestamp(self, search: TimestampSearch | None = None) -> RecordPosition | None:
-        """Return the first record with the largest timestamp (ListOffsets -3, KIP-734), or None if there is none."""
-        return self._reader.max_timestamp(search)
-
-    def has_marker_from(self, offset: int) -> bool:
-        """Return True if a transaction marker is at or behind `offset`."""
-        return self._reader.has_marker_from(offset)
-
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) for OffsetsForLeaderEpoch, or (-1, -1) if the epoch is not known."""
-        return self._reader.epoch_end_offset(epoch)
-
-    def epoch_of(self, offset: int) -> int:
-        """Return the leader epoch that wrote the record at `offset`, or -1."""
-        return self._reader.epoch_of(offset)
-
-    def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that the response to a read_committed Fetch of this range must list."""
-        return self._reader.aborted_transactions(fetch_offset, upper_bound)
-
-    def sync_point(self, *, closes: bool = False) -> SyncPoint:
-        """Return the sync point of everything appended so far. The caller must call mark_synced() or sync_failed()."""
-        return self._durability.sync_point(closes=closes)
-
-    def run_sync(self, point: SyncPoint) -> None:
-        """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
-        self._durability.run_sync(point)
-
-    def mark_synced(self, point: SyncPoint) -> None:
-        """Record that all descriptors of the point were synced without an error."""
-        self._durability.mark_synced(point)
-
-    def sync_failed(self, point: SyncPoint, reason: str) -> None:
-        """Take the log offline after a failed sync, because the kernel may have dropped the dirty pages."""
-        self._durability.sync_failed(point, reason)
-
-    def sync(self) -> None:
-        """Sync everything now. Blocks. If it fails, takes the log offline and raises StorageFailure."""
-        self._durability.sync()
-
-    def is_flush_due(self, now_ms: int) -> bool:
-        """Return True if flush.messages, flush.ms or a sealed segment requires a sync, also without acks=all."""
-        return self._durability.is_flush_due(now_ms)
-
-    def retention_victims(self, now_ms: int) -> tuple[str, list[SegmentFacts]]:
-        """Return (reason, segments to delete, oldest first), by the log's start, retention.ms or retention.bytes."""
-        return LogRetention(self.state).retention_victims(now_ms)
-
-    def enforce_retention(self, now_ms: int) -> int:
-        """Delete the segments that retention_victims() returns, and return their number."""
-        return LogRetention(self.state).enforce_retention(now_ms)
-
-    def delete_segments_before(self, offset: int, reason: str) -> int:
-        """Delete the segments that end at or before `offset`, and return their number."""
-        return LogRetention(self.state).delete_segments_before(offset, reason)
-
-    def advance_start(self, offset: int) -> int:
-        """Move the log's start to `offset` for DeleteRecords, delete the segments below it, and return the start."""
-        return LogRetention(self.state).advance_start(offset)
-
-    def unlink_due(self, now_ms: int) -> int:
-        """Unlink deleted segments' files that have waited file.delete.delay.ms; return how many."""
-        return LogRetention(self.state).unlink_due(now_ms)
-
-    def next_unlink_ms(self) -> int | None:
-        """Return the time in ms at which unlink_due() has work again, or None."""
-        return self.state.segments.next_due_ms()
-
-    def expire_producers(self, now_ms: int) -> int:
-        """Remove producers that were idle for producer.id.expiration.ms, and return their number."""
-        return self.producers.expire(now_ms, self.state.config.producer_id_expiration_ms)
-
-    def segment_facts(self) -> list[SegmentFacts]:
-        """Return base, next offset, size in bytes and largest timestamp of each segment, oldest first."""
-        return self.state.segment_facts()
-
-    def sizes(self) -> tuple[int, int]:
-        """Return (`size_bytes`, `segment_count`) in one call, for callers that visit thousands of logs."""
-        segments = self.state.segments
-        return segments.size_bytes(), len(segments)
-
-    def segment_identities(self) -> list[SegmentIdentity]:
-        """Return all segments, oldest first. The last one is the active segment. Does no I/O."""
-        return SegmentSwap(self.state).segment_identities()
-
-    def newest_batches(self) -> dict[int, tuple[int, int]]:
-        """Return (offset of the newest data batch or -1, epoch) by producer id. Compaction must keep these batches."""
-        return SegmentSwap(self.state).newest_batches()
-
-    def swap_segments(self, old: Sequence[SegmentIdentity], new: SegmentIdentity) -> None:
-        """Replace neighbouring segments with one that the cleaner wrote, or raise SwapRefused."""
-        SegmentSwap(self.state).swap_segments(old, new)
-
     # -- transfer to another Handler -----------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
@@ -409,7 +251,7 @@ class Log:
             "high_watermark": state.high_watermark,
             "undecided": list(state.undecided),
             "bytes_since_snapshot": state.snapshots.bytes_since,
-            "flushed_ms": self._durability.flushed_ms,
+            "flushed_ms": self.durability.flushed_ms,
             "offline": state.offline_reason,
             "epochs": [list(entry) for entry in state.epochs.entries()],
             "producers": state.producers.export(),
@@ -456,8 +298,8 @@ class Log:
         state.offline_reason = exported["offline"]
         state.segments.doom([Doomed(due_ms, directory / name) for due_ms, name in exported["doomed"]])
         log = cls(state)
-        log._durability.trust(exported["recovery_point"])
-        log._durability.flushed_ms = exported["flushed_ms"]
+        log.durability.trust(exported["recovery_point"])
+        log.durability.flushed_ms = exported["flushed_ms"]
         state.unsynced.directories = [Path(path) for path in exported["directories_dirty"]]
         state.unsynced.files = [Path(path) for path in exported["files_dirty"]]
         return log

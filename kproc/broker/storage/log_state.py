@@ -82,7 +82,7 @@ class LogState:
         # (end of a marker that waits for a sync, last stable offset before it), oldest first.
         self.undecided: deque[tuple[int, int]] = deque()
         self.recovery_point = 0
-        self.config = config  # The settings in force: Log.reconfigure() changes them.
+        self.config = config  # The settings in force: reconfigure() changes them.
         # Limits of the next append. None: find them again, because the config, the segment or its indexes changed.
         self.limits: AppendLimits | None = None
         self.clock = clock
@@ -103,7 +103,7 @@ class LogState:
         # A failed write may have left bytes behind the log's end. They must be truncated before the next write.
         self.is_torn = False
 
-    # -- facts ---------------------------------------------------------------------------------------------
+    # -- derived values -----------------------------------------------------------------------------------
 
     @property
     def is_offline(self) -> bool:
@@ -147,6 +147,10 @@ class LogState:
         """Return base, next offset, size in bytes and largest timestamp of each segment, oldest first."""
         return self.segments.facts(self.end_offset)
 
+    def sizes(self) -> tuple[int, int]:
+        """Return (`size_bytes`, `segment_count`) in one call, for callers that visit thousands of logs."""
+        return self.segments.size_bytes(), len(self.segments)
+
     # -- failures ------------------------------------------------------------------------------------------
 
     def note_failure(self, failure: StorageFailure) -> None:
@@ -154,6 +158,10 @@ class LogState:
         if not isinstance(failure, Shortage) and self.offline_reason is None:
             self.offline_reason = str(failure)
             logger.error("log=offline partition=%s-%d reason=%s", self.topic, self.partition, failure)
+
+    def set_offline(self, reason: str) -> None:
+        """Reject appends from now on, because the content of the disk is not known any more."""
+        self.note_failure(StorageFailure(reason))
 
     @contextmanager
     def done_or_offline(self, what: str) -> Iterator[None]:
@@ -174,6 +182,10 @@ class LogState:
 
     # -- visibility ----------------------------------------------------------------------------------------
 
+    def hide_from(self, offset: int) -> None:
+        """Hide the records from `offset` on until a sync has confirmed them. Call this before anybody reads the log."""
+        self.hide(offset, self.end_offset)
+
     def hide(self, first: int, end: int) -> None:
         """Hide the last records of the log, from `first` to `end`, until a sync has confirmed them."""
         self.unconfirmed.append((first, end))
@@ -192,6 +204,14 @@ class LogState:
             self.undecided.popleft()
 
     # -- changes -------------------------------------------------------------------------------------------
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Use changed settings of the topic, from the next append on."""
+        self.config, self.limits = config, None
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Remove producers that were idle for producer.id.expiration.ms, and return their number."""
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
 
     def roll(self, base_offset: int, now_ms: int) -> None:
         """Seal the active segment and create the next one. If that fails, the old segment stays active."""

@@ -42,7 +42,7 @@ class ReadResult(NamedTuple):
 class SyncPoint(NamedTuple):
     """The descriptors that a sync thread must fdatasync so that everything before `end_offset` is on the disk.
 
-    The descriptors stay open until the owner passes the point to Log.mark_synced() or Log.sync_failed().
+    The descriptors stay open until the owner passes the point to LogDurability.mark_synced() or sync_failed().
     """
 
     fds: tuple[int, ...]

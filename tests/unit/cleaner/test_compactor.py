@@ -32,6 +32,7 @@ from kproc.broker.storage import checkpoints
 from kproc.broker.storage.compaction_files import SegmentIdentity
 from kproc.broker.storage.fs import Fs, OsFs, sync_directory
 from kproc.broker.storage.log import Log
+from kproc.broker.storage.log_compact import SegmentSwap
 from kproc.broker.storage.log_config import LogConfig
 from kproc.common.clock import ManualClock
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
@@ -104,9 +105,9 @@ class Rig:
             records = [Record(key.encode(), b"v" * 50, self.clock.wall_ms())]
             assert append_one(log, memoryview(encode_batch(records, **fields))).error_code == 0
         if roll:
-            log.state.roll(log.end_offset, self.clock.wall_ms())
+            log.state.roll(log.state.end_offset, self.clock.wall_ms())
         if sync:
-            log.sync()
+            log.durability.sync()
         self.publish(name)
 
     def publish(self, name: str) -> None:
@@ -117,12 +118,12 @@ class Rig:
             (
                 1,
                 partition.slot_generation,
-                log.start_offset,
-                log.end_offset,
-                log.active_base,
-                log.active_bytes,
-                log.recovery_point,
-                log.high_watermark,
+                log.state.start_offset,
+                log.state.end_offset,
+                log.state.active_base,
+                log.state.active_bytes,
+                log.state.recovery_point,
+                log.state.high_watermark,
             )
         )
 
@@ -147,7 +148,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield Rig(stack, tmp_path)
 
 
-def test_the_dirtiest_comes_first_and_both_are_done(rig: Rig) -> None:
+def test_the_dirtiest_comes_first_and_both_are_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("clean", "dirty"):
         rig.create(name)
         rig.fill(name, "a", "a", "b")
@@ -157,10 +158,13 @@ def test_the_dirtiest_comes_first_and_both_are_done(rig: Rig) -> None:
     rig.fill("clean", "a")
     rig.fill("dirty", *"aabbccdd")
     swapped: list[str] = []
-    for name in ("clean", "dirty"):
-        log = rig.logs[name, 0]
-        original = log.swap_segments
-        log.swap_segments = lambda *a, n=name, o=original: (swapped.append(n), o(*a))  # type: ignore[method-assign]
+    original = SegmentSwap.swap_segments
+
+    def swap_segments(swap: SegmentSwap, *arguments: Any) -> None:
+        swapped.append(swap._state.topic)
+        original(swap, *arguments)
+
+    monkeypatch.setattr(SegmentSwap, "swap_segments", swap_segments)
     rig.after(BACKOFF_MS)
     assert swapped[0] == "dirty"
     assert rig.offsets() == {("clean", 0): 4, ("dirty", 0): 11}
@@ -203,15 +207,15 @@ def test_a_record_on_the_disk_is_not_dropped_for_one_that_is_not(rig: Rig, is_pu
     rig.fill("t", "a", sync=False)
     if not is_published:  # Without a row the cleaner has to ask.
         rig.table = rig.compactor._table = PartitionTable(memoryview(bytearray(8 * ROW_WORDS * 64)).cast("Q"))
-    before = log.size_bytes
+    before = log.state.size_bytes
     rig.run()
-    assert (rig.offsets(), log.size_bytes) == ({("t", 0): 2}, before)
-    log.sync()
+    assert (rig.offsets(), log.state.size_bytes) == ({("t", 0): 2}, before)
+    log.durability.sync()
     rig.publish("t")
     for _ in range(3):
         rig.after(BACKOFF_MS)
     assert rig.offsets() == {("t", 0): 3}
-    assert log.size_bytes < before
+    assert log.state.size_bytes < before
 
 
 @pytest.mark.parametrize("answer", [Lost(), Swapped(refused="not now")])
@@ -219,11 +223,11 @@ def test_a_refused_swap_leaves_nothing_behind_and_is_tried_again(rig: Rig, answe
     log = rig.create("t")
     rig.fill("t", "a", "a")
     rig.answers[SWAP] = answer
-    before = log.segment_identities()
+    before = log.compaction.segment_identities()
     rig.run()
     assert rig.asked == [PREPARE, SWAP]
-    assert log.segment_identities() == before
-    assert not [name for name in os.listdir(log.directory) if name.endswith(".cleaned")]
+    assert log.compaction.segment_identities() == before
+    assert not [name for name in os.listdir(log.state.directory) if name.endswith(".cleaned")]
     assert rig.offsets() == {}
     assert rig.value("compaction_swaps_refused") == 1
     rig.answers.clear()
@@ -239,14 +243,14 @@ def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
     swap = rig.desk.swap
 
     def delete_first(body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
-        if log.start_offset == 0:
-            log.advance_start(2)
+        if log.state.start_offset == 0:
+            log.retention.advance_start(2)
         swap(body, on_reply)
 
     rig.desk.swap = delete_first  # type: ignore[method-assign]
     rig.run()
     assert rig.value("compaction_swaps_refused") == 1
-    assert [each.base_offset for each in log.segment_identities()] == [2, 4]
+    assert [each.base_offset for each in log.compaction.segment_identities()] == [2, 4]
     rig.publish("t")
     rig.after(BACKOFF_MS)
     rig.after(BACKOFF_MS)
@@ -256,8 +260,8 @@ def test_segments_that_changed_meanwhile_are_not_swapped(rig: Rig) -> None:
 def test_a_namesakes_files_are_not_swapped(rig: Rig) -> None:
     log = rig.create("t")
     rig.fill("t", "a", "a")
-    rig.logs["t", 0] = SimpleNamespace(topic_id=bytes(16))  # type: ignore[assignment]
-    rig.answers[PREPARE] = Prepared(LogFacts(0, 2, 2, 2, log.segment_identities(), {}))
+    rig.logs["t", 0] = SimpleNamespace(state=SimpleNamespace(topic_id=bytes(16)))  # type: ignore[assignment]
+    rig.answers[PREPARE] = Prepared(LogFacts(0, 2, 2, 2, log.compaction.segment_identities(), {}))
     rig.run()
     assert rig.asked == [PREPARE, SWAP]
     assert rig.value("compaction_swaps_refused") == 1
@@ -277,7 +281,7 @@ def test_damage_keeps_one_log_from_compaction_and_no_other(rig: Rig) -> None:
         rig.after(BACKOFF_MS)
     assert rig.offsets() == {("good", 0): 2}
     assert rig.asked.count(PREPARE) == 2
-    assert not list(log.directory.glob("*.cleaned"))
+    assert not list(log.state.directory.glob("*.cleaned"))
 
 
 def test_a_throttle_puts_the_next_step_off(rig: Rig, tmp_path: Path) -> None:
@@ -345,20 +349,20 @@ def test_a_stop_in_the_middle_removes_what_was_being_written(rig: Rig) -> None:
     )
     rig.run()
     assert held, "the swap was asked for"
-    assert list(log.directory.glob("*.cleaned"))
+    assert list(log.state.directory.glob("*.cleaned"))
     rig.compactor.close()
     assert rig.compactor.work() == 0
     again = rig.start()
     rig.answers.clear()
     rig.run()
     assert again.next_deadline_ms() > 0
-    assert not list(log.directory.glob("*.cleaned"))
+    assert not list(log.state.directory.glob("*.cleaned"))
     assert rig.offsets() == {("t", 0): 2}
 
 
 def rig_prepare(rig: Rig, log: Log) -> Prepared:
     replies: list[Prepared | None] = []
-    rig.desk.prepare(LogAsked("t", log.topic_id, 0), replies.append)
+    rig.desk.prepare(LogAsked("t", log.state.topic_id, 0), replies.append)
     (reply,) = replies
     assert reply is not None
     return reply
@@ -373,7 +377,7 @@ def test_successor_goes_on_at_the_cleaner_offset_of_the_topic_id(rig: Rig) -> No
     rig.run()
     t = rig.cluster.image.topics_by_name["t"]
     namesake = msgspec.structs.replace(t, topic_id=bytes(15) + b"n")
-    assert successor._offsets.get(t, 0) == log.active_base == 2
+    assert successor._offsets.get(t, 0) == log.state.active_base == 2
     assert successor._offsets.get(namesake, 0) is None
     assert rig.asked == []
     assert rig.offsets() == {("t", 0): 2}
@@ -411,11 +415,11 @@ def test_replaced_files_are_unlinked_after_their_delay(rig: Rig) -> None:
     log = rig.create("t", file_delete_delay_ms="5000")
     rig.fill("t", "a", "a")
     rig.run()
-    assert list(log.directory.glob("*.log.deleted"))
+    assert list(log.state.directory.glob("*.log.deleted"))
     rig.after(4999)
-    assert list(log.directory.glob("*.log.deleted"))
+    assert list(log.state.directory.glob("*.log.deleted"))
     rig.after(1)
-    assert not list(log.directory.glob("*.deleted"))
+    assert not list(log.state.directory.glob("*.deleted"))
 
 
 def test_replaced_files_are_unlinked_when_the_new_names_are_on_the_disk(

@@ -107,7 +107,7 @@ class HeldSyncer:
     def drop(self) -> None:
         """Its Handler is dead: what it kept open for the rounds is closed with the process."""
         for log, point in itertools.chain(*self.rounds, ((log, point) for log, point, _ in self._done)):
-            log._durability.give_back(point)
+            log.durability.give_back(point)
         self.rounds.clear()
         self._done = []
 
@@ -120,7 +120,7 @@ class HeldSyncer:
         """The oldest round is done."""
         for log, point in self.rounds.popleft():
             if error is None:
-                log.run_sync(point)
+                log.durability.run_sync(point)
             self._done.append((log, point, error))
 
 

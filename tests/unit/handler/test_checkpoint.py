@@ -55,7 +55,7 @@ def test_checkpoint_of_a_deleted_namesake_is_ignored(start: Start, ends: str) ->
         rig.start_handler(0, is_restart=True)
     assert fetch(rig, "t") == (0, [b"new"])
     log = rig.open("t").log
-    assert (log.start_offset, log.recovery_point) == (0, 0), "nothing counts as synced"
+    assert (log.state.start_offset, log.state.recovery_point) == (0, 0), "nothing counts as synced"
     assert directories(rig) == ["t-0"]
 
 
@@ -68,7 +68,7 @@ def test_log_start_by_id_is_used_though_the_clock_was_set(start: Start) -> None:
     os.utime(rig.directory / "t-0" / "partition.metadata", ns=(LATER_NS, LATER_NS + 1))
     restart_broker(rig)
     log = rig.open("t").log
-    assert (log.start_offset, log.recovery_point) == (2, 3)
+    assert (log.state.start_offset, log.state.recovery_point) == (2, 3)
 
 
 def test_log_start_of_an_older_kproc_is_kept(start: Start) -> None:
@@ -76,10 +76,10 @@ def test_log_start_of_an_older_kproc_is_kept(start: Start) -> None:
     rig = start()
     rig.create_topic("t")
     assert produce(rig, "t", b"a", b"b", b"c") == (0, 0)
-    rig.open("t").log.advance_start(2)
+    rig.open("t").log.retention.advance_start(2)
     checkpoints.write_offsets(OsFs(), rig.directory / checkpoints.LOG_START_FILE, {("t", 0): 2})
     restart_broker(rig)
-    assert rig.open("t").log.start_offset == 2
+    assert rig.open("t").log.state.start_offset == 2
 
 
 def test_log_start_without_id_and_without_epochs_is_ignored(start: Start) -> None:
@@ -88,7 +88,7 @@ def test_log_start_without_id_and_without_epochs_is_ignored(start: Start) -> Non
     assert produce(rig, "t", b"a", b"b", b"c") == (0, 0)
     checkpoints.write_offsets(OsFs(), rig.directory / checkpoints.LOG_START_FILE, {("t", 0): 2})
     restart_broker(rig)
-    assert rig.open("t").log.start_offset == 0
+    assert rig.open("t").log.state.start_offset == 0
 
 
 def test_offsets_of_a_row_count_where_they_are_larger(start: Start) -> None:
@@ -134,7 +134,7 @@ def test_log_that_ends_below_its_recovery_point_is_offline(
     for name in ("t", "u"):
         rig.create_topic(name)
         assert produce(rig, name, b"a", b"b") == (0, 0)
-        rig.open(name).log.sync()
+        rig.open(name).log.durability.sync()
     write(rig, "t", id_of(rig), recovery_point=2)
     lost = rig.directory / "t-0" / f"{0:020d}.log" if what == "segment" else rig.directory / "t-0"
     kept = rig.directory / "kept"

@@ -722,7 +722,7 @@ def test_coordinator_reloads_after_a_write_to_interrupted_log(
     rig.advance_ms(100)
     (after,) = runtime(rig).loaded(TOPIC)
     assert after is not before
-    assert not rig.open(TOPIC).log.is_offline
+    assert not rig.open(TOPIC).log.state.is_offline
 
 
 def test_eager_coordinator_reloads_when_its_log_can_be_reopened(

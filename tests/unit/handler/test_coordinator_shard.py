@@ -99,7 +99,7 @@ class Rig:
         shard.write(Write(records, lambda code: self.codes.append((name, code)), apply, producer))
 
     def batches(self) -> list[tuple[BatchHeader, list[str]]]:
-        data = memoryview(self.owned.log.read_bytes(0, 1 << 20))
+        data = memoryview(self.owned.log.reader.read_bytes(0, 1 << 20))
         found, position = [], 0
         while position + HEADER_BYTES <= len(data):
             header = parse_header(data, position)
@@ -161,9 +161,9 @@ def test_a_marker_comes_after_what_was_asked_for_before_it_and_acts_at_once(rig:
     shard.flush()
     assert [header.is_control for header, _ in rig.batches()] == [False, False, True, False]
     assert shard.coordinator.told == [(0, "a", A), (1, "b", None), (7, True), (3, "c", None)]
-    assert (rig.owned.published_offset, rig.owned.log.last_stable_offset) == (4, 0)
+    assert (rig.owned.published_offset, rig.owned.log.state.last_stable_offset) == (4, 0)
     rig.owned.sync()
-    assert rig.owned.log.last_stable_offset == 4
+    assert rig.owned.log.state.last_stable_offset == 4
     assert set(rig.shard().coordinator.told) == {(0, "a", None), (1, "b", None), (3, "c", None)}
 
 
@@ -195,10 +195,10 @@ def test_a_marker_that_finds_no_room_ends_nothing_until_it_is_sent_again(rig: Ri
     shard.flush()
     rig.fs.fail_write(after_bytes=10)
     assert shard.append_marker(marker(A)) == ErrorCode.KAFKA_STORAGE_ERROR
-    assert (shard.coordinator.told, rig.owned.log.last_stable_offset) == ([(0, "a", A)], 0)
+    assert (shard.coordinator.told, rig.owned.log.state.last_stable_offset) == ([(0, "a", A)], 0)
     assert shard.append_marker(marker(A)) == 0
     rig.owned.sync()
-    assert (shard.coordinator.told[1:], rig.owned.log.last_stable_offset) == ([(7, True)], 2)
+    assert (shard.coordinator.told[1:], rig.owned.log.state.last_stable_offset) == ([(7, True)], 2)
     assert rig.shard().coordinator.told == [(0, "a", None)]
 
 
@@ -282,7 +282,7 @@ def test_flush_to_an_offline_log_does_not_publish(rig: Rig) -> None:
     assert rig.owned.published_offset == 1
     rig.owned.published_offset = 0
     rig.write(shard, "b")
-    rig.owned.log.take_offline("a swap of segments was interrupted")
+    rig.owned.log.state.set_offline("a swap of segments was interrupted")
     shard.flush()
     assert rig.codes == [("b", ErrorCode.KAFKA_STORAGE_ERROR)]
     assert rig.owned.published_offset == 0

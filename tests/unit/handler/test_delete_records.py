@@ -29,7 +29,7 @@ def test_the_same_request_again_does_not_believe_the_first_one_that_failed(start
     timed_out = (-1, int(ErrorCode.REQUEST_TIMED_OUT))
     assert delete_below(rig, 2) == timed_out  # There is no cleaner.
     assert delete_below(rig, 2) == timed_out
-    assert rig.open("t").log.start_offset == 2
+    assert rig.open("t").log.state.start_offset == 2
 
 
 def test_a_log_that_begins_at_its_first_offset_has_nothing_to_write(start: Start) -> None:

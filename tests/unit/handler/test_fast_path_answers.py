@@ -132,7 +132,7 @@ def test_acks_0_is_never_sent_an_answer(rig: HandlerRig) -> None:
         for connection in range(3):
             processor.send_frames([frame(9, acks=0)], connection=connection)
         assert [answer.kind for answer in processor.answers()] == [NO_OP] * 3
-    assert rig.open("t").log.end_offset == 6
+    assert rig.open("t").log.state.end_offset == 6
 
 
 def test_another_length_is_known_as_well_and_learned_when_it_comes_again(rig: HandlerRig) -> None:
@@ -143,7 +143,7 @@ def test_another_length_is_known_as_well_and_learned_when_it_comes_again(rig: Ha
             processor.send_frames([frame(9, value=b"longer value")], connection=connection)
         assert len(offsets(processor.answers(), 9)) == 2
         assert len(processor.bulk_sizes) == max(0, turn - 1)
-    assert rig.open("t").log.end_offset == 10
+    assert rig.open("t").log.state.end_offset == 10
 
 
 def test_several_frames_of_one_read_are_answered_in_order(rig: HandlerRig) -> None:

@@ -50,8 +50,8 @@ def test_the_second_of_a_shape_is_known_whatever_its_length(rig: HandlerRig, ver
     assert [rows for rows, _ in found] == [[(1, number, 0, number)] for number in range(6)]
     assert [known for _, known in found] == [0, 1, 1, 1, 1, 1]
     log = rig.open("t").log
-    assert log.end_offset == 6
-    assert log.active.size == sum(len(batch(bytes(size))) for size in sizes)
+    assert log.state.end_offset == 6
+    assert log.state.active.size == sum(len(batch(bytes(size))) for size in sizes)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -79,7 +79,7 @@ def test_small_and_large_frames_of_a_connection_share_a_shape(rig: HandlerRig, v
         processor.answers()
     assert rig.taken() == 4
     assert send(rig, frame(version))[1] == 1
-    assert rig.open("t").log.end_offset == 6
+    assert rig.open("t").log.state.end_offset == 6
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -94,7 +94,7 @@ def test_what_differs_goes_the_general_way(rig: HandlerRig, version: int) -> Non
         ((row,), known) = send(rig, other)
         assert (row[2], known) == (0, 0)
         assert send(rig, frame(version))[1] == 1, "the shape stays"
-    assert (rig.open("t", 0).log.end_offset, rig.open("t", 1).log.end_offset) == (8, 1)
+    assert (rig.open("t", 0).log.state.end_offset, rig.open("t", 1).log.state.end_offset) == (8, 1)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -116,7 +116,7 @@ def test_records_that_do_not_fill_the_frame_are_refused_as_ever(rig: HandlerRig,
         processor.send_block(broken, 1)
         processor.answers()
         assert rig.taken() == before
-    assert rig.open("t").log.end_offset <= 2  # A frame with bytes behind its end is read as if it had none.
+    assert rig.open("t").log.state.end_offset <= 2  # A frame with bytes behind its end is read as if it had none.
 
 
 def test_acks_0_gives_the_block_back_without_an_answer(rig: HandlerRig) -> None:
@@ -127,7 +127,7 @@ def test_acks_0_gives_the_block_back_without_an_answer(rig: HandlerRig) -> None:
         assert answer.kind == NO_OP
     assert rig.taken() == 2
     assert rig.arena.lent_count() == 0
-    assert rig.open("t").log.end_offset == 3
+    assert rig.open("t").log.state.end_offset == 3
 
 
 def test_acks_all_waits_for_the_disk(start: Start) -> None:

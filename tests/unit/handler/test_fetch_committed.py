@@ -142,7 +142,7 @@ def test_known_and_general_fetches_give_the_committed_records(rig: HandlerRig, s
     for producer in list(opened):
         append(rig, marker(producer, commit=True))
         committed += opened.pop(producer)
-    assert log.last_stable_offset == log.end_offset
+    assert log.state.last_stable_offset == log.state.end_offset
 
     def fetch(offset: int) -> tuple[bytes, list[tuple[int, int]]]:
         more = {"isolation_level": COMMITTED, "partition_max_bytes": chance.choice((1, 300, 900))}
@@ -153,7 +153,7 @@ def test_known_and_general_fetches_give_the_committed_records(rig: HandlerRig, s
         return row["records"], aborted_in(row) or []
 
     seen, stop = read_committed(fetch, 0)
-    assert stop == log.end_offset
+    assert stop == log.state.end_offset
     assert sorted(value or b"" for _, value in seen) == sorted(committed)
     assert seen == sorted(seen)
 
@@ -211,7 +211,7 @@ def test_records_that_are_deleted_under_an_open_transaction_end_the_wait(rig: Ha
     park(rig, 12, 40, isolation_level=COMMITTED)
     append(rig, in_transaction(7, b"first"), batch("after"))
     owned = rig.open("t")
-    owned.log.advance_start(42)
+    owned.log.retention.advance_start(42)
     owned.after_append()
     row = answers_alike(rig, 12)
     assert row is not None
@@ -350,7 +350,7 @@ def test_reader_of_another_handlers_partition_is_told_when_it_is_deleted_up_to_i
     append(rig, in_transaction(7, b"first"), batch("after"), partition=there)
     wait_for(rig, there, 0)
     owned = rig.open("t", there)
-    owned.log.advance_start(2)
+    owned.log.retention.advance_start(2)
     owned.after_append()
     (answer,) = rig.processors[0].answers()
     (row,) = answer.fields(ApiKey.FETCH, 12)["responses"][0]["partitions"]

@@ -109,7 +109,7 @@ def fill(rig: HandlerRig, count: int, name: str = "t", partition: int = 0) -> No
 def make_small_segments(rig: HandlerRig, name: str, segment_bytes: int) -> Log:
     """Smaller ones than a topic's setting may ask for."""
     log = rig.open(name).log
-    log.reconfigure(dataclasses.replace(log.config, segment_bytes=segment_bytes))
+    log.state.reconfigure(dataclasses.replace(log.state.config, segment_bytes=segment_bytes))
     return log
 
 
@@ -127,7 +127,7 @@ def test_random_requests_get_the_bytes_of_the_general_way(
     rig.create_topic(name, partitions=1)
     make_small_segments(rig, name, 20_000)
     fill(rig, 60, name)
-    assert rig.open(name).log.segment_count > 2
+    assert rig.open(name).log.state.segment_count > 2
     ask, chance, known = Asker(rig), random.Random(version), 0
     for size in (LIMIT, 1, 0, 30_000):
         more = {"name": name, "partition_max_bytes": size, "isolation_level": isolation}
@@ -235,7 +235,7 @@ def test_shapes_that_take_turns_are_not_learned_again_and_again(
 def test_deleted_records_are_out_of_range_and_the_new_start_is_told(rig: HandlerRig, version: int) -> None:
     ask = Asker(rig)
     assert [ask.same(frame(rig, version, 30)) for _ in range(2)] == [False, True]
-    rig.open("t").log.advance_start(40)
+    rig.open("t").log.retention.advance_start(40)
     assert not ask.same(frame(rig, version, 30))
     assert ask.same(frame(rig, version, 40))
     (answer,) = ask.one(frame(rig, version, 30))
@@ -255,9 +255,9 @@ def test_a_compacted_segment_is_read_from_its_new_file(rig: HandlerRig, version:
     ask = Asker(rig)
     asked = [frame(rig, version, offset, name="c", partition_max_bytes=400) for offset in range(80)]
     assert sum(ask.same(sent) for sent in asked) > 40
-    before = [inode for _, _, inode in log.segment_identities()]
-    compact(LogRig(log.directory), log)
-    assert before != [inode for _, _, inode in log.segment_identities()]
+    before = [inode for _, _, inode in log.compaction.segment_identities()]
+    compact(LogRig(log.state.directory), log)
+    assert before != [inode for _, _, inode in log.compaction.segment_identities()]
     assert sum(ask.same(sent) for sent in asked) > 40
     for sent in asked:
         (answer,) = ask.one(sent)
@@ -272,7 +272,7 @@ def test_a_log_that_was_cut_and_written_anew_is_read_as_it_is(tmp_path: Path, ve
         fill(rig, 40)
         ask = Asker(rig)
         assert [ask.same(frame(rig, version, 90)) for _ in range(2)] == [False, True]
-        path = rig.open("t").log.active.path(".log")
+        path = rig.open("t").log.state.active.path(".log")
         rig.kill(0)
         size = path.stat().st_size
         with open(path, "r+b") as file:
@@ -280,7 +280,7 @@ def test_a_log_that_was_cut_and_written_anew_is_read_as_it_is(tmp_path: Path, ve
         rig.start_handler(0, is_restart=True)
         fill(rig, 5)
         ask = Asker(rig)
-        for offset in range(90, rig.open("t").log.end_offset):
+        for offset in range(90, rig.open("t").log.state.end_offset):
             ask.same(frame(rig, version, offset))
         assert ask.known > 5
 
@@ -383,7 +383,7 @@ def test_a_timed_request_gets_its_times(rig: HandlerRig) -> None:
 def test_an_offline_log_is_refused(rig: HandlerRig) -> None:
     ask = Asker(rig)
     assert [ask.same(frame(rig, 11, 30)) for _ in range(2)] == [False, True]
-    rig.open("t").log.take_offline("a test says so")
+    rig.open("t").log.state.set_offline("a test says so")
     assert not ask.same(frame(rig, 11, 30))
     (answer,) = ask.one(frame(rig, 11, 30))
     row = answer.fields(ApiKey.FETCH, 11)["responses"][0]["partitions"][0]

@@ -50,7 +50,7 @@ def test_answer_waits_for_the_sync_and_acks_1_does_not(rig: HandlerRig) -> None:
     assert syncer.sizes == [1]
     syncer.end_round()
     assert results(processor.answers()) == [(1, 0, 0)]
-    assert rig.open("t").log.recovery_point == 2
+    assert rig.open("t").log.state.recovery_point == 2
     assert syncer.sizes == [1], "nothing is left to sync"
 
 
@@ -88,7 +88,7 @@ def test_failed_sync_answers_everybody_and_takes_the_partition_offline(rig: Hand
     send(rig, 0, connection=3)  # Waits for the next round.
     rig.settle()
     (first, second) = syncer.rounds.popleft()
-    second[0].run_sync(second[1])
+    second[0].durability.run_sync(second[1])
     syncer._done += [(*first, EIO), (*second, None)]
     failed = int(ErrorCode.KAFKA_STORAGE_ERROR)
     assert results(processor.answers()) == [(1, failed, -1), (3, failed, -1), (2, 0, 0)]
@@ -106,10 +106,14 @@ def test_log_that_cannot_be_synced_does_not_keep_the_others_from_it(
     assert len(processor.answers()) == 2
     broken = next(each for each in rig.partitions().opened() if each.key[1] == 0).log
 
-    def refuse() -> SyncPoint:
-        raise EIO
+    original = LogDurability.sync_point
 
-    monkeypatch.setattr(broken, "sync_point", refuse)
+    def sync_point(durability: LogDurability) -> SyncPoint:
+        if durability is broken.durability:
+            raise EIO
+        return original(durability)
+
+    monkeypatch.setattr(LogDurability, "sync_point", sync_point)
     send(rig, 0, connection=1)
     send(rig, 1, connection=2)
     rig.settle()
@@ -117,7 +121,7 @@ def test_log_that_cannot_be_synced_does_not_keep_the_others_from_it(
     syncer.end_round()
     failed = int(ErrorCode.KAFKA_STORAGE_ERROR)
     assert results(processor.answers()) == [(1, failed, -1), (2, 0, 1)]
-    assert broken.is_offline
+    assert broken.state.is_offline
 
 
 def test_topic_deleted_while_its_round_runs_answers_its_waiters_at_once(rig: HandlerRig) -> None:
@@ -200,7 +204,7 @@ def test_acks_0_is_not_answered_and_not_synced(rig: HandlerRig) -> None:
     (answer,) = rig.processors[0].answers()
     assert answer.kind == NO_OP
     assert rig.syncers[0].sizes == []
-    assert rig.open("t").log.end_offset == 1
+    assert rig.open("t").log.state.end_offset == 1
 
 
 def test_duplicate_of_something_not_yet_synced_waits_too(rig: HandlerRig) -> None:
@@ -212,7 +216,7 @@ def test_duplicate_of_something_not_yet_synced_waits_too(rig: HandlerRig) -> Non
         assert rig.processors[0].answers() == []
     rig.syncers[0].end_round()
     assert results(rig.processors[0].answers()) == [(1, 0, 0), (2, 0, 0)]
-    assert rig.open("t").log.end_offset == 1
+    assert rig.open("t").log.state.end_offset == 1
 
 
 def test_kinds_of_answers_are_sends(rig: HandlerRig) -> None:
@@ -237,11 +241,11 @@ def test_shortage_at_a_sync_round_fails_its_requests_only(
         send(rig, connection=1)
         assert results(processor.answers()) == [(1, int(ErrorCode.KAFKA_STORAGE_ERROR), -1)]
         rig.advance_ms(1000)
-    assert (log.is_offline, log.high_watermark, log.end_offset) == (False, 0, 1)
+    assert (log.state.is_offline, log.state.high_watermark, log.state.end_offset) == (False, 0, 1)
     rig.advance_ms(1000)
     syncer.end_round()
     rig.settle()
-    assert (log.high_watermark, log.recovery_point) == (1, 1)
+    assert (log.state.high_watermark, log.state.recovery_point) == (1, 1)
     send(rig, connection=2)
     rig.settle()
     syncer.end_round()
@@ -261,7 +265,7 @@ def test_log_that_a_shortage_left_half_changed_is_opened_again(
     log = rig.open("t").log
     with pytest.raises(Shortage), log.state.done_or_offline("a swap of segments"):
         raise Shortage(error, os.strerror(error))
-    assert log.is_offline
+    assert log.state.is_offline
     send(rig, connection=2)
     rig.settle()
     syncer.end_round()
@@ -337,4 +341,4 @@ def test_export_of_an_interrupted_log_fails_waiters_that_get_it(start: Callable[
     rig.set_handler_count(2)
     assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER]
     assert rig.partitions(0).find(("t", index)) is None
-    assert rig.open("t", index).log.end_offset == 1
+    assert rig.open("t", index).log.state.end_offset == 1

@@ -34,7 +34,7 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
         value = encode_offset_value(CommittedOffset(offset=number, commit_timestamp_ms=1, topic_id=TOPIC_ID))
         record = Record(encode_offset_key(OffsetKey("g", "t", number)), value, 1)
         log.append([memoryview(encode_batch([record]))], COORDINATOR)
-    size = log.active_bytes // BATCHES
+    size = log.state.active_bytes // BATCHES
     clock = ManualClock()
     deadlines: Deadlines[DueOf] = Deadlines()
     for piece in range(size, 3 * size + HEADER_BYTES):

@@ -97,7 +97,7 @@ def test_fetch_of_a_lone_client(rig: HandlerRig) -> None:
 
 
 def test_fetch_that_waits_for_the_next_record(rig: HandlerRig) -> None:
-    send_fetch(rig, rig.open("t").log.end_offset)
+    send_fetch(rig, rig.open("t").log.state.end_offset)
     parks = cost(rig)
     assert rig.processors[0].answers(settles=False) == []
     send_produce(rig)

@@ -94,14 +94,14 @@ def assert_nothing_waits(rig: HandlerRig) -> None:
 def test_produce_reaches_the_owner_whoever_got_it(rig: HandlerRig, home: int) -> None:
     for index in range(PARTITIONS):
         assert produce(rig, home, index) == [(index, 0, 0)]
-        assert rig.open("t", index).log.end_offset == 1
+        assert rig.open("t", index).log.state.end_offset == 1
     assert_nothing_waits(rig)
 
 
 def test_one_request_over_all_owners_is_answered_once_and_in_its_order(rig: HandlerRig) -> None:
     order = [4, 0, 5, 2, 1, 3]
     assert produce(rig, 1, *order) == [(index, 0, 0) for index in order]
-    assert [rig.open("t", index).log.end_offset for index in range(PARTITIONS)] == [1] * PARTITIONS
+    assert [rig.open("t", index).log.state.end_offset for index in range(PARTITIONS)] == [1] * PARTITIONS
 
 
 def test_errors_of_some_partitions_leave_the_others_alone(rig: HandlerRig) -> None:
@@ -203,7 +203,7 @@ def test_retry_of_an_idempotent_producer_after_the_owners_death_is_no_duplicate(
     rig.kill(1)
     rig.start_handler(1, is_restart=True)
     assert produce(rig, 0, there, **once) == [(there, 0, 0)]
-    assert rig.open("t", there).log.end_offset == 1
+    assert rig.open("t", there).log.state.end_offset == 1
 
 
 def test_successor_continues_where_the_dead_owner_was(rig: HandlerRig) -> None:
@@ -564,7 +564,7 @@ def test_malformed_frame_closes_its_connection_and_skips_what_is_behind_it(rig: 
         (1, 1, True),
         (2, 0, False),
     ]
-    assert rig.open("t", at(rig, 0)).log.end_offset == 2
+    assert rig.open("t", at(rig, 0)).log.state.end_offset == 2
 
 
 def test_a_flood_of_malformed_requests_does_not_fill_the_log(

@@ -28,10 +28,10 @@ def test_a_transaction_that_outlives_every_timeout_is_told_and_counted(
     rig.create_topic("t", partitions=2)
     for index in range(2):
         log = rig.open("t", index).log
-        log.producers.record(PID, 0, (0, 5, 0, 0), transactional=True, heard_ms=rig.clock.wall_ms())
+        log.state.producers.record(PID, 0, (0, 5, 0, 0), transactional=True, heard_ms=rig.clock.wall_ms())
     rig.advance_ms(TIMEOUT_MS + LATE_MS)
     assert (hanging(rig), told(caplog)) == (0, [])
-    rig.open("t", 1).log.producers.record(
+    rig.open("t", 1).log.state.producers.record(
         PID, 0, (1, 6, 0, 0), transactional=True, heard_ms=rig.clock.wall_ms()
     )
     for _ in range(3):
@@ -39,6 +39,6 @@ def test_a_transaction_that_outlives_every_timeout_is_told_and_counted(
     assert hanging(rig) == 1
     (line,) = told(caplog)
     assert "hangs in t-0: producer 7 with epoch 0 has one open from offset 5 on" in line
-    assert rig.open("t").log.append_marker(PID, 0, 0, is_commit=False, transaction_version=0).error_code == 0
+    assert rig.open("t").log.appender.append_marker(PID, 0, 0, is_commit=False, transaction_version=0).error_code == 0
     rig.advance_ms(1_000)
     assert hanging(rig) == 0

@@ -196,7 +196,7 @@ def test_delete_records_to_the_high_watermark_keeps_hidden_records(rig: HandlerR
         rig.processors[0].send(ApiKey.DELETE_RECORDS, 2, fields, connection=WRITER)
         rig.settle()
     end_round(rig)
-    assert rig.open("t").log.start_offset == 1
+    assert rig.open("t").log.state.start_offset == 1
     assert seen(fetch(rig, 1)) == (2, [b"b"])
 
 
@@ -217,10 +217,10 @@ def test_successor_ends_no_transaction_before_its_marker_is_synced(rig: HandlerR
     """A power loss could take the marker, and the last stable offset would go back below what clients have read."""
     owned = rig.open("t")
     put(owned.log, in_transaction(7, b"v"))
-    owned.log.sync()
-    owned.log.append_marker(7, 0, 0, is_commit=True, transaction_version=1, is_hidden=True)
+    owned.log.durability.sync()
+    owned.log.appender.append_marker(7, 0, 0, is_commit=True, transaction_version=1, is_hidden=True)
     owned.after_append()
-    assert (owned.log.high_watermark, owned.log.last_stable_offset) == (1, 0)
+    assert (owned.log.state.high_watermark, owned.log.state.last_stable_offset) == (1, 0)
     rig.kill(0)
     rig.start_handler(0, is_restart=True)
     assert fetch(rig, 0, isolation=1) is None
@@ -346,13 +346,13 @@ def test_transfer_waits_until_hidden_records_are_synced(start: Start) -> None:
     rig.kill(0)
     rig.table.writer(rig.image_of("t", index).slot).publish((0,) * 8)
     rig.start_handler(0, is_restart=True)
-    assert rig.open("t", index).log.high_watermark == 0
+    assert rig.open("t", index).log.state.high_watermark == 0
     rig.settle()
     rig.set_handler_count(2)
     assert rig.partitions(0).find(("t", index)) is not None
     end_round(rig)
     log = rig.open("t", index).log
-    assert (rig.partitions(0).find(("t", index)), log.high_watermark, log.end_offset) == (None, 1, 1)
+    assert (rig.partitions(0).find(("t", index)), log.state.high_watermark, log.state.end_offset) == (None, 1, 1)
 
 
 def test_transfer_ends_when_its_last_sync_cannot_start(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_transfer_ends_when_its_last_sync_cannot_start(start: Start, monkeypatch
     with monkeypatch.context() as failing:
         fail_sync_points(failing, DiskFailed(errno.EIO, "Input/output error"))
         end_round(rig)
-    assert log.is_offline
+    assert log.state.is_offline
     rig.advance_ms(1000)
     rig.settle()
     assert rig.partitions(0).find(("t", index)) is None

@@ -171,7 +171,7 @@ def test_requests_behind_a_large_one_wait_for_its_answer(start: Start) -> None:
     assert processor.answers(settles=False) == []
     rig.create_topic("new")  # A change of the metadata drops fast paths, not what waits here.
     assert [answer.sequence for answer in processor.answers()] == [0, 1, 2, 3, 4]
-    assert rig.open("t").log.end_offset == 1
+    assert rig.open("t").log.state.end_offset == 1
 
 
 def test_large_frame_behind_a_large_request_stays_in_the_arena(start: Start) -> None:

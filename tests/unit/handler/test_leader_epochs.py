@@ -74,7 +74,7 @@ def test_opening_a_log_with_a_higher_epoch_raises_the_metadata(start: Callable[.
     for epoch in (0, 8):
         assert rig.processors[0].ask(ApiKey.PRODUCE, 9, fields)["responses"][0]["partition_responses"]
         rig.settle()
-        assert (rig.image_of("t").leader_epoch, rig.open("t").log.leader_epoch) == (epoch, epoch)
+        assert (rig.image_of("t").leader_epoch, rig.open("t").log.state.leader_epoch) == (epoch, epoch)
         rig.kill(0)
         path = rig.directory / "t-0" / "leader-epoch-checkpoint"
         replace_file(OsFs(), path, b"0\n1\n7 0\n")

@@ -33,14 +33,14 @@ def sent(rig: HandlerRig, parts: list[tuple[PartitionKey, Marker]], *, by: int =
 
 def entries(rig: HandlerRig, index: int) -> list[tuple[int, int, int]]:
     """(producer id, epoch, coordinator epoch) that a partition knows."""
-    found = rig.open("t", index).log.producers.entries()
+    found = rig.open("t", index).log.state.producers.entries()
     return [(entry.producer_id, entry.epoch, entry.coordinator_epoch) for entry in found]
 
 
 def written(rig: HandlerRig, index: int) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of all records of a partition."""
     log = rig.open("t", index).log
-    return [(row.key, row.value) for row in decode_records(log.read_bytes(0, 1000))] if read_all(log) else []
+    return [(row.key, row.value) for row in decode_records(log.reader.read_bytes(0, 1000))] if read_all(log) else []
 
 
 def partition_of(rig: HandlerRig, owner: int) -> int:
@@ -79,7 +79,7 @@ def test_it_is_answered_when_it_is_on_the_disk(start: Start) -> None:
 def test_a_log_that_cannot_be_written_is_told(start: Start) -> None:
     rig = start()
     rig.create_topic("t", partitions=4)
-    rig.open("t").log.take_offline("on purpose")
+    rig.open("t").log.state.set_offline("on purpose")
     assert sent(rig, [(("t", 0), COMMIT), (("t", 1), COMMIT)]) == [[ErrorCode.KAFKA_STORAGE_ERROR, 0]]
 
 
@@ -190,7 +190,7 @@ def test_late_ones_are_refused(start: Start) -> None:
     ):
         append_marker(services, ("t", 0), marker, codes.append)
     assert codes == [0, 0, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
-    assert rig.open("t").log.end_offset == 2
+    assert rig.open("t").log.state.end_offset == 2
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -227,7 +227,7 @@ def test_the_version_of_a_marker_says_how_its_epoch_is_checked(
 ) -> None:
     rig = start()
     rig.create_topic("t")
-    table = rig.open("t").log.producers
+    table = rig.open("t").log.state.producers
     table.record(PID, 1, (0, 0, 0, 0), transactional=True, heard_ms=0)
     row = {
         "producer_id": PID, "producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 0,
@@ -249,7 +249,7 @@ def test_who_looks_at_producers_sees_the_open_transaction_and_who_has_ended_it(
     record = batch(b"v", timestamp_ms=77, producer_id=PID, producer_epoch=1, base_sequence=4)
     fields = produce_fields([("t", bytes(16), [(0, record)])], acks=1)
     rig.processors[0].ask(ApiKey.PRODUCE, 9, fields)
-    rig.open("t").log.producers.record(PID, 1, (5, 1, 0, 78), transactional=True, heard_ms=5)
+    rig.open("t").log.state.producers.record(PID, 1, (5, 1, 0, 78), transactional=True, heard_ms=5)
 
     def described() -> dict[str, Any]:
         asked = {"topics": [{"name": "t", "partition_indexes": [0]}]}
@@ -277,7 +277,7 @@ def test_a_coordinators_topic_is_left_to_its_coordinator(start: Start) -> None:
     rig.tell()
     key = (GROUP_METADATA_TOPIC, next(n for n in range(2) if rig.owner(GROUP_METADATA_TOPIC, n) == 0))
     assert sent(rig, [(key, COMMIT)]) == [[0]]
-    assert rig.open(*key).log.end_offset == 1
+    assert rig.open(*key).log.state.end_offset == 1
     late = Marker(PID, 2, 5, is_commit=True, transaction_version=2)
     assert sent(rig, [(key, late)]) == [[ErrorCode.INVALID_PRODUCER_EPOCH]]
     rig.handler().begin_stop()

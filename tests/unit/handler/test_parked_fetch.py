@@ -133,11 +133,11 @@ def test_min_bytes_0_never_waits(rig: HandlerRig) -> None:
 def test_a_segment_that_begins_meanwhile(rig: HandlerRig) -> None:
     """What was awaited lies in two files: the general way goes on from there."""
     park(rig, 11, min_bytes=900)
-    log = make_small_segments(rig, "t", rig.open("t").log.active.size + 500)
+    log = make_small_segments(rig, "t", rig.open("t").log.state.active.size + 500)
     append(rig, 300)
     assert answers_alike(rig, 11) is None
     append(rig, 600)
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
     row = answers_alike(rig, 11)
     assert row is not None
     assert len(row["records"]) > 900
@@ -155,7 +155,7 @@ def test_a_topic_that_is_deleted(rig: HandlerRig, version: int) -> None:
 def test_a_log_that_goes_offline(rig: HandlerRig) -> None:
     park(rig, 11)
     owned = rig.open("t")
-    owned.log.take_offline("a test says so")
+    owned.log.state.set_offline("a test says so")
     owned.after_append()
     row = answers_alike(rig, 11)
     assert row is not None
@@ -167,7 +167,7 @@ def test_records_that_are_deleted_meanwhile(rig: HandlerRig) -> None:
     park(rig, 11, offset=END - 1, min_bytes=5000, partition_max_bytes=9000)
     append(rig, 300)
     owned = rig.open("t")
-    owned.log.advance_start(END + 1)
+    owned.log.retention.advance_start(END + 1)
     owned.after_append()
     row = answers_alike(rig, 11)
     assert row is not None
@@ -328,8 +328,9 @@ def test_known_and_general_ones_side_by_side(rig: HandlerRig, seed: int) -> None
     rig.processors[0].answers()
     log, knew = rig.open("t").log, 0
     for _ in range(40):
-        ends = log.end_offset, log.end_offset - 1, log.end_offset + chance.randint(0, 3), log.start_offset - 1
-        offset = chance.choice((*ends, log.end_offset, chance.randint(0, log.end_offset)))
+        state = log.state
+        ends = state.end_offset, state.end_offset - 1, state.end_offset + chance.randint(0, 3), state.start_offset - 1
+        offset = chance.choice((*ends, log.state.end_offset, chance.randint(0, log.state.end_offset)))
         answers: dict[int, list[bytes]] = {KNOWN: [], GENERAL: []}
         rig.forget_fast_paths(GENERAL)
         for connection in (KNOWN, GENERAL):
@@ -338,7 +339,7 @@ def test_known_and_general_ones_side_by_side(rig: HandlerRig, seed: int) -> None
             if what in (1, 2, 3):
                 append(rig, chance.choice((10, 300, 2000)))
             elif what == 4:
-                log.advance_start(min(log.end_offset, log.start_offset + chance.randint(0, 20)))
+                log.retention.advance_start(min(log.state.end_offset, log.state.start_offset + chance.randint(0, 20)))
             elif what:
                 rig.advance_ms(600 if what == 6 else chance.randint(1, 300))
             for each in rig.processors[0].answers():

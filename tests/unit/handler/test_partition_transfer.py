@@ -264,10 +264,10 @@ def test_what_no_sync_has_confirmed_is_synced_by_the_new_owner(start: Start) -> 
     rig.set_handler_count(2)
     send(rig, 1, index, sequenced(1), acks=-1)
     assert rows_of(rig, 1) == []
-    assert rig.open("t", index).log.recovery_point == 0
+    assert rig.open("t", index).log.state.recovery_point == 0
     rig.syncers[1].end_round()
     assert rows_of(rig, 1) == [(0, 1)]
-    assert rig.open("t", index).log.recovery_point == 2
+    assert rig.open("t", index).log.state.recovery_point == 2
 
 
 @pytest.mark.parametrize("home", [0, 1, 2])
@@ -457,7 +457,7 @@ def test_state_of_a_deleted_topic_is_not_taken_for_its_namesakes(start: Start) -
     rig.cluster.do("delete_topics", topics=[{"name": "t", "topic_id": NO_ID}])
     rig.create_topic("t", partitions=4)
     assert produce(rig, 1, index, sequenced(0)) == (0, 0)
-    assert rig.open("t", index).log.end_offset == 1
+    assert rig.open("t", index).log.state.end_offset == 1
     assert_at_rest(rig)
 
 

@@ -93,8 +93,8 @@ def test_topics_own_settings_are_honoured(start: Start) -> None:
     rig = start(settings={"log.segment.bytes": 2 << 20})
     rig.create_topic("t", segment_bytes="1048576")
     rig.create_topic("plain")
-    assert rig.open("t").log.config.segment_bytes == 1 << 20
-    assert rig.open("plain").log.config.segment_bytes == 2 << 20
+    assert rig.open("t").log.state.config.segment_bytes == 1 << 20
+    assert rig.open("plain").log.state.config.segment_bytes == 2 << 20
 
 
 def test_changed_settings_reach_an_open_log_at_once(start: Start) -> None:
@@ -104,7 +104,7 @@ def test_changed_settings_reach_an_open_log_at_once(start: Start) -> None:
     outcome = rig.cluster.alter(changes(TOPIC_RESOURCE, "t", ("retention.ms", SET, "1234")))
     assert outcome[0]["error_code"] == 0
     rig.tell()
-    assert log.config.retention_ms == 1234
+    assert log.state.config.retention_ms == 1234
 
 
 # -- deaths and stops ----------------------------------------------------------------------------------------
@@ -145,11 +145,11 @@ def test_what_a_dead_handler_did_not_sync_is_synced_by_another_after_a_clean_sta
     rig.kill(1)
     rig.set_handler_count(1)
     log = rig.open("t", index).log
-    assert (log.end_offset, log.recovery_point) == (1, 0)
-    point = log.sync_point()
+    assert (log.state.end_offset, log.state.recovery_point) == (1, 0)
+    point = log.durability.sync_point()
     inodes = {os.fstat(descriptor).st_ino for descriptor in point.fds}
-    assert (log.directory / "partition.metadata").stat().st_ino in inodes
-    log.mark_synced(point)
+    assert (log.state.directory / "partition.metadata").stat().st_ino in inodes
+    log.durability.mark_synced(point)
 
 
 def test_a_log_whose_owner_died_while_it_published_is_none_of_a_clean_start(start: Start) -> None:
@@ -166,7 +166,7 @@ def test_a_log_whose_owner_died_while_it_published_is_none_of_a_clean_start(star
     rig.set_handler_count(1)
     assert rig.partitions().unknown_log() == f"t-{index}", "a stop now is not clean"
     log = rig.open("t", index).log
-    assert (log.end_offset, log.recovery_point) == (1, 0)
+    assert (log.state.end_offset, log.state.recovery_point) == (1, 0)
 
 
 def test_row_says_whether_there_are_producers_to_look_for(start: Start) -> None:
@@ -185,8 +185,8 @@ def test_row_says_whether_there_are_producers_to_look_for(start: Start) -> None:
         rig.kill(0)
         rig.start_handler(0, is_restart=True)
         log = rig.open("t").log
-        assert bool(log.producers) is has_producers
-        assert log.producers.end_offset == log.end_offset
+        assert bool(log.state.producers) is has_producers
+        assert log.state.producers.end_offset == log.state.end_offset
 
 
 def test_table_says_what_the_log_says(start: Start) -> None:
@@ -205,12 +205,12 @@ def test_table_says_what_the_log_says(start: Start) -> None:
     assert row is not None
     log = rig.open("t").log
     assert row[2:8] == (
-        log.start_offset,
-        log.end_offset,
-        log.active_base,
-        log.active_bytes,
-        log.recovery_point,
-        log.high_watermark,
+        log.state.start_offset,
+        log.state.end_offset,
+        log.state.active_base,
+        log.state.active_bytes,
+        log.state.recovery_point,
+        log.state.high_watermark,
     )
     assert not any((row.has_producers, row.has_failed, row.is_closed, row.is_recovering))
     assert (row.recovery_point, row.high_watermark) == (2, 2)
@@ -335,7 +335,7 @@ def test_log_that_went_offline_is_refused_until_the_next_start(start: Start) -> 
     rig = start()
     rig.create_topic("t")
     produce(rig, "t")
-    rig.open("t").log.take_offline("fdatasync failed")
+    rig.open("t").log.state.set_offline("fdatasync failed")
     assert produce(rig, "t") == (STORAGE_ERROR, -1)
     rig.kill(0)
     rig.start_handler(0, is_restart=True)
@@ -360,7 +360,7 @@ def fail_a_sync(rig: HandlerRig, monkeypatch: pytest.MonkeyPatch) -> None:
                 failing.setattr(os, "fdatasync", _no_sync)
                 (log, point), *_ = rig.syncers[0].rounds[0]
                 with pytest.raises(DiskFailed):
-                    log.run_sync(point)
+                    log.durability.run_sync(point)
             rig.syncers[0].end_round(problem)
         rig.settle()
     rig.processors[0].answers()
@@ -441,7 +441,7 @@ def test_a_failed_sync_says_nothing_of_a_namesake(start: Start, monkeypatch: pyt
     fail_a_sync(rig, monkeypatch)
     rig.delete_topic("t")
     rig.create_topic("t")
-    assert not rig.open("t").log.is_offline
+    assert not rig.open("t").log.state.is_offline
     row = rig.table.read(rig.image_of("t"))
     assert row is not None
     assert not row.has_failed
@@ -462,7 +462,7 @@ def test_the_next_start_writes_again_what_a_failed_sync_left(
     rig.kill(0)
     rig.start_handler(0, is_restart=True)
     assert fetch(rig, "t") == (0, [b"synced", b"lost"])
-    assert rig.open("t").log.recovery_point == 2
+    assert rig.open("t").log.state.recovery_point == 2
     assert not (rig.directory / "t-0" / "sync-failed").exists()
 
 
@@ -558,7 +558,7 @@ def test_deleted_topic_keeps_a_directory_without_topic_id(start: Start, left: by
     rig = start()
     rig.create_topic("t", partitions=2)
     produce(rig, "t", b"whose?")
-    assert not rig.open("t", 1).log.is_offline
+    assert not rig.open("t", 1).log.state.is_offline
     rig.kill(0)
     for index in range(2):
         metadata = rig.directory / f"t-{index}" / checkpoints.PARTITION_METADATA_FILE
@@ -605,7 +605,7 @@ def test_directory_of_nobody_without_records_is_used(start: Start) -> None:
     """Its owner died between making it and saying whose it is."""
     rig = start()
     rig.create_topic("t")
-    assert not rig.open("t").log.is_offline
+    assert not rig.open("t").log.state.is_offline
     rig.kill(0)
     (rig.directory / "t-0" / checkpoints.PARTITION_METADATA_FILE).unlink()
     rig.table.writer(rig.image_of("t").slot).publish((0,) * 8)
@@ -641,7 +641,7 @@ def test_flush_ms_syncs_without_a_waiter(start: Start) -> None:
     assert rig.syncers[0].sizes == [1]
     rig.syncers[0].end_round()
     rig.settle()
-    assert rig.open("t").log.recovery_point == 1
+    assert rig.open("t").log.state.recovery_point == 1
     assert rig.syncers[0].sizes == [1], "nothing became due while the round ran"
 
 
@@ -650,11 +650,11 @@ def test_retention_deletes_what_is_past_it_and_the_table_says_so(start: Start) -
     rig.create_topic("t", retention_bytes="1000000", segment_bytes="1048576")
     for _ in range(5):
         produce(rig, "t", random.Random(1).randbytes(600_000))
-    assert rig.open("t").log.start_offset == 0
+    assert rig.open("t").log.state.start_offset == 0
     assert rig.partitions().enforce_retention(("t", 0)) == 3
     row = rig.table.read(rig.image_of("t"))
     assert row is not None
-    assert row.start_offset == rig.open("t").log.start_offset == 3
+    assert row.start_offset == rig.open("t").log.state.start_offset == 3
     assert rig.partitions().enforce_retention(("t", 0)) == 0
     assert fetch(rig, "t", 0) == (int(ErrorCode.OFFSET_OUT_OF_RANGE), [])
 
@@ -666,7 +666,7 @@ def test_retention_of_a_partition_that_is_offline_is_silent(
     rig.create_topic("offline")
     rig.create_topic("damaged")
     produce(rig, "offline")
-    rig.open("offline").log.take_offline("a test says so")
+    rig.open("offline").log.state.set_offline("a test says so")
     rig.partitions()._damaged["damaged", 0] = "a test says so, too"
     caplog.clear()
     replies: list[Deleted | Lost] = []
@@ -706,7 +706,7 @@ def test_many_logs_are_closed_by_several_threads_and_one_that_cannot_be_synced_i
     synced: list[str] = []
 
     def run_sync(durability: LogDurability, point: SyncPoint) -> None:
-        if durability is bad._durability:
+        if durability is bad.durability:
             raise DiskFailed(errno.EIO, "the disk says no")
         really(durability, point)
         synced.append(durability._state.directory.name)
@@ -717,9 +717,9 @@ def test_many_logs_are_closed_by_several_threads_and_one_that_cannot_be_synced_i
     with pytest.raises(DiskFailed, match="the disk says no"):
         rig.partitions().close(is_clean=True)
     assert sorted(synced) == sorted(f"t-{index}" for index in range(count) if index != 7)
-    assert all(log.is_offline for log in logs)
-    assert [log.recovery_point for log in logs] == [0 if log is bad else 2 for log in logs]
-    assert all(recovered(log.directory) == 2 for log in logs)
+    assert all(log.state.is_offline for log in logs)
+    assert [log.state.recovery_point for log in logs] == [0 if log is bad else 2 for log in logs]
+    assert all(recovered(log.state.directory) == 2 for log in logs)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -732,7 +732,7 @@ def test_a_handler_syncs_at_its_end_what_outlives_the_broker(
     produce(rig, "t")
     log = rig.open("t").log
     assert rig.handlers[0].close() is None
-    assert (log.recovery_point, log.is_offline) == (int(is_kept), True)
+    assert (log.state.recovery_point, log.state.is_offline) == (int(is_kept), True)
 
 
 def test_nothing_is_synced_by_a_close_that_is_not_clean(
@@ -744,5 +744,5 @@ def test_nothing_is_synced_by_a_close_that_is_not_clean(
     log = rig.open("t").log
     monkeypatch.setattr(LogDurability, "run_sync", lambda *_: pytest.fail("synced"))
     rig.partitions().close(is_clean=False)
-    assert log.is_offline
-    assert log.recovery_point == 0
+    assert log.state.is_offline
+    assert log.state.recovery_point == 0

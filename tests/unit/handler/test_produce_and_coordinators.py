@@ -136,7 +136,7 @@ def test_transactions_one_after_another(start: Start, versions: tuple[int, int])
     for index in every:
         assert read(rig, index, committed=True) == committed
         assert len(read(rig, index, committed=False)) == 15
-        assert rig.open(TOPIC, index).log.producers.first_open_offset is None
+        assert rig.open(TOPIC, index).log.state.producers.first_open_offset is None
 
 
 def test_the_next_transaction_begins_while_the_markers_of_the_last_are_on_their_way(start: Start) -> None:

@@ -25,6 +25,11 @@ class ScriptedLog:
     begun: threading.Event = field(default_factory=threading.Event)
     threads: list[str] = field(default_factory=list)
 
+    @property
+    def durability(self) -> ScriptedLog:
+        """The part of a log that the syncer calls."""
+        return self
+
     def run_sync(self, _point: Any) -> None:
         self.threads.append(threading.current_thread().name)
         self.begun.set()

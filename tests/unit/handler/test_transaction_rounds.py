@@ -137,9 +137,9 @@ def test_a_decision_that_a_dead_coordinator_did_not_sync_is_synced_before_its_ma
     rounds.rig.advance_ms(200)
     state = rounds.rig.open(TRANSACTION_STATE_TOPIC, partition_for(NAME, 4)).log
     logs = [rounds.rig.open(TOPIC, index).log for index in (0, 1)]
-    assert state.recovery_point < state.end_offset
-    assert [log.end_offset for log in logs] == [0, 0]
+    assert state.state.recovery_point < state.state.end_offset
+    assert [log.state.end_offset for log in logs] == [0, 0]
     assert rounds.end() == 1, "the decision"
-    assert state.recovery_point == state.end_offset
-    assert [log.end_offset for log in logs] == [1, 1]
+    assert state.state.recovery_point == state.state.end_offset
+    assert [log.state.end_offset for log in logs] == [1, 1]
     assert rounds.end() == 2, "the markers"

@@ -182,7 +182,7 @@ def test_tries_of_producers_that_no_coordinator_knows_leave_nothing_behind(scene
     scene.transactions.code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     for producer_id in range(3):
         assert scene.commit(5, producer_id=producer_id) == ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    assert not scene.rig.open(GROUP_METADATA_TOPIC, scene.index).log.producers.verifying
+    assert not scene.rig.open(GROUP_METADATA_TOPIC, scene.index).log.state.producers.verifying
 
 
 @pytest.mark.parametrize(

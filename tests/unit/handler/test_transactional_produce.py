@@ -141,7 +141,7 @@ class Scene:
     def end(self, epoch: int = 0, *, index: int = 0, version: int = 0) -> int:
         """A marker that commits."""
         owned = self.rig.open("t", index)
-        code = owned.log.append_marker(PID, epoch, 0, is_commit=True, transaction_version=version).error_code
+        code = owned.log.appender.append_marker(PID, epoch, 0, is_commit=True, transaction_version=version).error_code
         owned.after_append()
         return code
 
@@ -177,8 +177,8 @@ def test_the_first_batch_waits_for_the_coordinator_and_the_next_ones_for_nothing
     scene.send(1, version=version)
     assert scene.answers(version) == [[(0, 1)]]
     assert not scene.coordinator.asked
-    assert scene.rig.open("t").log.last_stable_offset == 0
-    assert not scene.rig.open("t").log.producers.verifying
+    assert scene.rig.open("t").log.state.last_stable_offset == 0
+    assert not scene.rig.open("t").log.state.producers.verifying
 
 
 def test_each_transaction_is_asked_for(scene: Scene) -> None:
@@ -429,7 +429,7 @@ def test_tries_of_unknown_producers_leave_nothing_behind(
     for pid in range(1, 4):
         scene.send(0, pid=pid)
     assert len(scene.answers()) == 3
-    assert len(scene.rig.open("t").log.producers.verifying) == remembered
+    assert len(scene.rig.open("t").log.state.producers.verifying) == remembered
 
 
 def test_a_silent_producer_hears_of_a_refusal_by_the_end_of_its_connection(scene: Scene) -> None:
@@ -520,7 +520,7 @@ def test_a_marker_meanwhile_makes_the_answer_void(scene: Scene) -> None:
     assert scene.end() == ErrorCode.NONE
     scene.coordinator.answer()
     assert scene.answers(WITH_ABORTABLE) == [[(ErrorCode.INVALID_TXN_STATE, -1)]]
-    assert scene.rig.open("t").log.producers.first_open_offset is None
+    assert scene.rig.open("t").log.state.producers.first_open_offset is None
 
 
 def test_the_next_transaction_does_not_wait_behind_one_that_a_marker_has_ended(scene: Scene) -> None:

@@ -118,7 +118,7 @@ def markers_of(rig: HandlerRig, index: int, topic: str = TOPIC) -> list[tuple[in
     """(producer's epoch, is commit, coordinator's epoch) of each in a partition's log."""
     log = rig.open(topic, index).log
     found = []
-    data = log.read_bytes(0, 1 << 20) if log.end_offset else b""
+    data = log.reader.read_bytes(0, 1 << 20) if log.state.end_offset else b""
     position = 0
     while position + HEADER_BYTES <= len(data):
         header = parse_header(memoryview(data), position)

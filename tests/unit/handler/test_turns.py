@@ -92,7 +92,7 @@ def test_requests_of_resting_connection_keep_their_order(start: Start) -> None:
     processor.send(ApiKey.PRODUCE, 9, fields)
     processor.send_frames([small, small])
     assert [answer.sequence for answer in processor.answers()] == [1, 2, 3, 4, 5, 6, 7]
-    assert rig.open("t").log.end_offset == 1
+    assert rig.open("t").log.state.end_offset == 1
     assert not processor._blocks
 
 
@@ -102,7 +102,7 @@ def test_produce_requests_of_one_connection_are_gathered(start: Start) -> None:
     frame = codec.encode_request(ApiKey.PRODUCE, 9, 1, "c", fields)
     rig.processors[0].send_frames([frame] * 10)
     pass_once(rig)
-    assert rig.open("t").log.end_offset == 10
+    assert rig.open("t").log.state.end_offset == 10
     assert not rig.handler()._requests.resting
 
 

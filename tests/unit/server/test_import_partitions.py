@@ -111,7 +111,7 @@ def test_import_copies_a_partition_under_the_topics_id(config: Config, tmp_path:
     }  # fmt: skip
     log = opened(config, "t-0")
     assert [value for _, value in read_all(log)] == [b"a", b"b", b"c"]
-    assert log.leader_epoch == 6
+    assert log.state.leader_epoch == 6
     log.close()
 
 
@@ -129,7 +129,7 @@ def test_import_replaces_the_empty_log_of_a_new_topic(config: Config, tmp_path: 
     opened(config, "t-0").close()
     import_partitions(config, [kafkas(tmp_path, "t-0") / "t-0"])
     log = opened(config, "t-0")
-    assert log.end_offset == 3
+    assert log.state.end_offset == 3
     log.close()
 
 
@@ -173,7 +173,7 @@ def log_of_segments(tmp_path: Path) -> LogRig:
     log = rig.open()
     for value in (10, 10, 300, 10, 10, 300):
         append_one(log, batch(bytes(value)))
-    assert log.segment_count == 4
+    assert log.state.segment_count == 4
     log.close()
     return rig
 
@@ -206,7 +206,7 @@ def test_import_takes_a_log_that_lost_its_first_segment(
     import_partitions(config, [rig.directory])
     assert "t-0 begins at offset 2, but leader-epoch-checkpoint has 0" in caplog.text
     log = opened(config, "t-0", recorded_start=0)
-    assert log.start_offset == 2
+    assert log.state.start_offset == 2
     log.close()
 
 
@@ -218,7 +218,7 @@ def test_import_again_after_an_interrupted_one(config: Config, tmp_path: Path) -
     import_partitions(config, [kafka])
     assert not left.exists()
     log = opened(config, "t-0")
-    assert (log.start_offset, log.end_offset) == (0, 3)
+    assert (log.state.start_offset, log.state.end_offset) == (0, 3)
     log.close()
 
 

@@ -299,7 +299,7 @@ def test_read_committed_ends_before_open_transactions_and_leaves_out_aborted_one
     write(1, 2, b"open 1")
     append_one(log, batch(b"plain"))
     files = files_of(rig)
-    assert files.last_stable_offset() == log.last_stable_offset == 8
+    assert files.last_stable_offset() == log.state.last_stable_offset == 8
     rows = read(files, 0, files.last_stable_offset(), READ_COMMITTED)
     assert [value for _, value in rows] == [b"committed 1", b"committed 2"]
     everything = [value for _, value in read(files, 0, files.end_offset())]
@@ -315,7 +315,7 @@ def test_aborted_records_stay_hidden_while_retention_takes_their_segment(rig: Lo
     put(log, marker(1, commit=False))
     for _ in range(40):
         append_one(log, batch(bytes(100)))
-    assert log.segment_count > 3
+    assert log.state.segment_count > 3
     files = files_of(rig)
     base = 0
     assert files.aborted(0, 42) == [(1, 0, 1)]

@@ -63,15 +63,15 @@ class ClosingRig(LogRig):
 
 def append_keyless(log: Log, view: memoryview) -> None:
     """As it was before the topic became a compacted one: such a topic refuses them."""
-    config = log.config
-    log.reconfigure(replace(config, cleanup_policy=frozenset({"delete"})))
+    config = log.state.config
+    log.state.reconfigure(replace(config, cleanup_policy=frozenset({"delete"})))
     assert append_one(log, view).error_code == 0
-    log.reconfigure(config)
+    log.state.reconfigure(config)
 
 
 def roll(log: Log) -> None:
     """Seal what is there: the active segment is never compacted."""
-    log.state.roll(log.end_offset, NOW_MS)
+    log.state.roll(log.state.end_offset, NOW_MS)
 
 
 def batches_of(log: Log) -> list[BatchHeader]:
@@ -148,7 +148,7 @@ def test_the_largest_timestamp_is_that_of_the_records_that_stay(rig: LogRig) -> 
     compact(rig, log)
     header = batches_of(log)[0]
     assert header.max_timestamp == NOW_MS + 1
-    found = log.max_timestamp()
+    found = log.reader.max_timestamp()
     assert found is not None
     assert (found.offset, found.timestamp) == (1, NOW_MS + 1)
 
@@ -171,7 +171,7 @@ def test_timestamps_beyond_64_bits_wrap_when_a_batch_is_written_anew(rig: LogRig
         for record in records_in(segment.path(".log").read_bytes())
     ]
     assert [record.timestamp_ms for record in kept] == [earliest + 1, earliest + 2, 2**63 - 2, NOW_MS]
-    assert log.max_timestamp() == (3, 2**63 - 2)
+    assert log.reader.max_timestamp() == (3, 2**63 - 2)
 
 
 def test_records_without_a_key_go(rig: LogRig) -> None:
@@ -247,7 +247,7 @@ def test_a_producers_newest_batch_stays_without_its_records(rig: LogRig) -> None
     assert (empty.base_offset, empty.last_offset, empty.record_count, empty.codec) == (1, 2, 0, 0)
     assert (empty.producer_id, empty.producer_epoch, empty.base_sequence, empty.last_sequence) == (7, 3, 1, 2)
     assert empty.max_timestamp == NOW_MS + 1
-    found = log.max_timestamp()
+    found = log.reader.max_timestamp()
     assert found is not None
     assert (found.offset, found.timestamp) == (3, NOW_MS - 1)  # An empty batch dates no record.
     # Its state is learned from it again, without a snapshot.
@@ -255,7 +255,7 @@ def test_a_producers_newest_batch_stays_without_its_records(rig: LogRig) -> None
     for path in rig.directory.glob("*.snapshot"):
         path.unlink()
     again = rig.open()
-    known = again.producers.get(7)
+    known = again.state.producers.get(7)
     assert known is not None
     assert known.batches[-1][:3] == (2, 2, 1)
     duplicate = append_one(again, keyed(("a", "2"), ("a", "3"), base_sequence=1, codec=1, **fields))
@@ -281,12 +281,12 @@ def test_small_segments_become_one(rig: LogRig) -> None:
     for number in range(6):
         append_one(log, keyed((f"k{number % 2}", "v")))
         roll(log)
-    assert log.segment_count == 7
+    assert log.state.segment_count == 7
     assert compact(rig, log).swaps == 2
-    assert log.segment_count == 3  # 68 bytes each before, and 300 are the limit.
+    assert log.state.segment_count == 3  # 68 bytes each before, and 300 are the limit.
     assert [offset for offset, _, _ in contents(log)] == [4, 5]
     compact(rig, log, checkpoint=0)
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
 
 
 def test_a_full_memory_ends_the_pass_and_the_next_goes_on_there(rig: LogRig) -> None:
@@ -340,7 +340,7 @@ def test_records_below_the_logs_start_are_no_newest(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, keyed(("a", "1"), ("b", "1"), ("c", "1")))
     roll(log)
-    log.advance_start(2)
+    log.retention.advance_start(2)
     done = compact(rig, log)
     assert done.first_dirty == 2
     assert [key for _, key, _ in contents(log)] == [b"a", b"b", b"c"]
@@ -384,7 +384,7 @@ def test_aborted_records_go_and_count_for_nothing(rig: LogRig) -> None:
     done = compact(rig, log)
     kept = [(h.base_offset, h.is_control, h.record_count) for h in batches_of(log)]
     assert kept == [(0, False, 1), (3, True, 1), (4, False, 1), (5, True, 1), (6, False, 1)]
-    assert len(log.aborted_transactions(0, 7)) == 1, "the marker is there, so readers are told of it"
+    assert len(log.reader.aborted_transactions(0, 7)) == 1, "the marker is there, so readers are told of it"
     # The next pass finds nothing of it any more: the marker gets its horizon, and goes after that.
     append_one(log, keyed(("e", "1")))
     roll(log)
@@ -392,7 +392,7 @@ def test_aborted_records_go_and_count_for_nothing(rig: LogRig) -> None:
     abort = next(h for h in batches_of(log) if h.base_offset == 3)
     assert abort.attributes & HAS_DELETE_HORIZON
     assert abort.base_timestamp == NOW_MS + DAY_MS
-    assert log.aborted_transactions(0, 7) == []
+    assert log.reader.aborted_transactions(0, 7) == []
     rig.clock.advance_ms(DAY_MS)
     append_one(log, keyed(("f", "1")))
     roll(log)

@@ -43,19 +43,19 @@ def keyed(count: int, *, codec: int = 0, keys: int = 10**9) -> bytes:
 def unchecked(log: Log, view: memoryview) -> None:
     """Append a batch as an older broker, or another one, has stored it."""
     active = log.state.active
-    base = log.end_offset
+    base = log.state.end_offset
     header = HEADER.unpack_from(view)
     view[0:8] = base.to_bytes(8, "big")
     log.state.fs.write(active.descriptor(), [view], position=active.size)
     active.size += len(view)
     log.state.end_offset = base + header[6] + 1
-    log.state.recovery_point = log.end_offset
+    log.state.recovery_point = log.state.end_offset
 
 
 def compacting(rig_log: Log) -> None:
     """Seal what was written, and change the topic's policy to compaction."""
-    rig_log.state.roll(rig_log.end_offset, NOW_MS)
-    rig_log.reconfigure(replace(rig_log.config, cleanup_policy=frozenset({"compact"})))
+    rig_log.state.roll(rig_log.state.end_offset, NOW_MS)
+    rig_log.state.reconfigure(replace(rig_log.state.config, cleanup_policy=frozenset({"compact"})))
 
 
 HOSTILE = {
@@ -186,7 +186,7 @@ def test_compaction_over_large_gaps_keeps_the_newest(tmp_path: Path) -> None:
     log = rig.open()
     append_one(log, memoryview(encode_batch([Record(b"k", b"old", NOW_MS), Record(b"a", b"1", NOW_MS)])))
     log.state.end_offset = 3_000_000_000
-    log.state.roll(log.end_offset, NOW_MS)
+    log.state.roll(log.state.end_offset, NOW_MS)
     append_one(log, memoryview(encode_batch([Record(b"k", b"new", NOW_MS)])))
     compacting(log)
     compact(rig, log)

@@ -25,22 +25,22 @@ def rig(tmp_path: Path) -> LogRig:
     for number in range(COUNT):
         timestamp = NOW_MS + 10 * (number - number % 3)
         append_one(log, batch(f"a{number}", f"b{number}", timestamp=timestamp, step_ms=3))
-    assert log.segment_count > 2
+    assert log.state.segment_count > 2
     log.close()
     return rig
 
 
 def found_at(log: Log, offset: int) -> int:
     """The first record's offset of what a Fetch would get."""
-    content = log.read_bytes(offset, 1)
+    content = log.reader.read_bytes(offset, 1)
     return next(record.offset for record in records_in(content) if record.offset >= offset)
 
 
 def answers(log: Log) -> Iterator[object]:
     """The answer to each look-up by offset and by time. `Corrupt` if it is refused."""
     calls: list[Callable[[], object]] = [lambda offset=offset: found_at(log, offset) for offset in range(2 * COUNT)]
-    calls += [lambda timestamp=timestamp: log.offset_for_timestamp(timestamp) for timestamp in TIMES]
-    calls += [lambda: [fact.largest_timestamp for fact in log.segment_facts()]]
+    calls += [lambda timestamp=timestamp: log.reader.offset_for_timestamp(timestamp) for timestamp in TIMES]
+    calls += [lambda: [fact.largest_timestamp for fact in log.state.segment_facts()]]
     for call in calls:
         try:
             yield call()
@@ -106,13 +106,13 @@ def aborted_log(tmp_path: Path) -> LogRig:
     for number in range(2 * TRANSACTIONS):
         assert put(log, in_transaction(7, b"v%d" % number)).error_code == 0
         assert put(log, marker(7, commit=number % 2 == 0)).error_code == 0
-    assert log.segment_count > 3
+    assert log.state.segment_count > 3
     log.close()
     return rig
 
 
 def aborted(log: Log) -> list[tuple[int, int]]:
-    found = log.aborted_transactions(0, log.end_offset)
+    found = log.reader.aborted_transactions(0, log.state.end_offset)
     return [(each.first_offset, each.last_offset) for each in found]
 
 

@@ -51,12 +51,12 @@ def test_a_compacted_log_is_sound(tmp_path: Path, ending: str) -> None:
     rig = LogRig(tmp_path / "t-0", config=config)
     with closing(rig.open()) as log:
         fill(log)
-        before = log.size_bytes
+        before = log.state.size_bytes
         done = compact(rig, log)
         again = compact(rig, log, checkpoint=0)  # What is compacted can be compacted again.
         assert again.end_offset == done.end_offset
-        assert log.segment_count > 2
-        assert log.size_bytes < 0.8 * before
+        assert log.state.segment_count > 2
+        assert log.state.size_bytes < 0.8 * before
     if ending == "indexes made again":
         for path in [*rig.directory.glob("*.index"), *rig.directory.glob("*.timeindex")]:
             path.unlink()

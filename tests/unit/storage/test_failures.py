@@ -35,11 +35,11 @@ def rig(tmp_path: Path, fs: FailingFs) -> LogRig:
 def test_a_full_disk_leaves_no_trace_and_passes(rig: LogRig, fs: FailingFs, after_bytes: int) -> None:
     log = rig.open()
     append_one(log, batch("kept"))
-    size = log.active_bytes
+    size = log.state.active_bytes
     fs.fail_write(after_bytes=after_bytes, error=errno.ENOSPC)
     results = log.append([batch("a"), batch("b")])
     assert [r.error_code for r in results] == [STORAGE_ERROR] * 2
-    assert (log.end_offset, log.active_bytes, log.is_offline) == (1, size, False)
+    assert (log.state.end_offset, log.state.active_bytes, log.state.is_offline) == (1, size, False)
     assert (rig.directory / f"{0:020d}.log").stat().st_size == size
     assert append_one(log, batch("c")).base_offset == 1
     assert read_all(log) == [(0, b"kept"), (1, b"c")]
@@ -53,8 +53,8 @@ def test_reads_and_deletes_go_on_while_the_disk_is_full(rig: LogRig, fs: Failing
     fs.fail_write(again=True)
     assert append_one(log, batch(bytes(10))).error_code == STORAGE_ERROR
     assert [offset for offset, _ in read_all(log)] == [0, 1, 2, 3]
-    assert log.delete_segments_before(2, "test") == 2
-    assert log.start_offset == 2
+    assert log.retention.delete_segments_before(2, "test") == 2
+    assert log.state.start_offset == 2
     fs.heal()
     assert append_one(log, batch(bytes(10))).error_code == 0
     log.close()
@@ -72,7 +72,7 @@ def test_a_segment_that_found_no_room_does_not_come_back(rig: LogRig, fs: Failin
     assert fs.calls.count("sync") == (nth > 1), "the directory, if there was a file"
     assert len(list(rig.directory.glob("*.log"))) == 1
     assert append_one(log, batch("short")).error_code == 0
-    assert log.segment_count == 1
+    assert log.state.segment_count == 1
     log.close()
 
 
@@ -89,13 +89,13 @@ def test_a_fault_takes_the_log_offline_for_appends_only(rig: LogRig, fs: Failing
     append_one(log, batch("kept"))
     fs.fail_write(after_bytes=10, error=errno.EIO)
     assert append_one(log, batch("a")).error_code == STORAGE_ERROR
-    assert log.is_offline
+    assert log.state.is_offline
     assert append_one(log, batch("b")).error_code == STORAGE_ERROR
     assert read_all(log) == [(0, b"kept")]
     log.close()
     # What it left is a torn tail, which the next start cuts off.
     again = rig.open()
-    assert (again.end_offset, again.truncated_bytes) == (1, 10)
+    assert (again.state.end_offset, again.truncated_bytes) == (1, 10)
     again.close()
 
 
@@ -110,12 +110,12 @@ def test_torn_tail_that_a_shortage_keeps_is_cut_by_next_append(
     assert append_one(log, sequenced(1, 1, count=9)).error_code == STORAGE_ERROR
     fs.fail_truncate(error=error)
     assert append_one(log, sequenced(1, 1, count=9)).error_code == STORAGE_ERROR
-    assert (log.end_offset, log.is_offline) == (1, False)
+    assert (log.state.end_offset, log.state.is_offline) == (1, False)
     # Shorter than what was left behind, so that a piece would stand behind it.
     assert append_one(log, sequenced(1, 1)).base_offset == 1
     log.close()
     again = rig.open()
-    assert (again.end_offset, again.truncated_bytes) == (2, 0)
+    assert (again.state.end_offset, again.truncated_bytes) == (2, 0)
     again.close()
 
 
@@ -128,7 +128,7 @@ def test_a_torn_tail_that_cannot_be_cut_off_refuses_its_batches_and_ends_the_app
     fs.fail_truncate(error=errno.EIO)
     results = log.append([sequenced(1, 1), sequenced(1, 2)])
     assert [(each.error_code, each.base_offset) for each in results] == [(STORAGE_ERROR, -1)] * 2
-    assert (log.end_offset, log.is_offline) == (1, True)
+    assert (log.state.end_offset, log.state.is_offline) == (1, True)
     assert append_one(log, sequenced(1, 1)).error_code == STORAGE_ERROR
     log.close()
     again = rig.open()
@@ -148,7 +148,7 @@ def test_a_log_that_went_offline_takes_nothing_more_of_the_same_request(rig: Log
     # Without the first the second has room in the same segment, and its write would succeed.
     results = log.append([batch(bytes(150)), batch(bytes(150))])
     assert [each.error_code for each in results] == [STORAGE_ERROR] * 2
-    assert (log.is_offline, log.end_offset) == (True, 0)
+    assert (log.state.is_offline, log.state.end_offset) == (True, 0)
     log.close()
 
 
@@ -157,9 +157,9 @@ def test_a_sync_that_fails_is_never_tried_again(rig: LogRig, fs: FailingFs) -> N
     append_one(log, batch("a"))
     fs.fail_sync()
     with pytest.raises(DiskFailed):
-        log.sync()
-    assert log.is_offline
-    assert log.recovery_point == 0
+        log.durability.sync()
+    assert log.state.is_offline
+    assert log.state.recovery_point == 0
     assert append_one(log, batch("b")).error_code == STORAGE_ERROR
     syncs = fs.calls.count("sync")
     log.close()
@@ -173,7 +173,7 @@ def test_producers_are_as_before_a_write_that_failed(rig: LogRig, fs: FailingFs)
     results = log.append([sequenced(1, 1), sequenced(1, 1), sequenced(2, 0)])
     # The second is a duplicate of a batch that was not written: it is refused with it.
     assert [r.error_code for r in results] == [STORAGE_ERROR] * 3
-    assert log.producers.get(2) is None
+    assert log.state.producers.get(2) is None
     results = log.append([sequenced(1, 1), sequenced(1, 1), sequenced(2, 0)])
     assert [(r.error_code, r.base_offset, r.is_duplicate) for r in results] == [
         (0, 1, False), (0, 1, True), (0, 2, False),
@@ -187,9 +187,9 @@ def test_what_was_written_before_a_roll_that_failed_counts(rig: LogRig, fs: Fail
     fs.fail_create(nth=2)  # The first is the checkpoint of the new leader epoch.
     results = log.append([batch(bytes(200)), batch(bytes(200)), batch(bytes(200))])
     assert [r.error_code for r in results] == [0, STORAGE_ERROR, STORAGE_ERROR]
-    assert (log.end_offset, log.segment_count, log.is_offline) == (1, 1, False)
+    assert (log.state.end_offset, log.state.segment_count, log.state.is_offline) == (1, 1, False)
     assert append_one(log, batch(bytes(200))).base_offset == 1
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
     log.close()
 
 
@@ -199,12 +199,12 @@ def test_without_room_for_its_last_time_entry_no_segment_is_sealed(rig: LogRig, 
     append_one(log, batch(bytes(200)))
     fs.fail_write()
     assert append_one(log, batch(bytes(200))).error_code == STORAGE_ERROR
-    assert (log.segment_count, log.is_offline) == (1, False)
+    assert (log.state.segment_count, log.state.is_offline) == (1, False)
     assert append_one(log, batch(bytes(200), timestamp=NOW_MS + 1)).error_code == 0
-    row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, 0)
+    row = TrustedEnd(log.state.end_offset, log.state.active_base, log.state.active_bytes, 0)
     log.close(clean=False)
     log = rig.open(trusted=row)
-    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+    assert log.reader.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
     log.close()
 
 
@@ -314,14 +314,14 @@ def test_a_sync_point_that_cannot_be_opened_leaves_no_descriptor_open(rig: LogRi
         segments.close()
         fs.left = left
         try:
-            point = log.sync_point(closes=True)
+            point = log.durability.sync_point(closes=True)
         except DiskFailed:
             segments.close()
             assert descriptors_below(rig.directory.parent) == [], left
         else:
             break
     assert left == len(point.fds) > 3 * len(segments)
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     segments.close()
     assert descriptors_below(rig.directory.parent) == []
 
@@ -330,31 +330,31 @@ def test_the_sync_descriptors_outlive_roll_and_close(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     append_one(log, batch(bytes(200)))
-    point = log.sync_point()
+    point = log.durability.sync_point()
     log.append([batch(bytes(200)) for _ in range(5)])
     log.close(clean=False)
-    log.run_sync(point)  # Would be EBADF, or another file, if the number had been given away.
-    log.mark_synced(point)
-    assert log.recovery_point == 1
+    log.durability.run_sync(point)  # Would be EBADF, or another file, if the number had been given away.
+    log.durability.mark_synced(point)
+    assert log.state.recovery_point == 1
 
 
 def test_what_a_segment_got_after_a_round_began_is_synced_by_the_next(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=500)
     log = rig.open()
     append_one(log, batch(bytes(100)))
-    point = log.sync_point()
-    grown = log.active
+    point = log.durability.sync_point()
+    grown = log.state.active
     append_one(log, batch(bytes(100)))  # Goes to the segment that the round is syncing,
     append_one(log, batch(bytes(400)))  # which this one seals.
-    assert log.active is not grown
-    log.run_sync(point)
-    log.mark_synced(point)
-    assert log.recovery_point == 1
-    point = log.sync_point()
-    assert point.segments == (grown, log.active)
+    assert log.state.active is not grown
+    log.durability.run_sync(point)
+    log.durability.mark_synced(point)
+    assert log.state.recovery_point == 1
+    point = log.durability.sync_point()
+    assert point.segments == (grown, log.state.active)
     assert len(point.fds) == 5  # Log and indexes of the one, the log of the other, the directory.
-    log.mark_synced(point)
-    assert log.recovery_point == 3
+    log.durability.mark_synced(point)
+    assert log.state.recovery_point == 3
     log.close()
 
 
@@ -367,7 +367,7 @@ def test_a_sealed_segment_that_ends_at_the_recovery_point_is_synced_by_a_clean_s
     log = rig.open(recovery_point=1)
     point = log.begin_close()
     assert [segment.base_offset for segment in point.segments] == [0, 1]
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     log.end_close()
 
 
@@ -380,7 +380,7 @@ def test_indexes_that_were_made_again_at_a_start_are_synced(rig: LogRig) -> None
     log = rig.open(clean=True)
     point = log.begin_close()
     assert [segment.base_offset for segment in point.segments] == [0, 2]
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     log.end_close()
 
 
@@ -388,7 +388,7 @@ def test_a_sync_leaves_few_descriptors_open(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=300)
     log = rig.open()
     log.append([batch(bytes(200)) for _ in range(20)])
-    log.sync()
+    log.durability.sync()
     assert sum(segment.fd >= 0 for segment in log.state.segments.all()) <= 3
     log.close()
 
@@ -397,16 +397,16 @@ def test_a_sync_point_covers_sealed_segments_and_new_names(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=350)
     log = rig.open()
     log.append([batch(bytes(200)) for _ in range(3)])
-    point = log.sync_point()
+    point = log.durability.sync_point()
     assert len(point.segments) == 3
     assert len(point.extra_fds) == 3  # The partition's own name is new as well, and partition.metadata.
-    log.run_sync(point)
-    log.mark_synced(point)
-    assert log.recovery_point == 3
-    assert log.sync_point().fds == ()
+    log.durability.run_sync(point)
+    log.durability.mark_synced(point)
+    assert log.state.recovery_point == 3
+    assert log.durability.sync_point().fds == ()
     append_one(log, batch("x"))
-    assert not log.is_flush_due(rig.clock.wall_ms())
-    point = log.sync_point()
+    assert not log.durability.is_flush_due(rig.clock.wall_ms())
+    point = log.durability.sync_point()
     assert (len(point.segments), len(point.extra_fds)) == (1, 0)
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     log.close()

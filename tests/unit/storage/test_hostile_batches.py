@@ -103,7 +103,7 @@ def test_append_of_unreadable_small_batch_is_refused(log: Log, story: str) -> No
     """Every consumer would stop at such a batch. Kafka refuses it, too."""
     make, code = GARBAGE[story]
     result = append_one(log, make())
-    assert (ErrorCode(result.error_code), log.end_offset, log.state.active.size) == (code, 0, 0)
+    assert (ErrorCode(result.error_code), log.state.end_offset, log.state.active.size) == (code, 0, 0)
     assert append_one(log, batch("good")).error_code == 0
 
 
@@ -171,7 +171,7 @@ INSIDE = {
 @pytest.mark.parametrize("story", INSIDE)
 def test_append_with_full_refuses_malformed_fields(full_log: Log, story: str, codec: int) -> None:
     result = append_one(full_log, sealed(compress(codec, INSIDE[story]), codec=codec))
-    assert (ErrorCode(result.error_code), full_log.end_offset) == (INVALID, 0)
+    assert (ErrorCode(result.error_code), full_log.state.end_offset) == (INVALID, 0)
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
@@ -197,7 +197,7 @@ def test_append_of_misdated_batch_is_refused_by_its_header(
     log = LogRig(tmp_path / "t-0", config=config).open()
     late = sealed(compress(codec, EMPTY_RECORD), codec=codec, max_timestamp=NOW_MS + HOUR_MS + 1)
     result = append_one(log, late)
-    assert (ErrorCode(result.error_code), log.end_offset) == (ErrorCode.INVALID_TIMESTAMP, 0)
+    assert (ErrorCode(result.error_code), log.state.end_offset) == (ErrorCode.INVALID_TIMESTAMP, 0)
     log.close(clean=False)
 
 

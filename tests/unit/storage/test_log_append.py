@@ -44,7 +44,7 @@ def test_log_of_a_few_records_costs_one_descriptor_also_when_it_is_opened_again(
     for ends in (1, 2):
         log = rig.open()
         append_one(log, batch("a"))
-        assert (log.end_offset, len(open_descriptors())) == (ends, before + 1)
+        assert (log.state.end_offset, len(open_descriptors())) == (ends, before + 1)
         log.close()
 
 
@@ -57,7 +57,7 @@ def test_batches_are_numbered_in_place_and_come_back_as_sent(rig: LogRig) -> Non
     assert parse_header(first).partition_leader_epoch == 7
     check_batch(first)  # The CRC still matches: what was stamped lies before its bytes.
     assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
-    assert (log.start_offset, log.end_offset, log.active_bytes) == (0, 4, len(first) + len(second))
+    assert (log.state.start_offset, log.state.end_offset, log.state.active_bytes) == (0, 4, len(first) + len(second))
     log.close()
 
 
@@ -115,7 +115,7 @@ def test_refuses(rig: LogRig, story: str) -> None:
     rig.config = LogConfig(max_message_bytes=1000)
     log = rig.open()
     result = append_one(log, make())
-    assert (ErrorCode(result.error_code).name, log.end_offset, log.active_bytes) == (code, 0, 0)
+    assert (ErrorCode(result.error_code).name, log.state.end_offset, log.state.active_bytes) == (code, 0, 0)
     log.close()
 
 
@@ -203,7 +203,7 @@ def test_records_dated_beyond_64_bits_are_dated_as_every_client_reads_them(
     assert append_one(log, dated(2**63 - 1, key=b"k")).error_code == ErrorCode.INVALID_TIMESTAMP
     assert append_one(log, dated(-1, base=-(2**63), largest=-1, key=b"k")).error_code == taken
     if not taken:
-        assert log.max_timestamp() == (1, 2**63 - 1)
+        assert log.reader.max_timestamp() == (1, 2**63 - 1)
     log.close()
 
 
@@ -228,7 +228,7 @@ def test_transactional_batches_hold_the_last_stable_offset(rig: LogRig) -> None:
     append_one(log, batch("before"))
     append_one(log, batch("in", producer_id=9, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL))
     append_one(log, batch("after"))
-    assert (log.last_stable_offset, log.end_offset) == (1, 3)
+    assert (log.state.last_stable_offset, log.state.end_offset) == (1, 3)
     assert [value for _, value in read_all(log, committed=True)] == [b"before"]
     assert log.read(1, 1000, committed=True).ranges == []
     outside = batch("out", producer_id=9, producer_epoch=0, base_sequence=1)
@@ -241,8 +241,8 @@ def test_rolls_by_size_and_reads_on_over_the_border(rig: LogRig) -> None:
     log = rig.open()
     results = log.append([batch(bytes(100)) for _ in range(5)])
     assert [r.base_offset for r in results] == [0, 1, 2, 3, 4]
-    assert log.segment_count == 5
-    assert log.active_base == 4
+    assert log.state.segment_count == 5
+    assert log.state.active_base == 4
     assert len(log.read(0, 1 << 20).ranges) == 5
     assert [offset for offset, _ in read_all(log)] == [0, 1, 2, 3, 4]
     log.close()
@@ -257,9 +257,9 @@ def test_rolls_by_the_records_time_and_not_by_the_clock(rig: LogRig) -> None:
     append_one(log, batch("a", timestamp=NOW_MS))
     rig.clock.advance_ns(5_000_000_000)
     append_one(log, batch("b", timestamp=NOW_MS + 1000))
-    assert log.segment_count == 1
+    assert log.state.segment_count == 1
     append_one(log, batch("c", timestamp=NOW_MS + 1001))
-    assert (log.segment_count, log.active_base) == (2, 2)
+    assert (log.state.segment_count, log.state.active_base) == (2, 2)
     log.close()
 
 
@@ -269,10 +269,10 @@ def test_rolls_by_the_clock_where_records_have_no_time(rig: LogRig) -> None:
     append_one(log, batch("a", timestamp=-1))
     rig.clock.advance_ns(1_000_000_000)
     append_one(log, batch("b", timestamp=-1))
-    assert log.segment_count == 1
+    assert log.state.segment_count == 1
     rig.clock.advance_ns(1_000_000)
     append_one(log, batch("c", timestamp=-1))
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
     log.close()
 
 
@@ -281,9 +281,9 @@ def test_jitter_brings_each_roll_forward_by_another_time(rig: LogRig) -> None:
     log = rig.open()
     at, ages = NOW_MS, []
     while len(ages) < 6:
-        began, base = at, log.active_base
+        began, base = at, log.state.active_base
         append_one(log, batch("x", timestamp=at))
-        while log.active_base == base:
+        while log.state.active_base == base:
             at += 10
             append_one(log, batch("x", timestamp=at))
         ages.append(at - began)
@@ -298,7 +298,7 @@ def test_rolls_when_an_index_is_full(rig: LogRig) -> None:
     for number in range(8):
         append_one(log, batch("x", timestamp=NOW_MS + number))
     # Three time entries (of four, one is kept for the seal) and so four batches a segment.
-    assert [facts.base_offset for facts in log.segment_facts()] == [0, 4]
+    assert [facts.base_offset for facts in log.state.segment_facts()] == [0, 4]
     log.close()
 
 
@@ -307,7 +307,7 @@ def test_the_smallest_index_does_not_roll_at_every_batch(rig: LogRig) -> None:
     log = rig.open()
     for number in range(4):
         append_one(log, batch("x", timestamp=NOW_MS + number))
-    assert [facts.base_offset for facts in log.segment_facts()] == [0, 2]
+    assert [facts.base_offset for facts in log.state.segment_facts()] == [0, 2]
     log.close()
 
 
@@ -317,7 +317,7 @@ def test_rolls_before_an_offset_no_longer_fits_the_index(rig: LogRig) -> None:
     log.state.end_offset = 5 + 2**31 - 1  # As after compaction: offsets may jump.
     results = log.append([batch("b"), batch("c")])
     assert [r.base_offset for r in results] == [5 + 2**31 - 1, 5 + 2**31]
-    assert log.active_base == 5 + 2**31
+    assert log.state.active_base == 5 + 2**31
     log.close()
 
 
@@ -326,14 +326,14 @@ def test_an_empty_segment_never_rolls(rig: LogRig) -> None:
     log = rig.open()
     rig.clock.advance_ns(10**10)
     append_one(log, batch("a", timestamp=NOW_MS))
-    assert log.segment_count == 1
+    assert log.state.segment_count == 1
     log.close()
 
 
 def test_a_new_config_counts_from_the_next_append(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, batch(bytes(100)))
-    log.reconfigure(LogConfig(max_message_bytes=100))
+    log.state.reconfigure(LogConfig(max_message_bytes=100))
     assert append_one(log, batch(bytes(100))).error_code == ErrorCode.MESSAGE_TOO_LARGE
     log.close()
 
@@ -342,13 +342,13 @@ def test_a_new_config_counts_where_the_old_one_has_been_used(rig: LogRig) -> Non
     log = rig.open()
     for _ in range(3):
         append_one(log, batch(bytes(100)))
-    log.reconfigure(LogConfig(max_message_bytes=100))
+    log.state.reconfigure(LogConfig(max_message_bytes=100))
     assert append_one(log, batch(bytes(100))).error_code == ErrorCode.MESSAGE_TOO_LARGE
-    log.reconfigure(LogConfig(segment_bytes=300, segment_ms=1000))
+    log.state.reconfigure(LogConfig(segment_bytes=300, segment_ms=1000))
     append_one(log, batch(bytes(100)))
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
     append_one(log, batch(bytes(10), timestamp=NOW_MS + 2000))
-    assert log.segment_count == 3
+    assert log.state.segment_count == 3
     log.close()
 
 
@@ -359,7 +359,7 @@ def test_records_without_a_time_roll_by_the_clock_after_any_number_of_them(rig: 
         append_one(log, batch("a", timestamp=-1))
     rig.clock.advance_ns(2 * 10**9)
     append_one(log, batch("a", timestamp=-1))
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
     log.close()
 
 
@@ -393,7 +393,7 @@ def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
         append_one(log, sent(number, producer_id=2))
         if number == snapshot_at - 1:
             if rolls:
-                log.state.roll(log.end_offset, 0)
+                log.state.roll(log.state.end_offset, 0)
             else:
                 log.state.take_snapshot()
     log.close(clean=False)
@@ -404,7 +404,7 @@ def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
             assert (again.error_code, again.base_offset) == (0, 4 * number + 2 * (producer_id - 1))
         too_old = append_one(log, sent(2, producer_id))
         assert too_old.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert log.end_offset == 32
+    assert log.state.end_offset == 32
     log.close(clean=False)
 
 
@@ -422,14 +422,14 @@ def test_they_are_known_also_when_many_batches_of_others_came_before_the_snapsho
         append_one(log, sent(number))
     for number in range(40):
         if rolls and number % 13 == 12:
-            log.state.roll(log.end_offset, 0)
+            log.state.roll(log.state.end_offset, 0)
         append_one(log, sent(number, producer_id=2))
-    log.state.roll(log.end_offset, 0)
+    log.state.roll(log.state.end_offset, 0)
     append_one(log, sent(40, producer_id=2))
     log.close(clean=False)
     log = rig.open()
     assert [append_one(log, sent(number)).base_offset for number in range(3, 8)] == [3, 4, 5, 6, 7]
-    assert append_one(log, sent(8)).base_offset == log.end_offset - 1
+    assert append_one(log, sent(8)).base_offset == log.state.end_offset - 1
     log.close(clean=False)
 
 

@@ -71,8 +71,8 @@ def test_a_log_that_nobody_holds_is_gone_without_a_garbage_collection(tmp_path: 
     log = rig.open()
     append_one(log, sequenced(7, 0))
     log.read(0, 1 << 20)
-    log.sync()
-    log.advance_start(1)
+    log.durability.sync()
+    log.retention.advance_start(1)
     clock = weakref.ref(rig.clock)  # Which the log's state holds.
     gc.disable()
     try:

@@ -67,7 +67,7 @@ def test_outside_the_log(rig: LogRig, offset: int) -> None:
 def test_every_offset_is_found_with_and_without_the_tail_cache(rig: LogRig) -> None:
     log = filled(rig)
     cached = [log.read(offset, 10_000) for offset in range(60)]
-    log.state.tail.reset(log.end_offset)
+    log.state.tail.reset(log.state.end_offset)
     assert [log.read(offset, 10_000) for offset in range(60)] == cached
     log.close()
 
@@ -92,10 +92,10 @@ def test_a_consumer_that_catches_up_costs_about_one_read_of_a_file_for_each_fetc
     log = LogRig(tmp_path / "t-0", fs=fs).open()
     for number in range(400):
         append_one(log, batch(f"{number}".encode().ljust(record_bytes)))
-    log.state.tail.reset(log.end_offset)
+    log.state.tail.reset(log.state.end_offset)
     fs.reads = fetches = 0
     offset = 0
-    while offset < log.end_offset:
+    while offset < log.state.end_offset:
         found = log.read(offset, 4 * record_bytes)
         with open(found.ranges[0].path, "rb") as file:
             file.seek(found.ranges[0].position)
@@ -112,10 +112,10 @@ def test_a_batch_between_two_entries_is_found_though_it_has_none(tmp_path: Path)
     sizes = [30_000, 10, 10, 20_000, 1000, 10, 10_000, 5000, 10, 50_000, 10]
     for size in sizes * 4:
         append_one(log, batch(bytes(size)))
-    cached = [log.read(offset, 100) for offset in range(log.end_offset)]
-    log.state.tail.reset(log.end_offset)
-    assert [log.read(offset, 100) for offset in range(log.end_offset)] == cached
-    assert [log.read(offset, 100) for offset in reversed(range(log.end_offset))] == cached[::-1]
+    cached = [log.read(offset, 100) for offset in range(log.state.end_offset)]
+    log.state.tail.reset(log.state.end_offset)
+    assert [log.read(offset, 100) for offset in range(log.state.end_offset)] == cached
+    assert [log.read(offset, 100) for offset in reversed(range(log.state.end_offset))] == cached[::-1]
     log.close()
 
 
@@ -134,8 +134,8 @@ def test_every_timestamp_finds_its_first_record(rig: LogRig) -> None:
     dated = [NOW_MS + 5 * number for number in range(60)]
     for timestamp in range(NOW_MS - 3, NOW_MS + 300):
         expected = next(((n, at) for n, at in enumerate(dated) if at >= timestamp), None)
-        assert log.offset_for_timestamp(timestamp) == expected
-    assert log.max_timestamp() == (59, dated[-1])
+        assert log.reader.offset_for_timestamp(timestamp) == expected
+    assert log.reader.max_timestamp() == (59, dated[-1])
     log.close()
 
 
@@ -143,10 +143,10 @@ def test_timestamps_out_of_order(rig: LogRig) -> None:
     log = rig.open()
     for number, at in enumerate([50, 10, 90, 20, 90, 30]):
         append_one(log, batch(str(number), timestamp=NOW_MS + at))
-    assert [log.offset_for_timestamp(NOW_MS + at) for at in (0, 50, 51, 90, 91)] == [
+    assert [log.reader.offset_for_timestamp(NOW_MS + at) for at in (0, 50, 51, 90, 91)] == [
         (0, NOW_MS + 50), (0, NOW_MS + 50), (2, NOW_MS + 90), (2, NOW_MS + 90), None,
     ]  # fmt: skip
-    assert log.max_timestamp() == (2, NOW_MS + 90)
+    assert log.reader.max_timestamp() == (2, NOW_MS + 90)
     log.close()
 
 
@@ -154,12 +154,12 @@ def test_what_is_found_by_time_fits_into_an_answer_whatever_was_stored(rig: LogR
     log = rig.open()
     append_one(log, dated(0, 2**63 - 1, 1, base=NOW_MS, largest=NOW_MS + 60))
     append_one(log, dated(0, -(2**63), base=-5, largest=NOW_MS + 70))
-    found = [log.offset_for_timestamp(NOW_MS + at) for at in (0, 1, 2, 70, 71)]
+    found = [log.reader.offset_for_timestamp(NOW_MS + at) for at in (0, 1, 2, 70, 71)]
     wrapped = (4, 2**63 - 5)
     assert found == [(0, NOW_MS), (2, NOW_MS + 1), wrapped, wrapped, None]
-    assert log.max_timestamp() == wrapped
-    log.advance_start(1)
-    assert log.max_timestamp() == wrapped
+    assert log.reader.max_timestamp() == wrapped
+    log.retention.advance_start(1)
+    assert log.reader.max_timestamp() == wrapped
     log.close()
 
 
@@ -171,7 +171,7 @@ def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
     for _ in range(10):
         append_one(log, dated(0, 1, 2, largest=NOW_MS + 50))
     append_one(log, dated(0, 60, largest=NOW_MS + 60))
-    for look in (lambda each: log.offset_for_timestamp(NOW_MS + 40, each), log.max_timestamp):
+    for look in (lambda each: log.reader.offset_for_timestamp(NOW_MS + 40, each), log.reader.max_timestamp):
         search, pauses = TimestampSearch(), 0
         while True:
             try:
@@ -180,12 +180,12 @@ def test_headers_that_lie_are_looked_into_in_slices_and_not_without_end(
             except SearchPaused:
                 pauses += 1
         assert found == (31, NOW_MS + 60)
-        assert pauses == (5 if look != log.max_timestamp else 0)
+        assert pauses == (5 if look != log.reader.max_timestamp else 0)
     monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 13)
     # Looked into the first record of the fifth batch: that and all before are too early.
-    assert log.offset_for_timestamp(NOW_MS + 40) == (13, NOW_MS + 50)
+    assert log.reader.offset_for_timestamp(NOW_MS + 40) == (13, NOW_MS + 50)
     monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 12)
-    assert log.offset_for_timestamp(NOW_MS + 40) == (12, NOW_MS + 50)
+    assert log.reader.offset_for_timestamp(NOW_MS + 40) == (12, NOW_MS + 50)
     log.close()
 
 
@@ -196,11 +196,11 @@ def test_largest_timestamp_behind_a_start_inside_a_segment_is_looked_for_in_slic
     log = rig.open()
     for number in range(10):
         append_one(log, batch("a", "b", timestamp=NOW_MS + (90 - number) % 88, step_ms=-2))
-    log.advance_start(7)
+    log.retention.advance_start(7)
     search, pauses = TimestampSearch(), 0
     while True:
         try:
-            found = log.max_timestamp(search)
+            found = log.reader.max_timestamp(search)
             break
         except SearchPaused:
             pauses += 1
@@ -208,7 +208,7 @@ def test_largest_timestamp_behind_a_start_inside_a_segment_is_looked_for_in_slic
     assert found == (8, NOW_MS + 86)
     assert pauses == 2
     monkeypatch.setattr(timestamp_search, "SEARCH_RECORDS_MAX", 1)
-    assert log.max_timestamp() == (7, NOW_MS + 87), "too much to look into: as the header says"
+    assert log.reader.max_timestamp() == (7, NOW_MS + 87), "too much to look into: as the header says"
     log.close()
 
 
@@ -217,8 +217,8 @@ def test_batches_that_lie_are_inflated_only_so_far(rig: LogRig, monkeypatch: pyt
     log = rig.open()
     for _ in range(4):
         append_one(log, dated(*([0] * 100), largest=NOW_MS + 50, codec=4))
-    assert log.offset_for_timestamp(NOW_MS + 40) == (100, NOW_MS + 50)
-    assert log.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
+    assert log.reader.offset_for_timestamp(NOW_MS + 40) == (100, NOW_MS + 50)
+    assert log.reader.offset_for_timestamp(NOW_MS) == (0, NOW_MS)
     log.close()
 
 
@@ -236,7 +236,7 @@ def test_search_pauses_inside_a_batch(rig: LogRig, monkeypatch: pytest.MonkeyPat
     while True:
         search.begin()
         try:
-            found = log.offset_for_timestamp(NOW_MS + 95, search)
+            found = log.reader.offset_for_timestamp(NOW_MS + 95, search)
             break
         except SearchPaused:
             pauses += 1
@@ -246,21 +246,21 @@ def test_search_pauses_inside_a_batch(rig: LogRig, monkeypatch: pytest.MonkeyPat
 
 def test_timestamps_below_the_start_do_not_count(rig: LogRig) -> None:
     log = filled(rig)
-    log.advance_start(5)
-    assert log.offset_for_timestamp(0) == (5, NOW_MS + 25)
+    log.retention.advance_start(5)
+    assert log.reader.offset_for_timestamp(0) == (5, NOW_MS + 25)
     log.close()
 
 
 def test_no_timestamps(rig: LogRig) -> None:
     log = rig.open()
-    assert (log.max_timestamp(), log.offset_for_timestamp(0)) == (None, None)
+    assert (log.reader.max_timestamp(), log.reader.offset_for_timestamp(0)) == (None, None)
     for value in "abc":
         append_one(log, batch(value, timestamp=-1))
-    assert (log.max_timestamp(), log.offset_for_timestamp(0)) == ((0, -1), None)
-    log.advance_start(1)
-    assert log.max_timestamp() == (1, -1)
-    log.advance_start(3)
-    assert log.max_timestamp() is None
+    assert (log.reader.max_timestamp(), log.reader.offset_for_timestamp(0)) == ((0, -1), None)
+    log.retention.advance_start(1)
+    assert log.reader.max_timestamp() == (1, -1)
+    log.retention.advance_start(3)
+    assert log.reader.max_timestamp() is None
     log.close()
 
 
@@ -268,7 +268,7 @@ def test_damage_met_while_reading_is_corrupt(rig: LogRig) -> None:
     log = filled(rig, 3)
     path = rig.directory / f"{0:020d}.log"
     path.write_bytes(bytes(path.stat().st_size))
-    log.state.tail.reset(log.end_offset)
+    log.state.tail.reset(log.state.end_offset)
     with pytest.raises(Corrupt):
         log.read(0, 100)
     log.close(clean=False)
@@ -276,7 +276,7 @@ def test_damage_met_while_reading_is_corrupt(rig: LogRig) -> None:
 
 def test_only_few_sealed_segments_keep_their_descriptors(rig: LogRig) -> None:
     log = filled(rig, 100)
-    assert log.segment_count > 6
+    assert log.state.segment_count > 6
     assert len(read_all(log)) == 200
     for offset in range(0, 200, 3):
         log.read(offset, 10)
@@ -302,11 +302,11 @@ def test_an_aborted_transaction_is_found_by_the_fetches_that_cross_it(rig: LogRi
         append_one(log, view)
     assert append_one(log, marker(1, ControlType.ABORT)).error_code == ErrorCode.INVALID_RECORD
     assert append_one(log, marker(1, ControlType.ABORT), origin=COORDINATOR).base_offset == 4
-    assert log.last_stable_offset == 1
+    assert log.state.last_stable_offset == 1
     assert append_one(log, marker(2, ControlType.COMMIT), origin=COORDINATOR).base_offset == 5
-    assert log.last_stable_offset == 6
-    assert [tuple(entry) for entry in log.aborted_transactions(0, 6)] == [(1, 0, 4, 1)]
-    assert log.aborted_transactions(5, 6) == []
+    assert log.state.last_stable_offset == 6
+    assert [tuple(entry) for entry in log.reader.aborted_transactions(0, 6)] == [(1, 0, 4, 1)]
+    assert log.reader.aborted_transactions(5, 6) == []
     content = (rig.directory / f"{0:020d}.txnindex").read_bytes()
     assert content.hex() == "0000" + "".join(f"{n:016x}" for n in (1, 0, 4, 1))
     log.close(clean=False)
@@ -315,8 +315,8 @@ def test_an_aborted_transaction_is_found_by_the_fetches_that_cross_it(rig: LogRi
     for name in rig.directory.glob("*.snapshot"):
         name.unlink()
     log = rig.open()
-    assert [tuple(entry) for entry in log.aborted_transactions(0, 6)] == [(1, 0, 4, 1)]
-    assert log.last_stable_offset == 6
+    assert [tuple(entry) for entry in log.reader.aborted_transactions(0, 6)] == [(1, 0, 4, 1)]
+    assert log.state.last_stable_offset == 6
     log.close()
 
 
@@ -345,11 +345,11 @@ def test_a_log_goes_on_after_a_transfer_as_if_nothing_had_been(rig: LogRig) -> N
         if number % 7 == 0:
             log = handed_over(rig, log)
     assert append_one(log, sequenced(1, 56)).base_offset == 56  # The fifth last: all five were handed over.
-    assert log.recovery_point == 0
-    point = log.sync_point()
-    assert len(point.segments) == log.segment_count
-    log.run_sync(point)
-    log.mark_synced(point)
+    assert log.state.recovery_point == 0
+    point = log.durability.sync_point()
+    assert len(point.segments) == log.state.segment_count
+    log.durability.run_sync(point)
+    log.durability.mark_synced(point)
     for both in (log, unbroken):
         both.close()
     for name, content in other.files.items():
@@ -358,11 +358,11 @@ def test_a_log_goes_on_after_a_transfer_as_if_nothing_had_been(rig: LogRig) -> N
 
 def test_files_that_wait_for_deletion_are_handed_over(rig: LogRig) -> None:
     log = filled(rig)
-    log.delete_segments_before(30, "test")
-    start = log.start_offset
+    log.retention.delete_segments_before(30, "test")
+    start = log.state.start_offset
     log = handed_over(rig, log)
-    assert log.start_offset == start
-    assert log.unlink_due(NOW_MS + 60_000) > 0
+    assert log.state.start_offset == start
+    assert log.retention.unlink_due(NOW_MS + 60_000) > 0
     assert not list(rig.directory.glob("*.deleted"))
     log.close()
 

@@ -33,11 +33,11 @@ def write(log: Log, count: int = 6) -> None:
     """Append batches of one record, a segment for each, and sync them."""
     for _ in range(count):
         append_one(log, batch(bytes(5_000)))
-        log.sync()
+        log.durability.sync()
 
 
 def row_of(log: Log) -> TrustedEnd:
-    return TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
+    return TrustedEnd(log.state.end_offset, log.state.active_base, log.state.active_bytes, log.state.start_offset)
 
 
 def first_log(rig: LogRig) -> Path:
@@ -61,14 +61,14 @@ def test_lost_first_segment_is_refused(rig: LogRig, ended: str, config: LogConfi
     assert sorted(rig.files) == before
     lost.rename(rig.directory / f"{0:020d}.log")
     log = rig.open(**end)
-    assert (log.start_offset, log.end_offset) == (0, 6)
+    assert (log.state.start_offset, log.state.end_offset) == (0, 6)
     log.close()
 
 
 def test_lost_first_segment_after_a_deletion_is_refused(rig: LogRig) -> None:
     log = rig.open()
     write(log)
-    assert log.enforce_retention(NOW_MS) == 4
+    assert log.retention.enforce_retention(NOW_MS) == 4
     log.close()
     assert first_log(rig).name == f"{4:020d}.log"
     first_log(rig).unlink()
@@ -97,7 +97,7 @@ def test_lost_first_segment_without_epochs_is_refused_by_the_checkpoint(
             return
         log = rig.open(recorded_start=0)
     assert "the records in between were deleted, or files are missing" in caplog.text
-    assert log.start_offset == 1
+    assert log.state.start_offset == 1
     log.close()
 
 
@@ -114,15 +114,15 @@ def test_log_of_another_broker_begins_at_its_first_segment(rig: LogRig) -> None:
 
 
 def delete_by_retention(log: Log) -> None:
-    assert log.enforce_retention(NOW_MS)
+    assert log.retention.enforce_retention(NOW_MS)
 
 
 def delete_records(log: Log) -> None:
-    log.advance_start(3)
+    log.retention.advance_start(3)
 
 
 def delete_everything(log: Log) -> None:
-    log.advance_start(log.end_offset)
+    log.retention.advance_start(log.state.end_offset)
 
 
 class Crashes:
@@ -164,7 +164,7 @@ def test_deletion_that_a_crash_interrupts_is_no_loss(
 
     def opened(fs: RecordingFs) -> Log:
         log = LogRig(Path("/data/t-0"), config=CONFIG, clock=clock, fs=fs).open(recorded_start=0)
-        assert log.end_offset >= 6
+        assert log.state.end_offset >= 6
         return log
 
     log = LogRig(Path("/data/t-0"), config=CONFIG, clock=clock, fs=disk).open()
@@ -172,8 +172,8 @@ def test_deletion_that_a_crash_interrupts_is_no_loss(
     crashes = Crashes(disk, contents, names)
     delete(log)
     append_one(log, batch("more"))
-    log.unlink_due(NOW_MS + 500)
-    assert not [name for name in disk.list_directory(log.directory) if name.endswith(".deleted")]
+    log.retention.unlink_due(NOW_MS + 500)
+    assert not [name for name in disk.list_directory(log.state.directory) if name.endswith(".deleted")]
     images = crashes.end()
     assert len(images) > 10
     for number, image in enumerate(images):
@@ -191,12 +191,12 @@ def test_deleted_segments_stay_until_the_start_is_synced(
     rig = LogRig(tmp_path / "t-0", config=CONFIG, fs=fs)
     log = rig.open()
     write(log)
-    log.enforce_retention(NOW_MS)
+    log.retention.enforce_retention(NOW_MS)
     fs.fail_sync()
-    assert log.unlink_due(NOW_MS + 500) == 0
+    assert log.retention.unlink_due(NOW_MS + 500) == 0
     assert "keeps its deleted segments" in caplog.text
-    assert log.unlink_due(NOW_MS + 500) > 0
-    assert not log.is_offline
+    assert log.retention.unlink_due(NOW_MS + 500) > 0
+    assert not log.state.is_offline
     log.close()
 
 
@@ -214,12 +214,12 @@ def test_deletion_on_a_full_disk_frees_it_and_is_no_loss(rig: LogRig) -> None:
     log = rig.open()
     write(log)
     use_below(log, FullForEpochs())
-    assert log.enforce_retention(NOW_MS) == 4
-    assert log.unlink_due(NOW_MS + 500) > 0
+    assert log.retention.enforce_retention(NOW_MS) == 4
+    assert log.retention.unlink_due(NOW_MS + 500) > 0
     assert not (rig.directory / LEADER_EPOCH_FILE).exists()
     log.close(clean=False)
     log = rig.open(recorded_start=0)
-    assert (log.start_offset, log.epoch_of(4)) == (4, 0)
+    assert (log.state.start_offset, log.reader.epoch_of(4)) == (4, 0)
     log.close()
 
 

@@ -90,7 +90,7 @@ def test_open_cuts_a_torn_tail_that_looks_like_an_old_message(rig: LogRig, tail:
     """A page of zeros has the magic byte 0."""
     path = old_log(rig, tail)
     log = rig.open()
-    assert (log.end_offset, path.stat().st_size) == (0, 0)
+    assert (log.state.end_offset, path.stat().st_size) == (0, 0)
     log.close()
 
 
@@ -108,11 +108,11 @@ def test_convert_keeps_offsets_keys_values_and_timestamps(rig: LogRig) -> None:
     assert [record.timestamp_ms for record in records[:5]] == [
         NO_TIMESTAMP, NO_TIMESTAMP, NOW_MS, NOW_MS, NOW_MS + 1
     ]  # fmt: skip
-    found = log.offset_for_timestamp(NOW_MS + 1)
+    found = log.reader.offset_for_timestamp(NOW_MS + 1)
     assert found is not None
     assert found.offset == 4
     append_one(log, batch("goes on"))
-    assert log.end_offset == 12
+    assert log.state.end_offset == 12
     log.close()
 
 

@@ -44,7 +44,7 @@ def rig(tmp_path: Path) -> LogRig:
 def committed(log: Log, offset: int | None = None, max_bytes: int = 1 << 20) -> Values:
     """All that a reader sees who begins at an offset."""
     return read_committed(
-        committed_fetch(log, lambda: max_bytes), log.start_offset if offset is None else offset
+        committed_fetch(log, lambda: max_bytes), log.state.start_offset if offset is None else offset
     )[0]
 
 
@@ -134,21 +134,21 @@ class Walk:
         assert [each.error_code for each in self.log.append(views, COORDINATOR)] == [0] * len(views)
 
     def delete_records(self) -> None:
-        self.model.start = self.log.advance_start(
-            self.chance.randint(self.log.start_offset, self.log.end_offset)
+        self.model.start = self.log.retention.advance_start(
+            self.chance.randint(self.log.state.start_offset, self.log.state.end_offset)
         )
 
     def retention(self) -> None:
-        bases = [each.base_offset for each in self.log.segment_identities()]
+        bases = [each.base_offset for each in self.log.compaction.segment_identities()]
         if len(bases) > 4:
-            self.log.delete_segments_before(bases[2], "test")
-            self.model.start = self.log.start_offset
+            self.log.retention.delete_segments_before(bases[2], "test")
+            self.model.start = self.log.state.start_offset
 
     def sync(self) -> None:
-        self.log.sync()
+        self.log.durability.sync()
 
     def restart(self) -> None:
-        start = self.log.start_offset
+        start = self.log.state.start_offset
         self.log.close()
         self.log = self.rig.open(clean=True, start_offset=start, recovery_point=self.model.end)
 
@@ -163,10 +163,11 @@ class Walk:
     def owners_death(self) -> None:
         """Its successor believes the published row; what the owner wrote behind it is looked at."""
         log = self.log
+        state = log.state
         published = TrustedEnd(
-            log.end_offset, log.active_base, log.active_bytes, log.start_offset, bool(log.producers)
+            state.end_offset, state.active_base, state.active_bytes, state.start_offset, bool(state.producers)
         )
-        synced = log.recovery_point
+        synced = log.state.recovery_point
         if self.chance.random() < 0.5:
             self.append()
         log.close(clean=False)
@@ -174,7 +175,7 @@ class Walk:
 
     def power_loss(self) -> None:
         """The log loses batches that no sync has confirmed; small files may be newer."""
-        start, synced, active = self.log.start_offset, self.log.recovery_point, self.log.active
+        start, synced, active = self.log.state.start_offset, self.log.state.recovery_point, self.log.state.active
         self.log.close(clean=False)
         keep = max(start, synced, active.base_offset)
         lost = [each for each in self.model.batches if each[0] >= keep]
@@ -190,17 +191,17 @@ class Walk:
     def compaction(self) -> None:
         self.rig.clock.advance_ms(self.chance.choice((1, 200)))  # Markers may go, too.
         compact(self.rig, self.log)
-        self.model.compacted_to = self.log.active_base
+        self.model.compacted_to = self.log.state.active_base
 
     def days(self) -> None:
         """Producers are forgotten, but those with an open transaction."""
         self.rig.clock.advance_ms(2 * 24 * 3600 * 1000)
-        self.log.expire_producers(self.rig.clock.wall_ms())
+        self.log.state.expire_producers(self.rig.clock.wall_ms())
 
     def check(self) -> None:
         log, model = self.log, self.model
-        assert (log.start_offset, log.end_offset) == (model.start, model.end)
-        assert log.last_stable_offset == model.stable
+        assert (log.state.start_offset, log.state.end_offset) == (model.start, model.end)
+        assert log.state.last_stable_offset == model.stable
         for offset in {model.start, self.chance.randint(model.start, model.end)}:
             seen, stop = read_committed(
                 committed_fetch(log, lambda: self.chance.choice((1, 100, 400, 1 << 20))), offset
@@ -265,7 +266,7 @@ def many_segments(rig: LogRig) -> Log:
     put(log, in_transaction(7, b"never"))
     put(log, marker(7, commit=False))
     append_one(log, batch("end"))
-    assert log.segment_count > 40
+    assert log.state.segment_count > 40
     return log
 
 
@@ -289,7 +290,7 @@ def test_rows_of_a_segment_that_is_read_no_more_are_not_kept(rig: LogRig) -> Non
         put(log, marker(number, commit=False))
     log.close()
     log = rig.open(clean=True)
-    assert log.segment_count > 15
+    assert log.state.segment_count > 15
     assert committed(log, max_bytes=300) == []
     held = [segment for segment in log.state.segments.all() if segment.txn_index._rows]
     assert len(held) <= COLD_OPEN_MAX + 1
@@ -318,13 +319,13 @@ def test_index_that_is_too_large_to_be_kept_is_read_at_each_look(
     for number in range(3):
         put(log, in_transaction(number, b"never"))
         put(log, marker(number, commit=False))
-        assert len(log.aborted_transactions(0, log.end_offset)) == number + 1
-    index = log.active.txn_index
+        assert len(log.reader.aborted_transactions(0, log.state.end_offset)) == number + 1
+    index = log.state.active.txn_index
     assert index._rows is not None
     put(log, in_transaction(3, b"never"))
     put(log, marker(3, commit=False))
     assert index._rows is None
-    assert len(log.aborted_transactions(0, log.end_offset)) == 4
+    assert len(log.reader.aborted_transactions(0, log.state.end_offset)) == 4
     assert index._rows is None
     log.close()
 
@@ -335,9 +336,9 @@ def test_row_of_a_marker_that_the_log_has_lost_says_nothing_of_later_transaction
 ) -> None:
     log = rig.open()
     append_one(log, plain([b"plain"], b"k"))
-    log.sync()
-    published = TrustedEnd(log.end_offset, 0, log.active_bytes, 0)
-    path = log.active.path(".log")
+    log.durability.sync()
+    published = TrustedEnd(log.state.end_offset, 0, log.state.active_bytes, 0)
+    path = log.state.active.path(".log")
     put(log, in_transaction(7, b"never", key=b"k"))
     put(log, marker(7, commit=False))
     log.close(clean=False)
@@ -345,7 +346,7 @@ def test_row_of_a_marker_that_the_log_has_lost_says_nothing_of_later_transaction
     log = rig.open(recovery_point=1) if is_host else rig.open(recovery_point=1, trusted=published)
     put(log, in_transaction(7, b"good", key=b"k"))
     put(log, marker(7, commit=True))
-    assert log.aborted_transactions(0, log.end_offset) == []
+    assert log.reader.aborted_transactions(0, log.state.end_offset) == []
     assert committed(log) == [(0, b"plain"), (1, b"good")]
     log.close()
 
@@ -353,20 +354,20 @@ def test_row_of_a_marker_that_the_log_has_lost_says_nothing_of_later_transaction
 def test_row_that_was_dropped_is_gone_from_the_disk_when_later_records_are_on_it(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, plain([b"plain"], b"k"))
-    log.sync()
+    log.durability.sync()
     put(log, in_transaction(7, b"never", key=b"k"))
     put(log, marker(7, commit=False))
-    size = log.active.locate(1)
+    size = log.state.active.locate(1)
     assert size is not None
-    index, path = log.active.txn_index_path, log.active.path(".log")
+    index, path = log.state.active.txn_index_path, log.state.active.path(".log")
     log.close(clean=False)
     os.truncate(path, size[0])
     log = rig.open(recovery_point=1)
     assert index.read_bytes() == b""
     append_one(log, plain([b"more"], b"k"))
-    point = log.sync_point()
+    point = log.durability.sync_point()
     assert str(index) in {os.readlink(f"/proc/self/fd/{each}") for each in point.fds}
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     log.close()
 
 
@@ -375,13 +376,13 @@ def test_rows_that_a_power_loss_has_mixed_up_are_made_again(rig: LogRig) -> None
     for number in (5, 6):
         put(log, in_transaction(number, b"never", key=b"k"))
         put(log, marker(number, commit=False))
-    rows = log.aborted_transactions(0, log.end_offset)
-    path = log.active.txn_index_path
+    rows = log.reader.aborted_transactions(0, log.state.end_offset)
+    path = log.state.active.txn_index_path
     log.close(clean=False)
     content = path.read_bytes()
     path.write_bytes(bytes(TXN_ENTRY.size) + content[TXN_ENTRY.size :])
     log = rig.open()
-    assert log.aborted_transactions(0, log.end_offset) == rows
+    assert log.reader.aborted_transactions(0, log.state.end_offset) == rows
     assert path.read_bytes() == content
     log.close()
 
@@ -394,12 +395,12 @@ def test_marker_without_room_is_refused_and_shows_nothing(rig: LogRig, nth: int)
     fs.fail_write(nth=nth, error=errno.ENOSPC)
     refused = append_one(log, marker(7, commit=False), origin=COORDINATOR)
     assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert not log.is_offline
-    assert (log.last_stable_offset, log.end_offset) == (0, 1)
+    assert not log.state.is_offline
+    assert (log.state.last_stable_offset, log.state.end_offset) == (0, 1)
     fs.heal()
     append_one(log, plain([b"plain"], b"k"))
     put(log, marker(7, commit=False))
-    assert [tuple(each) for each in log.aborted_transactions(0, 3)] == [(7, 0, 2, 3)]
+    assert [tuple(each) for each in log.reader.aborted_transactions(0, 3)] == [(7, 0, 2, 3)]
     assert committed(log) == [(1, b"plain")]
     log.close()
 
@@ -407,18 +408,18 @@ def test_marker_without_room_is_refused_and_shows_nothing(rig: LogRig, nth: int)
 def test_new_index_is_synced_with_its_name_by_the_successor_that_made_it(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, plain([b"plain"], b"k"))
-    log.sync()
+    log.durability.sync()
     put(log, in_transaction(7, b"never", key=b"k"))
     put(log, marker(7, commit=False))
-    path = log.active.txn_index_path
+    path = log.state.active.txn_index_path
     log.close(clean=False)
     path.unlink()
     log = rig.open(recovery_point=1)
     assert path.exists()
-    point = log.sync_point()
+    point = log.durability.sync_point()
     synced = {os.readlink(f"/proc/self/fd/{each}") for each in point.fds}
     assert {str(path), str(rig.directory)} <= synced
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     log.close()
 
 
@@ -441,18 +442,18 @@ def test_log_that_is_replayed_over_compacted_segments_keeps_its_rows(rig: LogRig
     put(log, in_transaction(7, b"never", key=b"k"))
     put(log, in_transaction(7, b"neither", key=b"k"))
     put(log, marker(7, commit=False))
-    while log.segment_count == 1:
+    while log.state.segment_count == 1:
         append_one(log, plain([b"plain"], b"k"))
     assert compact(rig, log).swaps
     wanted = [(7, 0, 2, 3)]
-    assert [tuple(each) for each in log.aborted_transactions(0, 3)] == wanted
+    assert [tuple(each) for each in log.reader.aborted_transactions(0, 3)] == wanted
     put(log, in_transaction(7, b"more", key=b"k"))
     log.close()
     for path in rig.directory.glob("*.snapshot"):
         path.unlink()
-    log = rig.open(recovery_point=log.recovery_point)
-    assert [tuple(each) for each in log.aborted_transactions(0, log.end_offset)] == wanted
-    assert log.last_stable_offset == log.end_offset - 1
+    log = rig.open(recovery_point=log.state.recovery_point)
+    assert [tuple(each) for each in log.reader.aborted_transactions(0, log.state.end_offset)] == wanted
+    assert log.state.last_stable_offset == log.state.end_offset - 1
     log.close()
 
 
@@ -476,13 +477,13 @@ def test_what_a_power_loss_leaves_shows_the_committed_records_that_are_left(seed
         names = chance.choice(("all", "prefix", "synced"))
         left = disk.crash(chance, contents=chance.choice(("all", "pages", "synced")), names=names)
         image = LogRig(rig.directory, config=config, clock=rig.clock, fs=left)
-        log = image.open(recovery_point=walk.log.recovery_point, start_offset=walk.model.start)
-        assert walk.log.recovery_point <= log.end_offset <= walk.model.end
+        log = image.open(recovery_point=walk.log.state.recovery_point, start_offset=walk.model.start)
+        assert walk.log.state.recovery_point <= log.state.end_offset <= walk.model.end
         kept = Model()
-        kept.batches = [each for each in walk.model.batches if each[1] < log.end_offset]
+        kept.batches = [each for each in walk.model.batches if each[1] < log.state.end_offset]
         kept.start = walk.model.start
         cuts += len(kept.batches) < len(walk.model.batches)
-        assert (log.end_offset, log.last_stable_offset) == (kept.end, kept.stable)
+        assert (log.state.end_offset, log.state.last_stable_offset) == (kept.end, kept.stable)
         assert committed(log, max_bytes=400) == [(at, value) for at, _, value in kept.visible(kept.start)]
         log.close()
     assert cuts

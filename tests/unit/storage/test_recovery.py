@@ -58,7 +58,7 @@ def write_log(rig: LogRig, count: int = 20, *, clean: bool = False) -> list[int]
     log = rig.open()
     positions = []
     for number in range(count):
-        positions.append(log.active_bytes)
+        positions.append(log.state.active_bytes)
         append_one(log, batch(f"a{number}", f"b{number}", timestamp=NOW_MS + 10 * number))
     log.close(clean=clean)
     return positions
@@ -70,7 +70,7 @@ def test_a_cut_at_every_byte_of_the_last_batch_loses_that_batch_only(rig: LogRig
     for size in range(positions[-1], len(whole)):
         (rig.directory / LOG).write_bytes(whole[:size])
         log = rig.open()
-        assert (log.end_offset, log.truncated_bytes) == (38, size - positions[-1])
+        assert (log.state.end_offset, log.truncated_bytes) == (38, size - positions[-1])
         assert (rig.directory / LOG).stat().st_size == positions[-1]
         assert append_one(log, batch("new")).base_offset == 38
         log.close(clean=False)
@@ -180,12 +180,12 @@ def test_after(rig: LogRig, name: str) -> None:
         assert rig.files[LOG] == before[LOG], "a damaged log must stay as it is"
         return
     log = rig.open(recovery_point=story.recovery_point)
-    assert log.end_offset == story.end_offset
+    assert log.state.end_offset == story.end_offset
     if "bit below" not in name:
         assert [offset for offset, _ in read_all(log)] == list(range(story.end_offset))
-    assert log.epoch_end_offset(3) in {(-1, -1), (3, 0)}
+    assert log.reader.epoch_end_offset(3) in {(-1, -1), (3, 0)}
     for offset in range(story.end_offset):
-        log.state.tail.reset(log.end_offset)  # So that reads use the index.
+        log.state.tail.reset(log.state.end_offset)  # So that reads use the index.
         assert log.read(offset, 1).ranges[0].position == positions[offset // 2]
     append_one(log, batch("new"))
     log.close()
@@ -200,7 +200,7 @@ def test_a_hole_above_what_was_synced_is_cut_with_all_behind_it(rig: LogRig, nam
     story.harm(rig.directory, positions)
     note_synced(rig.directory / LOG, positions[story.unsynced_end // 2])
     log = rig.open()
-    assert log.end_offset == story.unsynced_end
+    assert log.state.end_offset == story.unsynced_end
     assert [offset for offset, _ in read_all(log)] == list(range(story.unsynced_end))
     assert append_one(log, batch("new")).base_offset == story.unsynced_end
     log.close()
@@ -257,7 +257,7 @@ def test_indexes_of_a_segment_that_ends_at_the_recovery_point_are_made_again(rig
     rig.config = LogConfig(segment_bytes=400, index_interval_bytes=100)
     log = rig.open()
     log.append([batch("a", timestamp=NOW_MS + number) for number in range(10)])
-    following = log.segment_facts()[1].base_offset
+    following = log.state.segment_facts()[1].base_offset
     log.close(clean=False)
     index = rig.directory / INDEX
     content = index.read_bytes()
@@ -275,7 +275,7 @@ def test_a_tear_before_an_empty_new_segment_takes_that_away(rig: LogRig) -> None
     LogSegment.create(OsFs(), rig.directory, 6, now_ms=0).close()
     os.truncate(last, last.stat().st_size - 1)
     log = rig.open()
-    assert log.end_offset == 4
+    assert log.state.end_offset == 4
     append_one(log, batch("x"))
     assert [value for _, value in read_all(log)][-1] == b"x"
     log.close()
@@ -301,7 +301,7 @@ def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
     os.truncate(logs[1], first_bytes)
     end_offset = int(logs[1].stem) + 2
     log = rig.open()
-    assert (log.end_offset, log.segment_count) == (end_offset, 2)
+    assert (log.state.end_offset, log.state.segment_count) == (end_offset, 2)
     assert [offset for offset, _ in read_all(log)] == list(range(end_offset))
     log.close()
     assert sorted(rig.directory.glob("*.log")) == logs[:2]
@@ -330,11 +330,11 @@ def test_a_power_loss_does_not_bring_segments_back_that_were_behind_the_end() ->
         rig = LogRig(Path("/data/t-0"), fs=lost)
         was_killed = ends_at(lost, step, Killed(), rig.open)
         log = rig.open()
-        assert (step, log.end_offset) == (step, end_offset)
+        assert (step, log.state.end_offset) == (step, end_offset)
         append_one(log, batch(*["new"] * 10))
         again = lost.crash(random.Random(step), contents="all", names="synced")
         opened = LogRig(rig.directory, fs=again).open()
-        assert (step, opened.end_offset) == (step, end_offset + 10)
+        assert (step, opened.state.end_offset) == (step, end_offset + 10)
         if not was_killed:
             break
     assert step > 8, "two segments at least, with three files each"
@@ -349,7 +349,7 @@ def test_segments_behind_the_end_are_gone_only_when_that_is_synced(tmp_path: Pat
         rig.open()
     assert (rig.directory / NOTE_FILE).exists()
     log = rig.open()
-    assert (log.end_offset, log.segment_count) == (end_offset, 2)
+    assert (log.state.end_offset, log.state.segment_count) == (end_offset, 2)
     assert not (rig.directory / NOTE_FILE).exists()
     assert append_one(log, batch("new")).base_offset == end_offset
     log.close()
@@ -378,7 +378,7 @@ def test_empty_segments_behind_a_gap_of_a_compacted_log_are_no_part_of_it(rig: L
         path.unlink()
     end_offset = int(logs[1].stem)
     log = rig.open()
-    assert (log.end_offset, log.segment_count) == (end_offset, 2)
+    assert (log.state.end_offset, log.state.segment_count) == (end_offset, 2)
     assert [offset for offset, _ in read_all(log)] == list(range(end_offset))
     log.close()
     assert sorted(rig.directory.glob("*.log")) == logs[:2]
@@ -400,8 +400,8 @@ def test_a_sync_notes_what_the_one_before_it_confirmed(rig: LogRig) -> None:
     sizes = []
     for _ in range(4):
         append_one(log, batch(bytes(3000)))
-        log.sync()
-        sizes.append((log.active_bytes, noted_synced(path)))
+        log.durability.sync()
+        sizes.append((log.state.active_bytes, noted_synced(path)))
     (one, first), (two, second), (_, third), (_, fourth) = sizes
     assert (first, second) == (0, 0)  # 3000 bytes are not worth a note.
     assert third == two > one
@@ -429,7 +429,7 @@ def test_a_clean_stop_is_opened_without_reading_batches(rig: LogRig) -> None:
     content[positions[3] + 70] ^= 1
     (rig.directory / LOG).write_bytes(content)
     log = rig.open(clean=True, recovery_point=40)
-    assert (log.end_offset, log.recovery_point) == (40, 40)
+    assert (log.state.end_offset, log.state.recovery_point) == (40, 40)
     log.close()
 
 
@@ -449,7 +449,7 @@ def test_open_log_that_ends_below_what_was_synced_is_refused(
 ) -> None:
     log = rig.open()
     append_one(log, batch("a", "b"))
-    log.state.roll(log.end_offset, NOW_MS)
+    log.state.roll(log.state.end_offset, NOW_MS)
     append_one(log, batch("c"))
     log.close()
     newest = rig.directory / segment_file_name(2, LOG_SUFFIX)
@@ -473,7 +473,7 @@ def test_open_log_with_a_damaged_middle_segment_is_refused(rig: LogRig, harm: st
         first = append_one(log, batch("a", "b"))
         append_one(log, batch("c"))
         if number < 2:
-            log.state.roll(log.end_offset, NOW_MS)
+            log.state.roll(log.state.end_offset, NOW_MS)
     assert first.error_code == 0
     log.close()
     middle = rig.directory / segment_file_name(3, LOG_SUFFIX)
@@ -509,7 +509,7 @@ def test_open_synced_log_without_partition_metadata_is_refused(rig: LogRig, know
 def test_open_missing_directory_of_deleted_records_begins_at_the_start(rig: LogRig) -> None:
     """All records were deleted before the directory vanished: nothing is missed."""
     log = rig.open(recovery_point=3, start_offset=3)
-    assert (log.start_offset, log.end_offset) == (3, 3)
+    assert (log.state.start_offset, log.state.end_offset) == (3, 3)
     log.close()
 
 
@@ -521,7 +521,7 @@ def published(rig: LogRig, count: int, beyond: int) -> TrustedEnd:
     log = rig.open()
     for number in range(count):
         append_one(log, sequenced(5, number, timestamp=NOW_MS + number))
-    row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
+    row = TrustedEnd(log.state.end_offset, log.state.active_base, log.state.active_bytes, log.state.start_offset)
     for number in range(beyond):
         append_one(log, sequenced(5, count + number, timestamp=NOW_MS + count + number))
     log.close(clean=False)
@@ -531,7 +531,7 @@ def published(rig: LogRig, count: int, beyond: int) -> TrustedEnd:
 def test_whole_batches_beyond_the_published_end_are_kept(rig: LogRig) -> None:
     row = published(rig, 10, 3)
     log = rig.open(trusted=row)
-    assert log.end_offset == 13
+    assert log.state.end_offset == 13
     assert append_one(log, sequenced(5, 12)).is_duplicate
     assert append_one(log, sequenced(5, 13)).base_offset == 13
     log.close()
@@ -543,11 +543,11 @@ def test_a_successor_syncs_the_names_that_no_round_of_the_dead_owner_covered(
 ) -> None:
     row = published(rig, 3, 0)
     log = rig.open(trusted=row, recovery_point=recovery_point)
-    point = log.sync_point()
+    point = log.durability.sync_point()
     inodes = {os.fstat(descriptor).st_ino for descriptor in point.fds}
     for path in (rig.directory, rig.directory.parent, rig.directory / "partition.metadata"):
         assert (path.stat().st_ino in inodes) == is_synced
-    log.mark_synced(point)
+    log.durability.mark_synced(point)
     log.close(clean=False)
 
 
@@ -571,10 +571,10 @@ def test_what_comes_into_a_log_that_was_half_made_outlives_a_power_loss(
         assert isinstance(end, Killed) or not fs._open, "it goes on, and needs its descriptors"
         log = rig.open(clean=clean)
         append_one(log, batch("x"))
-        log.sync()
+        log.durability.sync()
         left = fs.crash(random.Random(step), contents="synced", names="synced")
         log = LogRig(rig.directory, fs=left).open()
-        assert (step, log.end_offset, log.topic_id) == (step, 1, TOPIC_ID)
+        assert (step, log.state.end_offset, log.state.topic_id) == (step, 1, TOPIC_ID)
     assert step > 8, "a directory, a segment's files, the topic's id and the epochs"
 
 
@@ -603,7 +603,7 @@ def test_an_opening_that_fails_leaves_no_descriptor_open(are_whole: bool) -> Non
         if not failed:
             break
         assert (step, fs._open) == (step, {})
-        assert rig.open().end_offset == 8
+        assert rig.open().state.end_offset == 8
     assert step > 8
 
 
@@ -629,7 +629,7 @@ def test_a_torn_batch_beyond_the_published_end_is_cut_off(rig: LogRig) -> None:
     row = published(rig, 10, 3)
     os.truncate(rig.directory / LOG, (rig.directory / LOG).stat().st_size - 1)
     log = rig.open(trusted=row)
-    assert log.end_offset == 12
+    assert log.state.end_offset == 12
     assert append_one(log, sequenced(5, 12)).base_offset == 12
     log.close()
 
@@ -640,7 +640,7 @@ def test_what_was_published_is_not_read_again(rig: LogRig) -> None:
     content[65] ^= 1
     (rig.directory / LOG).write_bytes(content)
     log = rig.open(trusted=row)
-    assert log.end_offset == 10
+    assert log.state.end_offset == 10
     log.close()
 
 
@@ -663,7 +663,7 @@ def test_a_dead_owners_small_log_is_opened_with_few_operations(rig: LogRig) -> N
     row = published(rig, 10, 0)
     rig.fs = fs = CountingFs()
     log = rig.open(trusted=row)
-    assert log.end_offset == 10
+    assert log.state.end_offset == 10
     assert fs.calls == [
         *("read_file", "list_directory"),  # Whose it is, and what is there;
         *("open", "facts", "facts_at", "facts_at"),  # the segment, how large its indexes are;
@@ -684,7 +684,7 @@ def test_an_owner_that_died_after_a_roll(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=500)
     row = published(rig, 4, 20)
     log = rig.open(trusted=row)
-    assert (log.end_offset, log.segment_count > 3) == (24, True)
+    assert (log.state.end_offset, log.state.segment_count > 3) == (24, True)
     assert [offset for offset, _ in read_all(log)] == list(range(24))
     log.close()
 
@@ -693,10 +693,10 @@ def test_an_owner_that_died_after_it_had_deleted_everything(rig: LogRig) -> None
     """Deleting the active segment rolls, renames, and is published last."""
     row = published(rig, 10, 0)
     log = rig.open(trusted=row)
-    assert log.advance_start(log.end_offset) == 10
+    assert log.retention.advance_start(log.state.end_offset) == 10
     log.close(clean=False)
     log = rig.open(trusted=row)
-    assert (log.start_offset, log.end_offset, log.size_bytes) == (10, 10, 0)
+    assert (log.state.start_offset, log.state.end_offset, log.state.size_bytes) == (10, 10, 0)
     assert append_one(log, sequenced(5, 10)).base_offset == 10
     log.close()
 
@@ -712,7 +712,7 @@ def test_a_segment_that_is_missing_is_loud(rig: LogRig) -> None:
 def test_the_published_start_counts(rig: LogRig) -> None:
     row = published(rig, 10, 0)._replace(start_offset=7)
     log = rig.open(trusted=row)
-    assert log.start_offset == 7
+    assert log.state.start_offset == 7
     log.close()
 
 
@@ -741,7 +741,7 @@ def test_idle_producers_are_forgotten_at_a_start(rig: LogRig) -> None:
     log.close()
     rig.clock.advance_ns(86_400_000 * 1_000_000)
     log = rig.open(clean=True)
-    assert log.producers.get(1) is None
+    assert log.state.producers.get(1) is None
     log.close()
 
 
@@ -749,7 +749,7 @@ def test_idle_producers_are_forgotten_at_a_start(rig: LogRig) -> None:
 def test_a_producer_of_old_records_is_not_forgotten(rig: LogRig, clean: bool) -> None:
     log = rig.open()
     append_one(log, sequenced(1, 0, timestamp=5))
-    assert log.expire_producers(NOW_MS + 1000) == 0
+    assert log.state.expire_producers(NOW_MS + 1000) == 0
     log.close(clean=clean)
     log = rig.open(clean=clean)
     assert append_one(log, sequenced(1, 0, timestamp=5)).is_duplicate
@@ -763,7 +763,7 @@ def test_open_raises_the_leader_epoch_above_the_records(rig: LogRig) -> None:
     log.close()
     for given, expected in ((2, 10), (9, 9), (11, 11)):
         log = rig.open(leader_epoch=given)
-        assert log.leader_epoch == expected
+        assert log.state.leader_epoch == expected
         log.close(clean=False)
     (rig.directory / "leader-epoch-checkpoint").unlink()
     log = rig.open(leader_epoch=2)
@@ -777,7 +777,7 @@ def test_open_leaves_the_largest_leader_epoch(rig: LogRig) -> None:
     append_one(log, batch("a"))
     log.close()
     log = rig.open(leader_epoch=2)
-    assert log.leader_epoch == 2**31 - 1
+    assert log.state.leader_epoch == 2**31 - 1
     log.close()
 
 
@@ -790,7 +790,7 @@ def test_epochs_are_rebuilt_from_the_batches(rig: LogRig) -> None:
         log.close()
     (rig.directory / "leader-epoch-checkpoint").unlink()
     log = rig.open(leader_epoch=9)
-    assert [log.epoch_end_offset(epoch) for epoch in (0, 1, 2, 3, 5, 9, 10)] == [
+    assert [log.reader.epoch_end_offset(epoch) for epoch in (0, 1, 2, 3, 5, 9, 10)] == [
         (0, 6), (1, 12), (2, 18), (3, 24), (3, 24), (9, 24), (-1, -1),
     ]  # fmt: skip
     log.close()
@@ -804,6 +804,6 @@ def test_an_epoch_beyond_a_torn_tail_is_forgotten(rig: LogRig) -> None:
     log.close()
     os.truncate(rig.directory / LOG, (rig.directory / LOG).stat().st_size - 1)
     log = rig.open(leader_epoch=3)
-    assert (log.end_offset, log.epoch_end_offset(2)) == (10, (1, 10))
+    assert (log.state.end_offset, log.reader.epoch_end_offset(2)) == (10, (1, 10))
     assert positions
     log.close()

@@ -104,7 +104,7 @@ def test_refusal_is_no_failure_and_not_asked_again_soon(rig: LogRig, fs: Reservi
     log = rig.open()
     write(log, 3 * RESERVE_BYTES_MAX)
     assert len(fs.asked) == 1
-    assert not log.is_offline
+    assert not log.state.is_offline
     log.close()
 
 
@@ -125,7 +125,7 @@ def test_the_files_size_is_what_was_written_and_a_stop_gives_the_rest_back(real:
     log = real.open()
     write(log, RESERVE_FROM_BYTES + MIB)
     path = real.directory / f"{0:020d}.log"
-    assert path.stat().st_size == log.active_bytes
+    assert path.stat().st_size == log.state.active_bytes
     assert spare_bytes(real) >= 2 * MIB
     os.utime(path, ns=(DAY_NS, DAY_NS))
     log.close()
@@ -144,7 +144,7 @@ def test_a_roll_gives_back_what_a_killed_owner_left(real: LogRig) -> None:
     assert log.truncated_bytes == 0
     records = len(read_all(log))
     write(log, 4 * MIB)
-    assert log.segment_count == 2
+    assert log.state.segment_count == 2
     assert spare_bytes(real) == 0
     assert len(read_all(log)) > records
     log.close()
@@ -153,13 +153,13 @@ def test_a_roll_gives_back_what_a_killed_owner_left(real: LogRig) -> None:
 def test_torn_tail_among_blocks_set_aside_is_cut(real: LogRig) -> None:
     log = real.open()
     write(log, RESERVE_FROM_BYTES + MIB)
-    end, size = log.end_offset, log.active_bytes
+    end, size = log.state.end_offset, log.state.active_bytes
     log.close(clean=False)
     path = real.directory / f"{0:020d}.log"
     with path.open("ab") as file:
         file.write(bytes(batch("torn"))[:50])
     log = real.open()
-    assert (log.end_offset, log.active_bytes, log.truncated_bytes) == (end, size, 50)
+    assert (log.state.end_offset, log.state.active_bytes, log.truncated_bytes) == (end, size, 50)
     assert spare_bytes(real) == 0
     log.close()
 

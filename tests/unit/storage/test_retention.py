@@ -70,15 +70,15 @@ def test_old_segments_are_renamed_now_and_unlinked_later(rig: LogRig) -> None:
     for number in range(4):
         append_one(log, batch(bytes(150), timestamp=NOW_MS + 400 * number))
     now_ms = NOW_MS + 1401
-    assert log.enforce_retention(now_ms) == 2
-    assert (log.start_offset, log.segment_count) == (2, 2)
+    assert log.retention.enforce_retention(now_ms) == 2
+    assert (log.state.start_offset, log.state.segment_count) == (2, 2)
     deleted = {name for name in rig.files if name.endswith(".deleted")}
     assert {name.split(".", 1)[1] for name in deleted} == {
         "log.deleted", "index.deleted", "timeindex.deleted", "snapshot.deleted",
     }  # fmt: skip
-    assert log.next_unlink_ms() == NOW_MS + 500
-    assert log.unlink_due(NOW_MS + 499) == 0
-    assert log.unlink_due(NOW_MS + 500) == len(deleted)
+    assert log.state.segments.next_due_ms() == NOW_MS + 500
+    assert log.retention.unlink_due(NOW_MS + 499) == 0
+    assert log.retention.unlink_due(NOW_MS + 500) == len(deleted)
     assert not [name for name in rig.files if name.endswith(".deleted")]
     with pytest.raises(KafkaError):
         log.read(1, 100)
@@ -92,8 +92,8 @@ def test_a_range_given_out_can_be_read_after_the_deletion(rig: LogRig) -> None:
     part = log.read(0, 1).ranges[0]
     with open(part.path, "rb") as file:
         assert os.fstat(file.fileno()).st_ino == part.inode
-        log.delete_segments_before(1, "test")
-        log.unlink_due(NOW_MS + 10_000)
+        log.retention.delete_segments_before(1, "test")
+        log.retention.unlink_due(NOW_MS + 10_000)
         assert len(file.read()) == part.length
     log.close()
 
@@ -101,9 +101,10 @@ def test_a_range_given_out_can_be_read_after_the_deletion(rig: LogRig) -> None:
 def test_an_old_active_segment_goes_after_a_roll(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, batch("a"))
-    assert log.enforce_retention(NOW_MS + 1001) == 1
-    assert (log.start_offset, log.end_offset, log.segment_count, log.active_base) == (1, 1, 1, 1)
-    assert log.enforce_retention(NOW_MS + 9000) == 0
+    assert log.retention.enforce_retention(NOW_MS + 1001) == 1
+    state = log.state
+    assert (state.start_offset, state.end_offset, state.segment_count, state.active_base) == (1, 1, 1, 1)
+    assert log.retention.enforce_retention(NOW_MS + 9000) == 0
     assert append_one(log, batch("b")).base_offset == 1
     log.close()
 
@@ -112,8 +113,8 @@ def test_undated_records_are_as_old_as_their_file(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, batch("a", timestamp=-1))
     os.utime(rig.directory / f"{0:020d}.log", (NOW_MS / 1000, NOW_MS / 1000))
-    assert log.enforce_retention(NOW_MS + 1000) == 0
-    assert log.enforce_retention(NOW_MS + 1001) == 1
+    assert log.retention.enforce_retention(NOW_MS + 1000) == 0
+    assert log.retention.enforce_retention(NOW_MS + 1001) == 1
     log.close()
 
 
@@ -122,7 +123,7 @@ def test_compacted_topics_only_lose_what_lies_below_the_start(rig: LogRig) -> No
     rig.config = LogConfig(segment_bytes=300, retention_ms=1, retention_bytes=0, cleanup_policy=policy)
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
-    assert log.retention_victims(NOW_MS + 10**9)[1] == []
+    assert log.retention.retention_victims(NOW_MS + 10**9)[1] == []
     log.close()
 
 
@@ -131,17 +132,17 @@ def test_delete_records(rig: LogRig) -> None:
     log = rig.open(leader_epoch=2)
     log.append([batch("a", "b"), batch(bytes(150)), batch(bytes(150))])
     with pytest.raises(KafkaError) as caught:
-        log.advance_start(5)
+        log.retention.advance_start(5)
     assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert log.advance_start(1) == 1
-    assert log.segment_count == 2
-    assert log.epoch_end_offset(2) == (2, 4)
+    assert log.retention.advance_start(1) == 1
+    assert log.state.segment_count == 2
+    assert log.reader.epoch_end_offset(2) == (2, 4)
     assert rig.files["leader-epoch-checkpoint"] == b"0\n1\n2 1\n"
-    assert log.advance_start(0) == 1  # never back
-    assert log.advance_start(3) == 3
-    assert log.segment_count == 1
-    assert log.advance_start(4) == 4
-    assert (log.size_bytes, log.end_offset) == (0, 4)
+    assert log.retention.advance_start(0) == 1  # never back
+    assert log.retention.advance_start(3) == 3
+    assert log.state.segment_count == 1
+    assert log.retention.advance_start(4) == 4
+    assert (log.state.size_bytes, log.state.end_offset) == (0, 4)
     log.close()
     log = rig.open(start_offset=4)
     assert append_one(log, batch("x")).base_offset == 4
@@ -171,16 +172,16 @@ def test_a_deletion_that_the_disk_interrupts_takes_the_log_offline_and_the_next_
     log.append([batch(bytes(150)) for _ in range(3)])
     rig.fs = _FailingRename(nth, DiskFailed(errno.EIO, "rename"))
     use_below(log, rig.fs)
-    row = TrustedEnd(log.end_offset, log.active_base, log.active_bytes, log.start_offset)
+    row = TrustedEnd(log.state.end_offset, log.state.active_base, log.state.active_bytes, log.state.start_offset)
     with pytest.raises(DiskFailed):
-        log.advance_start(3)
-    assert log.is_offline
+        log.retention.advance_start(3)
+    assert log.state.is_offline
     assert append_one(log, batch("x")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     log.close(clean=False)
     rig.fs = FS
     log = rig.open(trusted=row)
-    assert log.end_offset == 3
-    assert [offset for offset, _ in read_all(log)] == list(range(log.start_offset, 3))
+    assert log.state.end_offset == 3
+    assert [offset for offset, _ in read_all(log)] == list(range(log.state.start_offset, 3))
     assert append_one(log, batch("x")).base_offset == 3
     log.close()
 
@@ -193,13 +194,13 @@ def test_a_deletion_without_room_for_its_names_leaves_the_rest_for_the_next_look
     log = rig.open()
     log.append([batch(bytes(150)) for _ in range(3)])
     use_below_segments(log, _FailingRename(nth, DiskFull(errno.ENOSPC, "rename")))
-    assert log.advance_start(3) == 3
-    assert not log.is_offline
+    assert log.retention.advance_start(3) == 3
+    assert not log.state.is_offline
     assert append_one(log, batch("x")).base_offset == 3
     assert [offset for offset, _ in read_all(log)] == [3]
     use_below_segments(log, FS)
-    log.enforce_retention(NOW_MS)
-    assert log.segment_count == 1
+    log.retention.enforce_retention(NOW_MS)
+    assert log.state.segment_count == 1
     assert not [name for name in rig.files if name.endswith(".log") and name != f"{3:020d}.log"]
     log.close()
 
@@ -210,23 +211,23 @@ def test_a_surprise_in_a_deletion_ends_the_role(rig: LogRig) -> None:
     log.append([batch(bytes(150)) for _ in range(3)])
     use_below_segments(log, _FailingRename(2, ValueError("a mistake")))
     with pytest.raises(FatalError, match="ended half way"):
-        log.advance_start(3)
+        log.retention.advance_start(3)
     log.close(clean=False)
 
 
 def test_a_deleted_topics_directory_is_set_aside(rig: LogRig) -> None:
     log = rig.open()
     append_one(log, batch("a"))
-    point = log.sync_point()
+    point = log.durability.sync_point()
     path = log.rename_for_delete()
     assert path is not None
     assert path.name.startswith("t-0.")
     assert path.name.endswith("-delete")
     assert not rig.directory.exists()
     assert (path / f"{0:020d}.log").exists()
-    assert log.is_offline
-    log.run_sync(point)
-    log.mark_synced(point)
+    assert log.state.is_offline
+    log.durability.run_sync(point)
+    log.durability.mark_synced(point)
     FS.remove_tree(path)
     FS.remove_tree(path)
     assert rename_for_deletion(FS, rig.directory) is None

@@ -27,7 +27,7 @@ def rolled(rig: LogRig) -> Log:
     log = rig.open()
     for number in range(SEGMENTS):
         assert append_one(log, batch(str(number), timestamp=NOW_MS + 10 * number)).error_code == 0
-    assert log.segment_count == SEGMENTS
+    assert log.state.segment_count == SEGMENTS
     return log
 
 
@@ -36,12 +36,12 @@ def test_sync_point_of_many_segments_covers_a_part(rig: LogRig) -> None:
     log = rolled(rig)
     before = len(open_descriptors())
     ends = []
-    while log.recovery_point < log.end_offset:
-        point = log.sync_point()
+    while log.state.recovery_point < log.state.end_offset:
+        point = log.durability.sync_point()
         assert len(open_descriptors()) - before <= DESCRIPTORS_MAX
-        log.run_sync(point)
-        log.mark_synced(point)
-        ends.append(log.recovery_point)
+        log.durability.run_sync(point)
+        log.durability.mark_synced(point)
+        ends.append(log.state.recovery_point)
     assert ends == sorted(set(ends))
     assert log.state.unsynced.segments == []
     log.close()
@@ -52,10 +52,10 @@ def test_sync_of_many_segments_confirms_all(rig: LogRig, ending: str) -> None:
     log = rolled(rig)
     before = len(open_descriptors())
     if ending == "sync":
-        log.sync()
+        log.durability.sync()
         assert len(open_descriptors()) <= before + 10
     log.close()
-    assert log.recovery_point == log.end_offset == SEGMENTS
+    assert log.state.recovery_point == log.state.end_offset == SEGMENTS
     again = rig.open()
     assert [offset for offset, _ in read_all(again)] == list(range(SEGMENTS))
     again.close()
@@ -63,9 +63,9 @@ def test_sync_of_many_segments_confirms_all(rig: LogRig, ending: str) -> None:
 
 def test_failed_sync_of_a_part_confirms_nothing(rig: LogRig) -> None:
     log = rolled(rig)
-    point = log.sync_point()
-    log.sync_failed(point, "a test says so")
-    assert (log.recovery_point, log.is_offline) == (0, True)
+    point = log.durability.sync_point()
+    log.durability.sync_failed(point, "a test says so")
+    assert (log.state.recovery_point, log.state.is_offline) == (0, True)
     log.close(clean=False)
 
 
@@ -78,7 +78,7 @@ def test_cold_segments_share_a_budget_over_logs(tmp_path: Path) -> None:
         log.state.segments.cold = cold
         for number in range(10):
             append_one(log, batch(str(number), timestamp=NOW_MS + 10 * number))
-        log.sync()
+        log.durability.sync()
     before = len(open_descriptors())
     for offset in range(9):
         for log in logs:

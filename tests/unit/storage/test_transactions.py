@@ -34,7 +34,7 @@ def log(rig: LogRig) -> Iterator[Log]:
 
 
 def begin(log: Log, sequence: int = 0, *, epoch: int = 0, owns_epoch: bool = True) -> Verification:
-    return log.producers.begin_verification(PID, epoch, sequence, owns_epoch=owns_epoch, now_ms=NOW_MS)
+    return log.state.producers.begin_verification(PID, epoch, sequence, owns_epoch=owns_epoch, now_ms=NOW_MS)
 
 
 def send(log: Log, sequence: int = 0, *, epoch: int = 0, guard: Verification | None = None) -> int:
@@ -47,14 +47,14 @@ def send(log: Log, sequence: int = 0, *, epoch: int = 0, guard: Verification | N
     if guard is not None:
         guard.is_confirmed = False
         if not code:
-            log.producers.end_verification(PID)
+            log.state.producers.end_verification(PID)
     return code
 
 
 def end(
     log: Log, epoch: int = 0, *, coordinator_epoch: int = 0, is_commit: bool = True, version: int = 0
 ) -> AppendResult:
-    return log.append_marker(PID, epoch, coordinator_epoch, is_commit=is_commit, transaction_version=version)
+    return log.appender.append_marker(PID, epoch, coordinator_epoch, is_commit=is_commit, transaction_version=version)
 
 
 def test_a_transaction_begins_only_when_its_coordinator_has_confirmed_it(log: Log) -> None:
@@ -63,7 +63,7 @@ def test_a_transaction_begins_only_when_its_coordinator_has_confirmed_it(log: Lo
     assert send(log) == ErrorCode.INVALID_TXN_STATE
     assert send(log, guard=guard) == ErrorCode.NONE
     assert send(log, 1) == ErrorCode.NONE  # It is open now.
-    assert log.last_stable_offset == 0
+    assert log.state.last_stable_offset == 0
 
 
 def test_a_new_epoch_does_not_go_on_with_the_transaction_of_the_old_one(log: Log) -> None:
@@ -88,7 +88,7 @@ def test_a_batch_without_a_transactional_id_is_refused_also_where_its_producer_h
 def test_a_marker_ends_the_guard_so_that_a_late_confirmation_begins_nothing(log: Log) -> None:
     guard = begin(log, owns_epoch=False)
     assert end(log).error_code == ErrorCode.NONE
-    assert not log.producers.is_verifying(PID, guard)
+    assert not log.state.producers.is_verifying(PID, guard)
     assert send(log, guard=guard) == ErrorCode.INVALID_TXN_STATE
     again = begin(log)
     assert again is not guard
@@ -103,7 +103,7 @@ def test_marker_without_room_ends_no_guard(rig: LogRig) -> None:
     guard = begin(log, owns_epoch=False)
     fs.fail_write()
     assert end(log).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.producers.is_verifying(PID, guard)
+    assert log.state.producers.is_verifying(PID, guard)
     assert send(log, guard=guard) == ErrorCode.NONE
     log.close()
 
@@ -117,16 +117,16 @@ def test_a_late_marker_of_the_transaction_before_does_not_end_the_guard_of_one_w
     assert send(log, epoch=1, guard=guard) == ErrorCode.NONE
     guard = begin(log, epoch=2)
     assert end(log, 3, version=2).error_code == ErrorCode.NONE
-    assert not log.producers.is_verifying(PID, guard)
+    assert not log.state.producers.is_verifying(PID, guard)
     assert send(log, epoch=2, guard=guard) == NEW_EPOCH
 
 
 def test_a_guard_is_forgotten_like_an_idle_producer(log: Log) -> None:
     guard = begin(log)
-    log.expire_producers(NOW_MS + log.config.producer_id_expiration_ms - 1)
-    assert log.producers.is_verifying(PID, guard)
-    log.expire_producers(NOW_MS + log.config.producer_id_expiration_ms)
-    assert not log.producers.is_verifying(PID, guard)
+    log.state.expire_producers(NOW_MS + log.state.config.producer_id_expiration_ms - 1)
+    assert log.state.producers.is_verifying(PID, guard)
+    log.state.expire_producers(NOW_MS + log.state.config.producer_id_expiration_ms)
+    assert not log.state.producers.is_verifying(PID, guard)
 
 
 def test_a_guard_is_no_part_of_what_the_next_owner_gets(log: Log) -> None:
@@ -188,7 +188,7 @@ def test_which_epochs_end_a_transaction(
     expected = ErrorCode.NONE if epoch > known or (epoch == known and not is_strict) else NEW_EPOCH
     result = end(log, epoch, version=version)
     assert result.error_code == expected
-    assert bool(log.producers.first_open_offset is not None) == (is_open and expected != ErrorCode.NONE)
+    assert bool(log.state.producers.first_open_offset is not None) == (is_open and expected != ErrorCode.NONE)
 
 
 def test_an_older_coordinator_ends_nothing(log: Log) -> None:
@@ -197,7 +197,7 @@ def test_an_older_coordinator_ends_nothing(log: Log) -> None:
     assert send(log, epoch=1, guard=begin(log, epoch=1)) == ErrorCode.NONE
     late = end(log, 2, coordinator_epoch=2, version=2)
     assert late.error_code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
-    assert log.last_stable_offset == 2
+    assert log.state.last_stable_offset == 2
 
 
 def test_what_a_marker_leaves_is_known_after_a_crash(rig: LogRig) -> None:
@@ -206,14 +206,14 @@ def test_what_a_marker_leaves_is_known_after_a_crash(rig: LogRig) -> None:
     append_one(log, batch("between"))
     end(log, 1, coordinator_epoch=7, is_commit=False, version=2)
     send(log, epoch=1, guard=begin(log, epoch=1))
-    before, aborted = log.producers.entries(), log.aborted_transactions(0, 4)
+    before, aborted = log.state.producers.entries(), log.reader.aborted_transactions(0, 4)
     log.close(clean=False)
     log = rig.open()
-    (entry,) = log.producers.entries()
+    (entry,) = log.state.producers.entries()
     assert [replace(entry, last_timestamp=NOW_MS)] == before  # Heard at the time of the file.
-    assert log.aborted_transactions(0, 4) == aborted
+    assert log.reader.aborted_transactions(0, 4) == aborted
     assert len(aborted) == 1
-    assert log.last_stable_offset == 3
+    assert log.state.last_stable_offset == 3
     assert [value for _, value in read_all(log)][1] == b"between"
     log.close()
 
@@ -232,12 +232,12 @@ def test_a_marker_that_finds_no_room_ends_nothing_and_can_be_sent_again(
     rig.fs = fs = FailingFs()
     log = rig.open()
     assert send(log, guard=begin(log)) == ErrorCode.NONE
-    before = log.producers.entries()
+    before = log.state.producers.entries()
     fs.fail_write(after_bytes=10)
     assert end(log, 1, is_commit=is_commit, version=2).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert (log.producers.entries(), log.last_stable_offset, log.end_offset) == (before, 0, 1)
-    assert not log.is_offline
+    assert (log.state.producers.entries(), log.state.last_stable_offset, log.state.end_offset) == (before, 0, 1)
+    assert not log.state.is_offline
     fs.heal()
     assert end(log, 1, is_commit=is_commit, version=2).error_code == ErrorCode.NONE
-    assert (log.last_stable_offset, len(log.aborted_transactions(0, 2))) == (2, not is_commit)
+    assert (log.state.last_stable_offset, len(log.reader.aborted_transactions(0, 2))) == (2, not is_commit)
     log.close()
