@@ -104,7 +104,7 @@ def _judge_image(scene: Scene, fs: RecordingFs, clock: ManualClock, image_seed: 
 def _strike_off_all(durability: LogDurability, point: SyncPoint) -> None:
     """mark_synced that takes the segment that was active at the point for synced, whatever it got since."""
     _mark_synced(durability, point)
-    durability._state.unsynced.forget(point.segments)
+    durability._state.unsynced.remove_segments(point.segments)
 
 
 _mark_synced = LogDurability.mark_synced

@@ -73,7 +73,7 @@ def compact(
     for _ in run.map_keys():
         pass
     swaps = 0
-    for group in group_segments([s for s in sealed if s.base_offset < run.end_offset], log.state.config):
+    for group in group_segments([s for s in sealed if s.base_offset < run.compacted_end], log.state.config):
         for _ in run.rewrite(group):
             pass
         new = run.finish(group)
@@ -81,4 +81,4 @@ def compact(
             old = [each for each in taken if group[0].base_offset <= each.base_offset < group[-1].next_offset]
             log.compaction.swap_segments(old, new)
             swaps += 1
-    return Compacted(section.first_dirty, run.end_offset, swaps, run.records_read)
+    return Compacted(section.first_dirty, run.compacted_end, swaps, run.records_read)

@@ -358,7 +358,7 @@ class Compactor:
         before, started_ns = sum(each.size for each in facts.segments), self._clock.now_ns()
         try:
             yield from self._counted(run.map_keys())
-            taken = [each for each in facts.segments if each.base_offset < run.end_offset]
+            taken = [each for each in facts.segments if each.base_offset < run.compacted_end]
             after = before - sum(each.size for each in taken)
             for group in group_segments(taken, config):
                 yield from self._counted(run.rewrite(group))
@@ -374,10 +374,10 @@ class Compactor:
             self._values[SLOT["compaction_records_read"]] += run.records_read
         logger.info(
             "log=compacted partition=%s-%d from=%d to=%d keys=%d bytes=%d before=%d ms=%d",
-            topic.name, index, facts.first_dirty, run.end_offset, run.key_count, after, before,
+            topic.name, index, facts.first_dirty, run.compacted_end, run.key_count, after, before,
             (self._clock.now_ns() - started_ns) // _MS,
         )  # fmt: skip
-        return run.end_offset
+        return run.compacted_end
 
     def _counted(self, steps: Iterator[int]) -> Steps:
         slot = SLOT["compaction_io_bytes"]

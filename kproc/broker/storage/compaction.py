@@ -125,7 +125,7 @@ class CompactionPass:
         self.records_read = self.records_kept = 0
 
     @property
-    def end_offset(self) -> int:
+    def compacted_end(self) -> int:
         """The offset where this pass ends: the upper bound, or the offset at which the memory for keys was full."""
         return self._map.latest + 1
 
@@ -279,7 +279,7 @@ class CompactionPass:
             return None
         if aborted is not None:
             assert self._out is not None
-            self._out.note_aborted(aborted)
+            self._out.add_aborted(aborted)
         if not may_go:
             return _WHOLE
         if header[ATTRIBUTES] & HAS_DELETE_HORIZON:

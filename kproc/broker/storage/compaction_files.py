@@ -114,7 +114,7 @@ class CleanedSegment:
         self.position += len(batch)
         self._buffers.append(batch)
 
-    def note_aborted(self, aborted: AbortedTransaction) -> None:
+    def add_aborted(self, aborted: AbortedTransaction) -> None:
         """Add a row to the new transaction index for an abort marker that stays together with its batches."""
         append_aborted(self._fs, self.path(TXN_INDEX_SUFFIX), aborted)
 

@@ -204,7 +204,7 @@ class Log:
         # Raises DiskFull if the disk has no space for the entry. The stop is then not clean.
         active.finish_time_index()
         if active.reserved_end:
-            active.give_back()
+            active.release_reserved()
         active.note_aborted()
         self.state.take_snapshot()
         self.durability.sync_most()

@@ -132,7 +132,7 @@ class SegmentSwap:
         new.close()
         state.segments.replace(number, count, new)
         replaced = {segment.base_offset for segment in gone} - {base}
-        state.snapshots.forget(replaced)
-        state.unsynced.forget(gone)
+        state.snapshots.remove(replaced)
+        state.unsynced.remove_segments(gone)
         # The next sync point covers the new names. The cleaner, too, syncs the directory before it unlinks old files.
         state.unsynced.note_directory(state.directory)

@@ -89,19 +89,19 @@ class LogDurability:
         fdatasync succeeds without them.
         """
         state = self._state
-        self.give_back(point)
+        self.release(point)
         if self._has_failed:
             return
         state.recovery_point = max(state.recovery_point, point.end_offset)
         state.confirm(state.recovery_point)
         for segment, size in zip(point.segments, point.sizes, strict=True):
             segment.synced_bytes = size
-        state.unsynced.forget(point.segments[: point.sealed_count])
+        state.unsynced.remove_segments(point.segments[: point.sealed_count])
         self.flushed_ms = state.clock.wall_ms()
 
     def sync_failed(self, point: SyncPoint, reason: str) -> None:
         """Take the log offline after a failed sync, because the kernel may have dropped the dirty pages."""
-        self.give_back(point)
+        self.release(point)
         self._has_failed = True
         self._state.note_failure(StorageFailure(reason))
 
@@ -117,7 +117,7 @@ class LogDurability:
             failed_sync.leave_note(state.fs, state.directory)
             raise
 
-    def give_back(self, point: SyncPoint) -> None:
+    def release(self, point: SyncPoint) -> None:
         """Unpin the point's segments and close the descriptors that were opened for it."""
         state = self._state
         for segment in point.segments:

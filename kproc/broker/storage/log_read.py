@@ -153,7 +153,7 @@ class LogReader:
         """
         if search is None:
             return _to_the_end(lambda each: self.offset_for_timestamp(timestamp, each))
-        search.begin()
+        search.start_slice()
         for segment in self._segments.all():
             if segment.max_timestamp >= timestamp:
                 found = self._segments.warm(segment).find_timestamp(
@@ -172,7 +172,7 @@ class LogReader:
         """
         if search is None:
             return _to_the_end(self.max_timestamp)
-        search.begin()
+        search.start_slice()
         start = self._state.start_offset
         best: tuple[int, LogSegment] | None = None
         for segment in self._segments.all():

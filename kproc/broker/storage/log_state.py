@@ -218,7 +218,7 @@ class LogState:
         old, self.limits = self.active, None
         old.seal()
         old.note_aborted()
-        old.give_back()
+        old.release_reserved()
         new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
         self.segments.add(new)
         self.active = new
@@ -231,4 +231,4 @@ class LogState:
     def take_snapshot(self) -> None:
         """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
         self.producers.end_offset = self.end_offset
-        self.snapshots.take(self.fs, self.directory, self.producers, self.segments)
+        self.snapshots.write(self.fs, self.directory, self.producers, self.segments)

@@ -24,7 +24,7 @@ class ProducerSnapshots:
         self.bytes_since = bytes_since
         self.batches_since = 0
 
-    def take(self, fs: Fs, directory: Path, producers: ProducerTable, segments: SegmentList) -> None:
+    def write(self, fs: Fs, directory: Path, producers: ProducerTable, segments: SegmentList) -> None:
         """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
         offset = producers.end_offset
         self.bytes_since = self.batches_since = 0
@@ -51,6 +51,6 @@ class ProducerSnapshots:
         """Remove the snapshots below an offset from the list, because they were deleted with their segments."""
         self.offsets = [held for held in self.offsets if held >= offset]
 
-    def forget(self, offsets: Collection[int]) -> None:
+    def remove(self, offsets: Collection[int]) -> None:
         """Remove snapshots from the list, because they were deleted with their segments."""
         self.offsets = [held for held in self.offsets if held not in offsets]

@@ -55,7 +55,7 @@ class CountingFs:
             self.note(0)
             raise
 
-    def note(self, wanted_bytes: int) -> None:
+    def _count(self, wanted_bytes: int) -> None:
         """Count a write that failed on a full disk."""
         note_shortage(self._values, wanted_bytes)
 

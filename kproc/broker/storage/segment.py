@@ -347,7 +347,7 @@ class LogSegment:
         else:
             self.reserve_at = end + _ASK_AGAIN_BYTES
 
-    def give_back(self) -> None:
+    def release_reserved(self) -> None:
         """Release the reserved disk blocks beyond the file's end, including those of a killed previous owner."""
         modified_ns = self._fs.facts(self.descriptor()).st_mtime_ns
         self.truncate(self.size)

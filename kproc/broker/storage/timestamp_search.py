@@ -54,7 +54,7 @@ class TimestampSearch:
         # The batch in which the last slice ended: its base offset, and an iterator over its remaining records.
         self._open: tuple[int, Iterator[Found]] | None = None
 
-    def begin(self) -> None:
+    def start_slice(self) -> None:
         """Begin the next slice, in which at least one batch is decompressed."""
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
 

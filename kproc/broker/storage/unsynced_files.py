@@ -31,7 +31,7 @@ class UnsyncedFiles:
         if path not in self.files:
             self.files.append(path)
 
-    def forget(self, segments: Collection[LogSegment]) -> None:
+    def remove_segments(self, segments: Collection[LogSegment]) -> None:
         """Remove segments that are synced or deleted."""
         self.segments = [segment for segment in self.segments if segment not in segments]
 

@@ -107,7 +107,7 @@ class HeldSyncer:
     def drop(self) -> None:
         """Its Handler is dead: what it kept open for the rounds is closed with the process."""
         for log, point in itertools.chain(*self.rounds, ((log, point) for log, point, _ in self._done)):
-            log.durability.give_back(point)
+            log.durability.release(point)
         self.rounds.clear()
         self._done = []
 

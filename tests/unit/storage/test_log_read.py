@@ -234,7 +234,7 @@ def test_search_pauses_inside_a_batch(rig: LogRig, monkeypatch: pytest.MonkeyPat
     append_one(log, dated(*range(100), largest=NOW_MS + 99, codec=4))
     search, pauses = TimestampSearch(), 0
     while True:
-        search.begin()
+        search.start_slice()
         try:
             found = log.reader.offset_for_timestamp(NOW_MS + 95, search)
             break
