@@ -230,16 +230,16 @@ class RecordingFs:
     def set_modified(self, descriptor: int, modified_ns: int) -> None:
         self._open[descriptor].modified_ns = modified_ns
 
-    def note_synced(self, descriptor: int, size: int) -> None:
+    def write_synced_mark(self, descriptor: int, size: int) -> None:
         self._open[descriptor].mark = size
 
-    def noted_synced(self, descriptor: int) -> int:
+    def read_synced_mark(self, descriptor: int) -> int:
         return self._open[descriptor].mark
 
-    def note_aborted(self, descriptor: int, checksum: int) -> None:
+    def write_aborted_mark(self, descriptor: int, checksum: int) -> None:
         self._open[descriptor].aborted = checksum
 
-    def noted_aborted(self, descriptor: int) -> int | None:
+    def read_aborted_mark(self, descriptor: int) -> int | None:
         return self._open[descriptor].aborted
 
     def sync(self, descriptor: int) -> None:

@@ -30,9 +30,9 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "write": (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EIO),
     "truncate": (errno.ENOMEM, errno.EIO),
     "sync": (errno.EIO, errno.ENOSPC, errno.EDQUOT),
-    "note_synced": (errno.EIO,),  # OsFs passes over a shortage: the old mark is lower, and true.
-    "note_aborted": (errno.EIO,),
-    "noted_aborted": (errno.EIO,),
+    "write_synced_mark": (errno.EIO,),  # OsFs passes over a shortage: the old mark is lower, and true.
+    "write_aborted_mark": (errno.EIO,),
+    "read_aborted_mark": (errno.EIO,),
     "facts": _LOOK,
     "facts_at": _LOOK,
     "set_modified": _LOOK,

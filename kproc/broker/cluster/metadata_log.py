@@ -114,7 +114,7 @@ class MetadataLog:
             self._undo_write(error)
         try:
             # Earlier syncs have confirmed the size before this write.
-            self._fs.note_synced(self._descriptor, self._size)
+            self._fs.write_synced_mark(self._descriptor, self._size)
             self._fs.sync(self._descriptor)
         except OSError as error:
             # After a failed fsync Linux marks the pages as clean, so a second sync would succeed without writing them.
@@ -143,7 +143,7 @@ class MetadataLog:
         """Close the file. All acknowledged records are on disk already."""
         if self._descriptor >= 0:
             try:
-                self._fs.note_synced(self._descriptor, self._size)
+                self._fs.write_synced_mark(self._descriptor, self._size)
             except StorageFailure as failure:
                 # Without the mark the next start cannot tell some kinds of damage from a torn write.
                 logger.warning("metadata_log=not_marked reason=%s", failure)
@@ -215,7 +215,7 @@ class MetadataLog:
         """Raise Corrupt if a file's valid batches end below its last confirmed sync: no torn write can cause that."""
         descriptor = self._fs.open(path)
         try:
-            synced = self._fs.noted_synced(descriptor)
+            synced = self._fs.read_synced_mark(descriptor)
         finally:
             self._fs.close(descriptor)
         if end < synced:
@@ -244,7 +244,7 @@ class MetadataLog:
         if batch:
             self._fs.write(self._descriptor, [batch], position=position)
             self._fs.sync(self._descriptor)
-            self._fs.note_synced(self._descriptor, self._size)
+            self._fs.write_synced_mark(self._descriptor, self._size)
         sync_directory(self._fs, self._directory)
 
     def _start_log(self, version: int) -> None:

@@ -52,7 +52,7 @@ class ClassicRebalance:
         """A member that was not in the group joins."""
         self._has_newcomer = True
 
-    def note_synced(self, member_id: str) -> None:
+    def write_synced_mark(self, member_id: str) -> None:
         """A member has sent its SyncGroup."""
         self._pending_sync.discard(member_id)
 

@@ -33,7 +33,7 @@ class ClassicSync:
             reply(SyncResult(refusal))
             return
         member = state.roster.members[request.member_id]
-        self._rebalance.note_synced(member.member_id)
+        self._rebalance.write_synced_mark(member.member_id)
         if state.current is GroupState.STABLE:
             state.renew(member, now_ms)
             reply(self._assigned(member))

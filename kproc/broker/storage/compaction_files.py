@@ -155,7 +155,7 @@ class CleanedSegment:
             raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
         fs.set_modified(self._fd, modified_ns)
         if (rows := fs.read_file(self.path(TXN_INDEX_SUFFIX))) is not None:
-            fs.note_aborted(self._fd, crc32(rows))
+            fs.write_aborted_mark(self._fd, crc32(rows))
         fs.sync(self._fd)
         self._index.sync()
         self._time_index.sync()

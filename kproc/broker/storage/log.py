@@ -205,7 +205,7 @@ class Log:
         active.finish_time_index()
         if active.reserved_end:
             active.release_reserved()
-        active.note_aborted()
+        active.write_aborted_mark()
         self.state.take_snapshot()
         self.durability.sync_most()
         return self.durability.sync_point(closes=True)

@@ -109,7 +109,7 @@ class LogDurability:
         """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
         state = self._state
         for segment in point.segments:
-            segment.note_synced()
+            segment.write_synced_mark()
         try:
             for descriptor in point.fds:
                 state.fs.sync(descriptor)

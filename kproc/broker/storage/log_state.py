@@ -217,7 +217,7 @@ class LogState:
         """Seal the active segment and create the next one. If that fails, the old segment stays active."""
         old, self.limits = self.active, None
         old.seal()
-        old.note_aborted()
+        old.write_aborted_mark()
         old.release_reserved()
         new = LogSegment.create(self.fs, self.directory, base_offset, now_ms=now_ms)
         self.segments.add(new)

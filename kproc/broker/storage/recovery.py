@@ -15,7 +15,7 @@ A bad batch, or a segment that ends before the next one begins, is one of two th
 
 - Damage, if it is below an offset or position that a sync had confirmed or a dead owner had published. Recovery raises
   Corrupt and leaves the files as they are. The confirmed end is known from the recovery point, and from the mark in an
-  attribute of each .log file (fs.note_synced), which may lag by a page and one sync.
+  attribute of each .log file (fs.write_synced_mark), which may lag by a page and one sync.
 - A torn tail, if it is above. No such record was acknowledged to acks=all, and a power loss keeps unsynced pages in
   any order. Recovery truncates the log there, including good batches behind the bad one.
 """
@@ -156,7 +156,7 @@ def load(
         replay = ProducerReplay(fs, directory, config, segments, loader.first_transactional)
         producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
         for segment in loader.without_aborts:
-            segment.note_aborted()
+            segment.write_aborted_mark()
             if segment is not segments[-1]:
                 segment.close()
     except BaseException as problem:
@@ -190,7 +190,7 @@ def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
 
 def _check_size(segment: LogSegment) -> None:
     """Raise Corrupt if a segment's file is shorter than its last sync confirmed."""
-    if segment.size < (synced := segment.noted_synced()):
+    if segment.size < (synced := segment.read_synced_mark()):
         raise Corrupt(f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes, but {synced} had been synced")
 
 
@@ -396,7 +396,7 @@ class _Loader:
         last batch without its records, and `import-log` adds one where Kafka's cleaner kept none.
         """
         is_deleting_only = "compact" not in self._config.cleanup_policy
-        return is_deleting_only or not segment.size or bool(segment.noted_synced())
+        return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
 
     def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
         """Complete the indexes of a segment below the believed end, without verifying its batches.
@@ -537,11 +537,11 @@ class _Loader:
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
         if rebuild.next_offset < believed_end:
             raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
-        if problem.position < (synced := segment.noted_synced()):
+        if problem.position < (synced := segment.read_synced_mark()):
             raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
         behind = self._segments[number + 1 :]
         for later in behind:
-            if later.noted_synced():
+            if later.read_synced_mark():
                 raise Corrupt(f"{where}; a later segment was synced") from problem
             later.close()
         cut = segment.size - problem.position + sum(later.size for later in behind)

@@ -72,7 +72,7 @@ class LogSegment:
     __slots__ = (
         "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
         "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
-        "needs_index", "noted_bytes", "path_bytes", "reserve_at", "reserved_end", "size", "synced_bytes",
+        "needs_index", "marked_bytes", "path_bytes", "reserve_at", "reserved_end", "size", "synced_bytes",
         "time_index", "txn_index",
     )  # fmt: skip
 
@@ -89,7 +89,7 @@ class LogSegment:
         self.reserve_at = RESERVE_FROM_BYTES  # Call reserve() before a write that ends beyond this.
         self.reserved_end = 0  # End of the reserved blocks, or 0 if none are reserved.
         self.synced_bytes = 0  # Bytes that are known to be on the disk since this process opened the file.
-        self.noted_bytes = 0  # Bytes that the file's attribute says are synced; set by the sync thread.
+        self.marked_bytes = 0  # Bytes that the file's attribute says are synced; set by the sync thread.
         self.bytes_since_index = 0
         self.created_ms = 0
         # The first batch's largest timestamp; None: the segment is empty, or it was not read yet.
@@ -406,32 +406,32 @@ class LogSegment:
         self._pins += 1
         return descriptors
 
-    def note_synced(self) -> None:
+    def write_synced_mark(self) -> None:
         """Record in the file's attribute how many bytes are synced. A sync thread calls this before the next sync.
 
         Recovery reads the mark: a bad batch below it is damage, and one above it is a torn write of a power loss.
         Changes of less than a page are not recorded.
         """
-        if self.synced_bytes - self.noted_bytes >= _PAGE_BYTES:
-            self._fs.note_synced(self.fd, self.synced_bytes)
-            self.noted_bytes = self.synced_bytes
+        if self.synced_bytes - self.marked_bytes >= _PAGE_BYTES:
+            self._fs.write_synced_mark(self.fd, self.synced_bytes)
+            self.marked_bytes = self.synced_bytes
 
-    def noted_synced(self) -> int:
+    def read_synced_mark(self) -> int:
         """Return the number of bytes that this or an earlier owner of the file recorded as synced."""
-        return self._fs.noted_synced(self.descriptor())
+        return self._fs.read_synced_mark(self.descriptor())
 
-    def note_aborted(self) -> None:
+    def write_aborted_mark(self) -> None:
         """Record the checksum of the transaction index, because the segment is sealed or its log is closed.
 
         The mark distinguishes a lost .txnindex from a segment without aborted transactions. A segment that never had
         a .txnindex gets no mark.
         """
-        if self.txn_index.exists or self._fs.noted_aborted(self.descriptor()) is not None:
-            self._fs.note_aborted(self.descriptor(), self.txn_index.checksum())
+        if self.txn_index.exists or self._fs.read_aborted_mark(self.descriptor()) is not None:
+            self._fs.write_aborted_mark(self.descriptor(), self.txn_index.checksum())
 
     def has_right_aborts(self) -> bool:
         """Return False if the transaction index has changed since the segment was sealed or its log closed."""
-        noted = self._fs.noted_aborted(self.descriptor())
+        noted = self._fs.read_aborted_mark(self.descriptor())
         return noted is None or noted == self.txn_index.checksum()
 
     def unpin(self) -> None:

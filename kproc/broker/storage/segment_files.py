@@ -48,7 +48,7 @@ def holds_synced_records(fs: Fs, directory: Path) -> bool:
     for base in segment_bases(fs, directory):
         descriptor = fs.open(directory / segment_file_name(base, LOG_SUFFIX), writable=False)
         try:
-            if fs.noted_synced(descriptor):
+            if fs.read_synced_mark(descriptor):
                 return True
         finally:
             fs.close(descriptor)

@@ -98,7 +98,7 @@ def test_the_file_is_made_of_record_batches_with_versions_as_offsets(three_topic
 def mark_synced(directory, size):
     """As the log was marked when the controller died in its last write."""
     descriptor = OsFs().open(directory / DIRECTORY_NAME / FIRST_LOG)
-    OsFs().note_synced(descriptor, size)
+    OsFs().write_synced_mark(descriptor, size)
     OsFs().close(descriptor)
 
 

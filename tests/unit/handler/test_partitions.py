@@ -271,7 +271,7 @@ def test_damaged_partition_is_offline_and_the_others_are_served(start: Start) ->
     segment.write_bytes(content)
     fs = OsFs()
     descriptor = fs.open(segment)
-    fs.note_synced(descriptor, len(content))
+    fs.write_synced_mark(descriptor, len(content))
     fs.close(descriptor)
     rig.table.writer(rig.image_of("bad").slot).publish(
         (0,) * 8

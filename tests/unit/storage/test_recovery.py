@@ -37,18 +37,18 @@ def rig(tmp_path: Path) -> LogRig:
     return LogRig(tmp_path / "t-0", config=LogConfig(index_interval_bytes=200))
 
 
-def note_synced(path: Path, size: int | None = None) -> None:
+def write_synced_mark(path: Path, size: int | None = None) -> None:
     """Mark a file as a round of sync does, by default all of it."""
     fs = OsFs()
     descriptor = fs.open(path)
-    fs.note_synced(descriptor, path.stat().st_size if size is None else size)
+    fs.write_synced_mark(descriptor, path.stat().st_size if size is None else size)
     fs.close(descriptor)
 
 
-def noted_synced(path: Path) -> int:
+def read_synced_mark(path: Path) -> int:
     fs = OsFs()
     descriptor = fs.open(path)
-    size = fs.noted_synced(descriptor)
+    size = fs.read_synced_mark(descriptor)
     fs.close(descriptor)
     return size
 
@@ -171,7 +171,7 @@ def test_after(rig: LogRig, name: str) -> None:
     rig.leader_epoch = 4
     positions = write_log(rig)
     if story.end_offset is None and not story.recovery_point:
-        note_synced(rig.directory / LOG)
+        write_synced_mark(rig.directory / LOG)
     story.harm(rig.directory, positions)
     before = rig.files
     if story.end_offset is None:
@@ -198,7 +198,7 @@ def test_a_hole_above_what_was_synced_is_cut_with_all_behind_it(rig: LogRig, nam
     story = STORIES[name]
     positions = write_log(rig)
     story.harm(rig.directory, positions)
-    note_synced(rig.directory / LOG, positions[story.unsynced_end // 2])
+    write_synced_mark(rig.directory / LOG, positions[story.unsynced_end // 2])
     log = rig.open()
     assert log.state.end_offset == story.unsynced_end
     assert [offset for offset, _ in read_all(log)] == list(range(story.unsynced_end))
@@ -242,7 +242,7 @@ def test_damage_in_a_sealed_segment_is_loud(rig: LogRig, noted: int) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 20)
     sealed, following = sorted(rig.directory.glob("*.log"))[1:3]
-    note_synced([sealed, following][noted - 1])
+    write_synced_mark([sealed, following][noted - 1])
     content = bytearray(sealed.read_bytes())
     content[-1] ^= 1
     sealed.write_bytes(content)
@@ -290,8 +290,8 @@ def test_a_segment_that_lost_whole_batches_before_it_was_synced_is_the_last(
     write_log(rig, 15)
     rig.config = LogConfig(cleanup_policy=frozenset({policy}))
     logs = sorted(rig.directory.glob("*.log"))
-    note_synced(logs[0])
-    note_synced(logs[1], 1)
+    write_synced_mark(logs[0])
+    write_synced_mark(logs[1], 1)
     if is_next_empty:
         os.truncate(logs[2], 0)
         for path in logs[3:]:
@@ -388,7 +388,7 @@ def test_a_synced_segment_that_ends_early_is_loud(rig: LogRig) -> None:
     rig.config = LogConfig(segment_bytes=400)
     write_log(rig, 15)
     sealed = sorted(rig.directory.glob("*.log"))[1]
-    note_synced(sealed)
+    write_synced_mark(sealed)
     os.truncate(sealed, int.from_bytes(sealed.read_bytes()[8:12], "big") + 12)
     with pytest.raises(Corrupt, match="had been synced"):
         rig.open()
@@ -401,7 +401,7 @@ def test_a_sync_notes_what_the_one_before_it_confirmed(rig: LogRig) -> None:
     for _ in range(4):
         append_one(log, batch(bytes(3000)))
         log.durability.sync()
-        sizes.append((log.state.active_bytes, noted_synced(path)))
+        sizes.append((log.state.active_bytes, read_synced_mark(path)))
     (one, first), (two, second), (_, third), (_, fourth) = sizes
     assert (first, second) == (0, 0)  # 3000 bytes are not worth a note.
     assert third == two > one
@@ -488,7 +488,7 @@ def test_open_log_with_a_damaged_middle_segment_is_refused(rig: LogRig, harm: st
 def test_open_log_cut_below_its_mark_is_refused(rig: LogRig) -> None:
     """Nothing else knows where it ended: there is no recovery point."""
     positions = write_log(rig)
-    note_synced(rig.directory / LOG, positions[-1])
+    write_synced_mark(rig.directory / LOG, positions[-1])
     os.truncate(rig.directory / LOG, positions[3])
     with pytest.raises(Corrupt, match=f"{positions[-1]} had been synced"):
         rig.open()
@@ -500,7 +500,7 @@ def test_open_synced_log_without_partition_metadata_is_refused(rig: LogRig, know
     write_log(rig, 3)
     (rig.directory / "partition.metadata").write_bytes(b"")
     if known_by == "mark":
-        note_synced(rig.directory / LOG)
+        write_synced_mark(rig.directory / LOG)
     with pytest.raises(Corrupt, match=r"partition\.metadata is missing or damaged"):
         rig.open(recovery_point=6 if known_by == "recovery point" else 0)
     assert rig.directory.exists()
