@@ -151,7 +151,7 @@ def _failed_syncs_are_forgotten() -> Iterator[None]:
     """Whoever opens a log after a failed sync believes the page cache."""
     with (
         mock.patch.object(OwnedPartition, "distrust"),
-        mock.patch("kproc.broker.storage.failed_sync.leave_note"),
+        mock.patch("kproc.broker.storage.failed_sync.write_note"),
     ):
         yield
 
@@ -197,7 +197,7 @@ MUTATIONS: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
     "torn-tail-is-damage": lambda: mock.patch.object(_Loader, "_cut_tail", _refuse_what_follows),
     "namesake-rename-unchecked": _namesakes_are_not_told_apart,
     "lost-deletion-refused": lambda: mock.patch.object(_Loader, "_check_published", _refuse_missing),
-    "successor-syncs-no-names": lambda: mock.patch.object(UnsyncedFiles, "take_over"),
+    "successor-syncs-no-names": lambda: mock.patch.object(UnsyncedFiles, "add_inherited"),
     "failed-sync-is-forgotten": _failed_syncs_are_forgotten,
     "failed-sync-is-not-written-again": lambda: mock.patch(
         "kproc.broker.storage.failed_sync.write_again", return_value=0

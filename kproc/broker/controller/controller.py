@@ -54,7 +54,7 @@ from kproc.broker.role.listeners import look_up
 from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.broker.storage.fs import StorageFailure
-from kproc.broker.storage.room import note_shortage
+from kproc.broker.storage.room import count_shortage
 from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
@@ -329,7 +329,7 @@ class Controller(LinkedAgent):
             self._commit(reply, records, on_reply, waits_for_handlers)
         # The disk is full. The log has undone the write, and the client can retry.
         except KafkaError as error:
-            note_shortage(self._metrics.values, 0)
+            count_shortage(self._metrics.values, 0)
             logger.error("the metadata log cannot be written: %s", error)
             on_reply(failure_reply(error.code, error.message))
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from kproc.broker.storage.compaction_records import Newest, OffsetFlags, Survivors, note_newest
+from kproc.broker.storage.compaction_records import Newest, OffsetFlags, Survivors, collect_keys
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import BASE_OFFSET, RECORD_COUNT, Header, last_offset_of
 
@@ -55,10 +55,10 @@ class KeyMap:
         newest = self._newest
         before = len(newest)
         if header[BASE_OFFSET] >= self._first_dirty:
-            yield from note_newest(newest, header, raw, position, end)
+            yield from collect_keys(newest, header, raw, position, end)
         else:  # The log's start lies inside this batch.
             inside: Newest = {}
-            yield from note_newest(inside, header, raw, position, end)
+            yield from collect_keys(inside, header, raw, position, end)
             newest.update({key: at for key, at in inside.items() if at >> 1 >= self._first_dirty})
         new_keys = len(newest) - before
         if new_keys:

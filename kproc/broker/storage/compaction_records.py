@@ -100,7 +100,7 @@ def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
     return raw, 0, len(raw)
 
 
-def note_newest(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
+def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
     """Store the keys of all records of a batch, in steps. Records without a key are skipped."""
     doubled = 2 * header[BASE_OFFSET]
     try:

@@ -26,7 +26,7 @@ NOTE_FILE: Final = "sync-failed"
 _CHUNK_BYTES: Final = 1 << 20
 
 
-def leave_note(fs: Fs, directory: Path) -> None:
+def write_note(fs: Fs, directory: Path) -> None:
     """Record that a sync of this log failed. Best effort: during this run of the broker its row says so, too."""
     path = directory / NOTE_FILE
     try:
@@ -36,7 +36,7 @@ def leave_note(fs: Fs, directory: Path) -> None:
         logger.error("a failed sync could not be noted in %s: %s", directory, failure)
 
 
-def forget(fs: Fs, directory: Path) -> None:
+def remove_note(fs: Fs, directory: Path) -> None:
     """Remove the note, because everything was written again and synced."""
     fs.unlink(directory / NOTE_FILE)
 

@@ -131,16 +131,16 @@ class OffsetIndex(_SortedFile):
 
     def __init__(self, fs: Fs, path: Path, base_offset: int, count: int, fd: int) -> None:
         super().__init__(fs, path, base_offset, count, fd)
-        self._forget_window()
+        self._clear_window()
 
     def close(self) -> None:
         """Close the descriptor; the next use opens the file again."""
         super().close()
-        self._forget_window()
+        self._clear_window()
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
-        self._forget_window()
+        self._clear_window()
         super().truncate_entries(count)
 
     def around(self, offset: int) -> tuple[int, int]:
@@ -183,7 +183,7 @@ class OffsetIndex(_SortedFile):
         self._window_from = first
         self._lasts, self._positions = words[::2], words[1::2]
 
-    def _forget_window(self) -> None:
+    def _clear_window(self) -> None:
         self._window_from = 0
         self._lasts = self._positions = array("i")
 

@@ -172,8 +172,8 @@ class Log:
         unsynced, fs, directory = state.unsynced, state.fs, state.directory
         if not is_named:
             checkpoints.write_partition_metadata(fs, directory, state.topic_id)
-            unsynced.note_file(directory / checkpoints.PARTITION_METADATA_FILE)
-            unsynced.note_directory(directory)
+            unsynced.add_file(directory / checkpoints.PARTITION_METADATA_FILE)
+            unsynced.add_directory(directory)
         if is_begun:
             checkpoints.write_leader_epochs(fs, directory, (), durable=False)
         clean = clean and not loaded.is_suspect
@@ -184,7 +184,7 @@ class Log:
         # An empty log may be newer than the clean stop: its owner may have died, or run out of disk space, after it had
         # created the files and before it published a row. Its names are not synced. A log with records is older.
         if not clean or loaded.end_offset == state.active_base:
-            unsynced.take_over(directory, state.active, state.recovery_point)
+            unsynced.add_inherited(directory, state.active, state.recovery_point)
         unsynced.segments += [segment for segment in loaded.rebuilt if segment not in unsynced.segments]
         # After a failed sync the page cache may hold bytes that are not on the disk.
         if loaded.is_suspect:

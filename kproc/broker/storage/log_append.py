@@ -133,7 +133,7 @@ class LogAppender:
                 if len(results) == len(batches):
                     return results
         except StorageFailure as failure:
-            state.note_failure(failure)
+            state.set_offline_after(failure)
             reason = str(failure)
         except FatalError:
             raise
@@ -445,7 +445,7 @@ class LogAppender:
             state.high_watermark = next_offset
         state.tail.extend(lasts, positions)
         if pairs:
-            segment.note_indexed(pairs, times)
+            segment.append_index_entries(pairs, times)
             # An index may be full now, and then the next batch must roll. _find_limits() checks that.
             state.limits = None
         if undo is not None:
@@ -466,7 +466,7 @@ class LogAppender:
             self._producers.restore(producer_id, entry)
         for producer_id, verification in undo.verifications if undo is not None else ():
             self._producers.verifying[producer_id] = verification
-        state.note_failure(failure)
+        state.set_offline_after(failure)
         if state.offline_reason is None:
             # Truncate the partial write. Otherwise a shorter next write would leave a piece of this one behind it.
             state.is_torn, state.limits = True, None
@@ -484,9 +484,9 @@ class LogAppender:
         state = self._state
         for entry in aborted:
             segment.txn_index.append(entry)
-        state.segments.note_aborts()
-        state.unsynced.note_file(segment.txn_index_path)
-        state.unsynced.note_directory(state.directory)
+        state.segments.mark_aborts()
+        state.unsynced.add_file(segment.txn_index_path)
+        state.unsynced.add_directory(state.directory)
 
     def _cut_back(self, segment: LogSegment) -> None:
         """Truncate the bytes of a failed write. Raises StorageFailure; the log goes offline unless it is a Shortage."""
@@ -498,7 +498,7 @@ class LogAppender:
         except Shortage:
             raise
         except StorageFailure as failure:
-            state.note_failure(StorageFailure(f"half a write could not be cut off: {failure}"))
+            state.set_offline_after(StorageFailure(f"half a write could not be cut off: {failure}"))
             raise
         state.is_torn = False
 

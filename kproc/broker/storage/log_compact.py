@@ -135,4 +135,4 @@ class SegmentSwap:
         state.snapshots.remove(replaced)
         state.unsynced.remove_segments(gone)
         # The next sync point covers the new names. The cleaner, too, syncs the directory before it unlinks old files.
-        state.unsynced.note_directory(state.directory)
+        state.unsynced.add_directory(state.directory)

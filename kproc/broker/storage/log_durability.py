@@ -35,7 +35,7 @@ class LogDurability:
     def trust(self, offset: int) -> None:
         """Set the recovery point of a log that was just opened. Everything behind it counts as not synced."""
         self._state.recovery_point = offset
-        self._state.unsynced.note_sealed(self._state.segments.all(), offset)
+        self._state.unsynced.add_sealed(self._state.segments.all(), offset)
 
     def sync_point(self, *, closes: bool = False) -> SyncPoint:
         """Return the descriptors to sync for everything appended so far; none if nothing is new.
@@ -103,7 +103,7 @@ class LogDurability:
         """Take the log offline after a failed sync, because the kernel may have dropped the dirty pages."""
         self.release(point)
         self._has_failed = True
-        self._state.note_failure(StorageFailure(reason))
+        self._state.set_offline_after(StorageFailure(reason))
 
     def run_sync(self, point: SyncPoint) -> None:
         """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
@@ -114,7 +114,7 @@ class LogDurability:
             for descriptor in point.fds:
                 state.fs.sync(descriptor)
         except StorageFailure:
-            failed_sync.leave_note(state.fs, state.directory)
+            failed_sync.write_note(state.fs, state.directory)
             raise
 
     def release(self, point: SyncPoint) -> None:
@@ -168,7 +168,7 @@ class LogDurability:
         state.unsynced.directories = [state.directory, state.directory.parent]
         state.unsynced.files = [segment.txn_index_path for segment in segments]
         self.sync()
-        failed_sync.forget(state.fs, state.directory)
+        failed_sync.remove_note(state.fs, state.directory)
         logger.warning(
             "log=written_again partition=%s-%d bytes=%d: a sync of it had failed",
             state.topic, state.partition, written,

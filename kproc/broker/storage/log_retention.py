@@ -57,7 +57,7 @@ class LogRetention:
             self._move_start(max(state.start_offset, state.segments.bases()[count]))
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
             state.unsynced.remove_segments(gone)
-            state.snapshots.forget_before(state.segments.first_base)
+            state.snapshots.remove_before(state.segments.first_base)
         logger.info(
             "segments=deleted partition=%s-%d count=%d before=%d reason=%s",
             state.topic, state.partition, len(gone), state.segments.first_base, reason,

@@ -153,7 +153,7 @@ class LogState:
 
     # -- failures ------------------------------------------------------------------------------------------
 
-    def note_failure(self, failure: StorageFailure) -> None:
+    def set_offline_after(self, failure: StorageFailure) -> None:
         """Take the log offline after a failure other than a Shortage: the disk's content is then unknown."""
         if not isinstance(failure, Shortage) and self.offline_reason is None:
             self.offline_reason = str(failure)
@@ -161,7 +161,7 @@ class LogState:
 
     def set_offline(self, reason: str) -> None:
         """Reject appends from now on, because the content of the disk is not known any more."""
-        self.note_failure(StorageFailure(reason))
+        self.set_offline_after(StorageFailure(reason))
 
     @contextmanager
     def done_or_offline(self, what: str) -> Iterator[None]:
@@ -174,7 +174,7 @@ class LogState:
         try:
             yield
         except StorageFailure as failure:
-            self.note_failure(StorageFailure(f"{what} was interrupted: {failure}"))
+            self.set_offline_after(StorageFailure(f"{what} was interrupted: {failure}"))
             self.can_reopen = isinstance(failure, Shortage)
             raise
         except Exception as error:
@@ -224,7 +224,7 @@ class LogState:
         self.active = new
         self.tail.reset(base_offset)
         self.unsynced.segments.append(old)
-        self.unsynced.note_directory(self.directory)
+        self.unsynced.add_directory(self.directory)
         self.segments.warm(old)
         self.take_snapshot()
 

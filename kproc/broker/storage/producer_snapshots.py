@@ -47,7 +47,7 @@ class ProducerSnapshots:
                 continue
             self.offsets.remove(stale)
 
-    def forget_before(self, offset: int) -> None:
+    def remove_before(self, offset: int) -> None:
         """Remove the snapshots below an offset from the list, because they were deleted with their segments."""
         self.offsets = [held for held in self.offsets if held >= offset]
 

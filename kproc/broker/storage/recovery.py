@@ -39,7 +39,7 @@ from kproc.broker.storage.batch_scan import (
 )
 from kproc.broker.storage.checkpoints import read_leader_epochs
 from kproc.broker.storage.compaction_files import finish_swaps
-from kproc.broker.storage.failed_sync import NOTE_FILE, leave_note
+from kproc.broker.storage.failed_sync import NOTE_FILE, write_note
 from kproc.broker.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -148,7 +148,7 @@ def load(
                 # The message format of a log only goes up, so a segment with old messages begins with one.
                 _refuse_old_format(fs, segment, 0)
             if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
-                segments[-1].txn_index.note_absent()
+                segments[-1].txn_index.mark_absent()
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
         loader.load_epochs(end_offset)
@@ -251,7 +251,7 @@ def _sync_names(fs: Fs, directory: Path) -> None:
     try:
         sync_directory(fs, directory)
     except StorageFailure:
-        leave_note(fs, directory)
+        write_note(fs, directory)
         raise
 
 

@@ -57,10 +57,10 @@ class CountingFs:
 
     def _count(self, wanted_bytes: int) -> None:
         """Count a write that failed on a full disk."""
-        note_shortage(self._values, wanted_bytes)
+        count_shortage(self._values, wanted_bytes)
 
 
-def note_shortage(values: list[int], wanted_bytes: int) -> None:
+def count_shortage(values: list[int], wanted_bytes: int) -> None:
     """Count a write that failed on a full disk, and its bytes, in a role's metrics."""
     values[_SHORT] += 1
     values[_WANTED] = wanted_bytes

@@ -131,7 +131,7 @@ class LogSegment:
         segment.time_index = TimeIndex(fs, time_path, base_offset, 0, made[2][0])
         segment.close_indexes()
         segment.created_ms = now_ms
-        segment.txn_index.note_absent()
+        segment.txn_index.mark_absent()
         return segment
 
     @classmethod
@@ -307,7 +307,7 @@ class LogSegment:
             found = self.locate(offset)
             position, largest = (self.size if found is None else found[0]), NO_TIMESTAMP
         for at, header in self._lookup_headers(position):
-            if search.note_header():
+            if search.count_header():
                 search.scanned = self.base_offset, offset, at, largest
                 raise SearchPaused
             if header[BASE_OFFSET] >= offset:
@@ -319,7 +319,7 @@ class LogSegment:
         search.scanned = self.base_offset, offset, self.size, largest
         return largest
 
-    def note_indexed(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
+    def append_index_entries(self, pairs: list[tuple[int, int]], times: list[tuple[int, int]]) -> None:
         """Add index entries for batches that are in the file.
 
         Write the time entry first, and without it no offset entry: a walk that begins at an offset entry takes the

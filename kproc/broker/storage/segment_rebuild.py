@@ -73,8 +73,8 @@ class SegmentRebuild:
                 if not self.epoch_starts or self.epoch_starts[-1][0] != header[LEADER_EPOCH]:
                     self.epoch_starts.append((header[LEADER_EPOCH], base))
                 if len(pairs) >= _ENTRIES:
-                    segment.note_indexed(pairs, times)
+                    segment.append_index_entries(pairs, times)
                     pairs, times = [], []
         finally:
             if pairs:
-                segment.note_indexed(pairs, times)
+                segment.append_index_entries(pairs, times)

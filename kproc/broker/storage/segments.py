@@ -115,7 +115,7 @@ class SegmentList:
         base = self._bases[self.number_of(offset)]
         return self._aborting[bisect_left(self._aborting, base, key=lambda each: each.base_offset) :]
 
-    def note_aborts(self) -> None:
+    def mark_aborts(self) -> None:
         """Record that the active segment has a marker of an aborted transaction."""
         known, active = self._aborting, self._segments[-1]
         if known is not None and active not in known[-1:]:

@@ -103,7 +103,7 @@ class TimestampSearch:
             (dated for offset, dated in _walk(raw, header) if offset >= from_offset), default=NO_TIMESTAMP
         )
 
-    def note_header(self) -> bool:
+    def count_header(self) -> bool:
         """Count a header that was read. Return True if the slice is used up."""
         self._slice_records -= 1
         return self._slice_records < 0 or self._slice_bytes <= 0

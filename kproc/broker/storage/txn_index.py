@@ -60,7 +60,7 @@ class TxnIndex:
         """Return the CRC-32 of all rows, or 0 if there are none."""
         return crc32(self._load())
 
-    def note_absent(self) -> None:
+    def mark_absent(self) -> None:
         """Record that the file does not exist, so that no later call looks for it."""
         self._rows, self._is_absent = b"", True
 

@@ -21,12 +21,12 @@ class UnsyncedFiles:
         self.directories: list[Path] = []  # Directories with unsynced names.
         self.files: list[Path] = []  # Transaction indexes and partition.metadata.
 
-    def note_directory(self, directory: Path) -> None:
+    def add_directory(self, directory: Path) -> None:
         """Record that a file of the partition's directory was created, renamed or removed."""
         if not self.directories:
             self.directories = [directory]
 
-    def note_file(self, path: Path) -> None:
+    def add_file(self, path: Path) -> None:
         """Record that a small file has changed."""
         if path not in self.files:
             self.files.append(path)
@@ -54,7 +54,7 @@ class UnsyncedFiles:
         self.directories, self.files = [], []
         return descriptors
 
-    def note_sealed(self, held: Sequence[LogSegment], recovery_point: int) -> None:
+    def add_sealed(self, held: Sequence[LogSegment], recovery_point: int) -> None:
         """Add the sealed segments that end at or behind the recovery point.
 
         A segment that ends exactly at the recovery point counts as not synced: a sync may have covered its records
@@ -66,7 +66,7 @@ class UnsyncedFiles:
             if following.base_offset >= recovery_point
         ]
 
-    def take_over(self, directory: Path, active: LogSegment, recovery_point: int) -> None:
+    def add_inherited(self, directory: Path, active: LogSegment, recovery_point: int) -> None:
         """Add the directories and small files that the last owner may not have synced.
 
         If the recovery point is inside the active segment, the last owner's sync covered the segment's names, too.
@@ -77,4 +77,4 @@ class UnsyncedFiles:
         segments = (*self.segments, active)
         if indexes := [each.txn_index_path for each in segments if each.txn_index.exists]:
             self.files += indexes
-            self.note_directory(directory)  # Their names may be new.
+            self.add_directory(directory)  # Their names may be new.

@@ -12,7 +12,7 @@ import pytest
 
 from kproc.broker.storage import compaction, compaction_records
 from kproc.broker.storage.compaction_map import KeyMap
-from kproc.broker.storage.compaction_records import OffsetFlags, note_newest, records_of
+from kproc.broker.storage.compaction_records import OffsetFlags, collect_keys, records_of
 from kproc.broker.storage.log import Log, LogConfig
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import HEADER
@@ -95,7 +95,7 @@ def test_varint_of_127_kb_is_read_for_10_bytes() -> None:
 
     def read() -> None:
         with pytest.raises(Corrupt):
-            list(note_newest({}, header, *records_of(header, bytes(view), 0)))
+            list(collect_keys({}, header, *records_of(header, bytes(view), 0)))
 
     assert count_bytecodes(read, unless_in="test_compaction_steps.py") < 1000
 
