@@ -309,7 +309,7 @@ class Scene:
 
     def _start_handlers(self, count: int) -> None:
         self.do("start_broker")
-        self.was_clean = checkpoints.take_clean_shutdown(self.fs, DATA)
+        self.was_clean = checkpoints.remove_clean_shutdown(self.fs, DATA)
         self.start_cleaner()
         self.handlers = [self._handler(index, is_clean=self.was_clean) for index in range(count)]
 

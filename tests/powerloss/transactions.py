@@ -293,7 +293,7 @@ class Client:
                 kept.update({first + number: content for number, content in enumerate(contents)})
 
         # Its Handler is told by the coordinator that the transaction has the partition.
-        guard = log.state.producers.begin_verification(
+        guard = log.state.producers.start_verification(
             *self.identity, sequence, owns_epoch=self.version > 0, now_ms=now_ms
         )
         guard.is_confirmed = True
@@ -311,7 +311,7 @@ class Client:
         def append() -> None:
             (result,) = log.append([memoryview(batch)], TRANSACTION, hidden_from=0)
             guard.is_confirmed = False
-            log.state.producers.end_verification(self.identity[0] if self.identity else -1)
+            log.state.producers.finish_verification(self.identity[0] if self.identity else -1)
             if result.error_code:
                 synced(result.error_code)
                 return

@@ -87,7 +87,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _mark_synced_with_the_active_segment(self: Any, point: Any) -> None:
     """A round's end strikes off the segment that was active at its point, though it grew since."""
     _MARK_SYNCED(self, point)
-    self._state.unsynced.forget(point.segments)
+    self._state.unsynced.remove_segments(point.segments)
 
 
 def _answered_at_once(self: Any, offset: int, on_done: Callable[[int], None]) -> None:

@@ -335,13 +335,13 @@ def test_partition_with_made_up_producers_is_bounded(tmp_path: Path, monkeypatch
     rig = LogRig(tmp_path / "t-0")
     log = rig.open()
     taken = []
-    take_snapshot = type(log.state).take_snapshot
+    write_snapshot = type(log.state).write_snapshot
 
     def count_snapshot(state: object) -> None:
         taken.append(len(log.state.producers))
-        take_snapshot(log.state)
+        write_snapshot(log.state)
 
-    monkeypatch.setattr(type(log.state), "take_snapshot", count_snapshot)
+    monkeypatch.setattr(type(log.state), "write_snapshot", count_snapshot)
     for number in range(1_000):
         log.append([batch("v", producer_id=number, producer_epoch=0, base_sequence=0)])
         assert len(log.state.producers) <= 100 + 10
@@ -355,7 +355,7 @@ def test_partition_with_made_up_producers_is_bounded(tmp_path: Path, monkeypatch
 def test_verifications_of_made_up_producers_are_bounded() -> None:
     table = ProducerTable()
     for number in range(PRODUCERS_MAX + 100):
-        table.begin_verification(number, 0, 0, owns_epoch=True, now_ms=0)
+        table.start_verification(number, 0, 0, owns_epoch=True, now_ms=0)
     assert len(table.verifying) == PRODUCERS_MAX
     assert PRODUCERS_MAX + 99 in table.verifying
 

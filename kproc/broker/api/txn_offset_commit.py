@@ -109,14 +109,14 @@ def _serve(services: Services, partition: int, caller: Caller, item: Item, on_ou
     if log.state.producers.in_transaction(*producer) or not (adds or log.state.config.verifies_transactions):
         GROUPS.serve_here(services, _APPEND, partition, caller, item, on_outcome)
         return
-    verification = log.state.producers.begin_verification(
+    verification = log.state.producers.start_verification(
         *producer, NO_SEQUENCE, owns_epoch=adds, now_ms=services.clock.wall_ms()
     )
 
     def on_code(code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             # No producer has this id. Forget the verification, because a client can try 2^63 ids.
-            log.state.producers.end_verification(producer.producer_id)
+            log.state.producers.finish_verification(producer.producer_id)
         code = code or _refusal(services, partition, log, producer, verification)
         if code:
             on_outcome(int(write_error(_TOLD.get(code, code))))

@@ -592,7 +592,7 @@ class Partitions:
         for owned in partitions:
             if pool is not None and not owned.log.state.is_offline:
                 try:
-                    points.append((owned.log, owned.log.begin_close()))
+                    points.append((owned.log, owned.log.prepare_close()))
                 except OSError as error:
                     fail(owned.log, error)
         if pool is not None:
@@ -604,7 +604,7 @@ class Partitions:
                     log.durability.sync_failed(point, str(problem))
                     fail(log, problem)
         for owned in partitions:
-            owned.log.end_close()
+            owned.log.close_files()
             if owned.log in closed:
                 owned.publish_closed()
             else:

@@ -226,7 +226,7 @@ class TransactionalProduce:
         if not self._is_first(owned, producer_id, epoch, records, adds=adds):
             self._appender.gather(owned, records, pending, later.at, TRANSACTION)
             return
-        guard = owned.log.state.producers.begin_verification(
+        guard = owned.log.state.producers.start_verification(
             producer_id, epoch, sequence, owns_epoch=adds, now_ms=self._services.clock.wall_ms()
         )
         producer = TxnProducer(transactional_id, producer_id, epoch)
@@ -325,7 +325,7 @@ class TransactionalProduce:
     def _settle(self, waiting: _Waiting, code: int) -> None:
         if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             # No producer has this id. Forget the verification, because a client could fill the memory with random ids.
-            waiting.owned.log.state.producers.end_verification(waiting.producer.producer_id)
+            waiting.owned.log.state.producers.finish_verification(waiting.producer.producer_id)
         if code:
             waiting.refuse(code)
             return
@@ -347,7 +347,7 @@ class TransactionalProduce:
         for producer_id, waiting in self._confirmed.pop(owned, {}).items():
             waiting.guard.is_confirmed = False
             if producers.in_transaction(producer_id, waiting.producer.epoch):
-                producers.end_verification(producer_id)
+                producers.finish_verification(producer_id)
 
     def on_moved(self, moved: Collection[PartitionKey]) -> None:
         """Route the parked batches of these partitions to their new owners, which verify them again."""

@@ -203,7 +203,7 @@ def write_clean_shutdown(fs: Fs, data_directory: Path, broker_epoch: int = -1) -
     replace_file(fs, data_directory / CLEAN_SHUTDOWN_FILE, content)
 
 
-def take_clean_shutdown(fs: Fs, data_directory: Path) -> bool:
+def remove_clean_shutdown(fs: Fs, data_directory: Path) -> bool:
     """Remove the marker of a clean stop, and return True if it existed.
 
     Syncs the directory. Otherwise a power loss could bring the marker back beside logs that were written to since.

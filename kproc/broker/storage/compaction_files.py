@@ -232,7 +232,7 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
 
 def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
     """Take steps 2 and 3 for a .log.swap file, after a crash behind step 1."""
-    end_offset = _end_of_swap(fs, directory, base)
+    end_offset = _read_swap_end(fs, directory, base)
     if end_offset is None:
         if fs.exists(directory / segment_file_name(base, LOG_SUFFIX)):
             # The .swap file is damaged. Step 2 renames the oldest segment first, and it still exists, so all old
@@ -254,7 +254,7 @@ def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
         fs.rename(directory / (final + SWAP_SUFFIX), directory / final)
 
 
-def _end_of_swap(fs: Fs, directory: Path, base: int) -> int | None:
+def _read_swap_end(fs: Fs, directory: Path, base: int) -> int | None:
     """Return the offset behind the last batch of a .log.swap file, or None if it is damaged.
 
     No crash damages it, because it was synced before it got its name.

@@ -70,7 +70,7 @@ class LeaderEpochs:
         self._starts[0] = start
         return True
 
-    def end_offset_for(self, epoch: int, *, log_end: int) -> tuple[int, int]:
+    def find_end_offset(self, epoch: int, *, log_end: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the largest epoch <= `epoch`, or (-1, -1) for a newer one than every entry.
 
         These are the rules of OffsetsForLeaderEpoch (KIP-279). An epoch ends where the next one begins.

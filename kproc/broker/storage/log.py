@@ -37,10 +37,10 @@ from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.log_open import (
     EndsBelowStart,
     OtherTopic,
-    begin,
     check_not_lost,
     check_topic,
     confirmed_end,
+    create_empty,
     load_from,
 )
 from kproc.broker.storage.log_read import LogReader
@@ -134,7 +134,7 @@ class Log:
         )  # fmt: skip
         is_empty = loaded is None
         if loaded is None:
-            loaded = begin(fs, directory, start_offset, now_ms=now_ms)
+            loaded = create_empty(fs, directory, start_offset, now_ms=now_ms)
         start_offset = max(start_offset, loaded.segments[0].base_offset)
         is_start_stale = loaded.epochs.truncate_to(start_offset)
         if loaded.epochs.latest > leader_epoch:
@@ -160,7 +160,7 @@ class Log:
                 clean=clean,
             )
         except StorageFailure:
-            log.end_close()
+            log.close_files()
             raise
         return log
 
@@ -194,23 +194,23 @@ class Log:
         """Close all files. If `clean`, first sync everything and write the producer snapshot."""
         try:
             if clean and self.state.offline_reason is None:
-                self.durability.sync_now(self.begin_close())
+                self.durability.sync_now(self.prepare_close())
         finally:
-            self.end_close()
+            self.close_files()
 
-    def begin_close(self) -> SyncPoint:
-        """Begin a clean close. Returns the sync point that must be synced before end_close()."""
+    def prepare_close(self) -> SyncPoint:
+        """Begin a clean close. Returns the sync point that must be synced before close_files()."""
         active = self.state.active
         # Raises DiskFull if the disk has no space for the entry. The stop is then not clean.
         active.finish_time_index()
         if active.reserved_end:
             active.release_reserved()
         active.write_aborted_mark()
-        self.state.take_snapshot()
+        self.state.write_snapshot()
         self.durability.sync_most()
         return self.durability.sync_point(closes=True)
 
-    def end_close(self) -> None:
+    def close_files(self) -> None:
         """Close all files without syncing them."""
         self.state.offline_reason = self.state.offline_reason or "the log is closed"
         self.state.segments.close()
@@ -241,7 +241,7 @@ class Log:
         close(clean=False) is allowed.
         """
         state = self.state
-        state.take_snapshot()
+        state.write_snapshot()
         return {
             "version": _STATE_VERSION,
             "start_offset": state.start_offset,

@@ -284,7 +284,7 @@ class LogAppender:
     def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:
         """Return the limits that batches for the active segment must keep. AppendLimits in log_state.py lists them."""
         if not self._is_epoch_begun:
-            self._begin_epoch()
+            self._start_epoch()
         if self._state.is_torn:
             self._cut_back(segment)
         state, config = self._state, self._state.config
@@ -301,7 +301,7 @@ class LogAppender:
             state.limits = limits
         return limits
 
-    def _begin_epoch(self) -> None:
+    def _start_epoch(self) -> None:
         """Record that this leader epoch begins here, before its first batch is written."""
         state = self._state
         if state.epochs.latest != state.leader_epoch:
@@ -453,9 +453,9 @@ class LogAppender:
             if snapshots.batches_since >= SNAPSHOT_BATCHES:
                 self._producers.trim(PRODUCERS_MAX)
                 if snapshots.batches_since >= len(self._producers):
-                    state.take_snapshot()
+                    state.write_snapshot()
         if snapshots.bytes_since >= SNAPSHOT_BYTES:
-            state.take_snapshot()
+            state.write_snapshot()
 
     def _undo(
         self, failure: StorageFailure, undo: _Undo | None, results: list[AppendResult], start: int

@@ -112,7 +112,7 @@ def load_from(
     return loaded
 
 
-def begin(fs: Fs, directory: Path, start_offset: int, *, now_ms: int) -> Loaded:
+def create_empty(fs: Fs, directory: Path, start_offset: int, *, now_ms: int) -> Loaded:
     """Create an empty log that begins at `start_offset`."""
     segments = [LogSegment.create(fs, directory, start_offset, now_ms=now_ms)]
     producers = ProducerTable(start_offset)

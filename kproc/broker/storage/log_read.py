@@ -205,7 +205,7 @@ class LogReader:
             return epoch, state.end_offset
         if state.epochs.latest < epoch < state.leader_epoch:
             return (state.epochs.latest if state.epochs.latest >= 0 else epoch), state.end_offset
-        return state.epochs.end_offset_for(epoch, log_end=state.end_offset)
+        return state.epochs.find_end_offset(epoch, log_end=state.end_offset)
 
     def epoch_of(self, offset: int) -> int:
         """Return the leader epoch that wrote the record at `offset`, or -1."""

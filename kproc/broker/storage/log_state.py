@@ -226,9 +226,9 @@ class LogState:
         self.unsynced.segments.append(old)
         self.unsynced.add_directory(self.directory)
         self.segments.warm(old)
-        self.take_snapshot()
+        self.write_snapshot()
 
-    def take_snapshot(self) -> None:
+    def write_snapshot(self) -> None:
         """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
         self.producers.end_offset = self.end_offset
         self.snapshots.write(self.fs, self.directory, self.producers, self.segments)

@@ -200,7 +200,7 @@ class ProducerTable:
         entries = map(self._entries.__getitem__, self._open)
         return [entry for entry in entries if entry.last_timestamp < heard_before_ms]
 
-    def begin_verification(
+    def start_verification(
         self, producer_id: int, epoch: int, sequence: int, *, owns_epoch: bool, now_ms: int
     ) -> Verification:
         """Record that a batch with this first sequence waits for its transaction's coordinator."""
@@ -218,7 +218,7 @@ class ProducerTable:
         """Return True if the transaction has neither begun nor ended here since `verification` was made."""
         return self.verifying.get(producer_id) is verification
 
-    def end_verification(self, producer_id: int) -> None:
+    def finish_verification(self, producer_id: int) -> None:
         """Remove a producer's verification, because its transaction has begun here."""
         self.verifying.pop(producer_id, None)
 

@@ -45,7 +45,7 @@ BAD_RECORDS_NAMED_MAX: Final = 10_000
 _MISDATED_READ_MAX: Final = 10_000
 
 
-def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
+def reject_misdated(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> NoReturn:
     """Raise KafkaError for a batch whose header has a timestamp too far in the future.
 
     The error names the bad records if the batch is uncompressed and not too long. A compressed batch is not
@@ -57,12 +57,12 @@ def refuse_misdated(view: memoryview, header: BatchHeader, config: LogConfig, no
     raise _refusal_of([], 0, is_misdated=True)
 
 
-def look_inside(
+def validate_inside(
     view: memoryview, header: BatchHeader, config: LogConfig, *, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
     """Return the batch to store, and its header. Raise KafkaError if this log rejects one of its records."""
     if not config.is_append_time and header.max_timestamp > now_ms + config.timestamp_after_max_ms:
-        refuse_misdated(view, header, config, now_ms)
+        reject_misdated(view, header, config, now_ms)
     raw = _inflate(view, header, config)
     largest = scan_records(raw, header.record_count, _expected(header, config, now_ms))
     if largest is None:  # Read the records again to name the bad ones.

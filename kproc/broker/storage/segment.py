@@ -70,10 +70,28 @@ class LogSegment:
     """
 
     __slots__ = (
-        "_closing", "_fs", "_pins", "base_offset", "bytes_since_index", "created_ms", "directory", "fd",
-        "first_timestamp", "index", "inode", "max_timestamp", "max_timestamp_offset",
-        "needs_index", "marked_bytes", "path_bytes", "reserve_at", "reserved_end", "size", "synced_bytes",
-        "time_index", "txn_index",
+        "_closing",
+        "_fs",
+        "_pins",
+        "base_offset",
+        "bytes_since_index",
+        "created_ms",
+        "directory",
+        "fd",
+        "first_timestamp",
+        "index",
+        "inode",
+        "marked_bytes",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "needs_index",
+        "path_bytes",
+        "reserve_at",
+        "reserved_end",
+        "size",
+        "synced_bytes",
+        "time_index",
+        "txn_index",
     )  # fmt: skip
 
     def __init__(self, fs: Fs, directory: Path, base_offset: int) -> None:
@@ -288,7 +306,7 @@ class LogSegment:
             if header[MAX_TIMESTAMP] >= timestamp and last_offset_of(header) >= search.from_offset:
                 length = header[BATCH_LENGTH] + LOG_OVERHEAD_BYTES
                 batch = self._fs.read(self.descriptor(), length, position=position)
-                found = search.look_into(header, batch, timestamp)
+                found = search.search_batch(header, batch, timestamp)
                 if found is not None:
                     return found
         if entry is not None:

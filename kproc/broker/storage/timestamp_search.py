@@ -39,7 +39,7 @@ class SearchPaused(Exception):
 
 
 class TimestampSearch:
-    """The state of a search. Call `begin` before each slice, and `look_into` for each batch whose header matches."""
+    """The state of a search. Call `begin` before each slice, and `search_batch` for each batch whose header matches."""
 
     __slots__ = (
         "_bytes_left", "_open", "_records_left", "_slice_bytes", "_slice_records", "from_offset", "scanned",
@@ -58,7 +58,7 @@ class TimestampSearch:
         """Begin the next slice, in which at least one batch is decompressed."""
         self._slice_bytes, self._slice_records = SLICE_BYTES, SLICE_RECORDS
 
-    def look_into(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
+    def search_batch(self, header: Header, batch: bytes, timestamp: int) -> Found | None:
         """Return (offset, timestamp) of the batch's first record at or after `timestamp`, or None.
 
         Raises SearchPaused when the slice is used up. The next slice continues inside the batch, because a batch of a

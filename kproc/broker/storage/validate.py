@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.records_inside import look_inside, refuse_misdated
+from kproc.broker.storage.records_inside import reject_misdated, validate_inside
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.batch_header import HEADER_BYTES
 from kproc.wire.record_batch import (
@@ -62,7 +62,7 @@ def examine(
         if header.attributes & LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the type LogAppendTime")
         if config.looks_inside:
-            view, header = look_inside(view, header, config, now_ms=now_ms)
+            view, header = validate_inside(view, header, config, now_ms=now_ms)
             # Another codec may have made the batch larger.
             _check_size(view, config)
         else:
@@ -70,7 +70,7 @@ def examine(
             latest = now_ms + config.timestamp_after_max_ms
             is_misdated = header.max_timestamp > latest or header.base_timestamp > latest
             if is_misdated and not config.is_append_time:
-                refuse_misdated(view, header, config, now_ms)
+                reject_misdated(view, header, config, now_ms)
             check_small(header.codec, view[HEADER_BYTES:], header.record_count)
     if len(view) > config.segment_bytes:
         raise KafkaError(

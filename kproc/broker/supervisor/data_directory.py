@@ -128,7 +128,7 @@ class DataDirectory:
         A start that fails earlier has changed no log, so it must leave the marker to the next start.
         """
         try:
-            return checkpoints.take_clean_shutdown(self._fs, self.path)
+            return checkpoints.remove_clean_shutdown(self._fs, self.path)
         except StorageFailure as error:
             raise FatalError(f"log.dirs: cannot use {self.path}: {error}") from error
 

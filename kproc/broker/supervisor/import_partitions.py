@@ -99,7 +99,7 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
         for source in sources:
             _check(fs, directory.path, image, source)
         copies = _copy_all(fs, directory.path, image, sources)
-        checkpoints.take_clean_shutdown(fs, directory.path)
+        checkpoints.remove_clean_shutdown(fs, directory.path)
         # The checkpointed offsets belong to files that were here before. A log that ends below its recovery point would
         # be rejected.
         discard_offsets(

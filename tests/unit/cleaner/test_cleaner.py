@@ -384,7 +384,7 @@ def test_marker_is_written_only_after_a_clean_stop(rig: CleanerRig, *, is_clean:
     rig.write_row("t", 0, start=0, end=9, recovery=9, flags=CLOSED)
     rig.cleaner.finish(is_clean=is_clean)
     assert rig.recovery_points() == {("t", 0): 9}
-    assert checkpoints.take_clean_shutdown(OsFs(), rig.directory) is is_clean
+    assert checkpoints.remove_clean_shutdown(OsFs(), rig.directory) is is_clean
 
 
 def test_no_marker_beside_a_log_that_nobody_closed(rig: CleanerRig) -> None:
@@ -394,7 +394,7 @@ def test_no_marker_beside_a_log_that_nobody_closed(rig: CleanerRig) -> None:
     rig.write_row("t", 0, start=0, end=9, recovery=9, flags=CLOSED)
     rig.write_row("u", 0, start=0, end=9, recovery=9)
     rig.cleaner.finish(is_clean=True)
-    assert not checkpoints.take_clean_shutdown(OsFs(), rig.directory)
+    assert not checkpoints.remove_clean_shutdown(OsFs(), rig.directory)
 
 
 def test_nothing_is_written_at_the_end_of_data_that_go_with_the_broker(
@@ -405,7 +405,7 @@ def test_nothing_is_written_at_the_end_of_data_that_go_with_the_broker(
     rig.write_row("t", 0, start=0, end=9, recovery=9)
     rig.cleaner.finish(is_clean=True)
     assert rig.recovery_points() == {}
-    assert not checkpoints.take_clean_shutdown(OsFs(), rig.directory)
+    assert not checkpoints.remove_clean_shutdown(OsFs(), rig.directory)
 
 
 # -- retention -----------------------------------------------------------------------------------------------

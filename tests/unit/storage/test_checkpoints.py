@@ -40,7 +40,7 @@ def test_missing_files_say_nothing(tmp_path: Path) -> None:
     assert checkpoints.read_leader_epochs(FS, tmp_path) is None
     assert checkpoints.read_partition_metadata(FS, tmp_path) is None
     assert checkpoints.read_meta_properties(FS, tmp_path) is None
-    assert not checkpoints.take_clean_shutdown(FS, tmp_path)
+    assert not checkpoints.remove_clean_shutdown(FS, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_meta_properties_round_trip_and_read_kafkas(tmp_path: Path) -> None:
 def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     checkpoints.write_clean_shutdown(FS, tmp_path, 12)
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":"0","broker_epoch":"12"}'
-    assert checkpoints.take_clean_shutdown(FS, tmp_path)
-    assert not checkpoints.take_clean_shutdown(FS, tmp_path)
+    assert checkpoints.remove_clean_shutdown(FS, tmp_path)
+    assert not checkpoints.remove_clean_shutdown(FS, tmp_path)
 
 
 def test_a_power_loss_does_not_bring_the_clean_shutdown_marker_back() -> None:
@@ -104,9 +104,9 @@ def test_a_power_loss_does_not_bring_the_clean_shutdown_marker_back() -> None:
     disk.make_directory(Path("/data"))
     sync_directory(disk, Path("/"))
     checkpoints.write_clean_shutdown(disk, Path("/data"))
-    assert checkpoints.take_clean_shutdown(disk, Path("/data"))
+    assert checkpoints.remove_clean_shutdown(disk, Path("/data"))
     left = disk.crash(random.Random(1), contents="synced", names="synced")
-    assert not checkpoints.take_clean_shutdown(left, Path("/data"))
+    assert not checkpoints.remove_clean_shutdown(left, Path("/data"))
 
 
 def test_file_names() -> None:

@@ -365,10 +365,10 @@ def test_a_sealed_segment_that_ends_at_the_recovery_point_is_synced_by_a_clean_s
     log.close(clean=False)
     LogSegment.create(OsFs(), rig.directory, 1, now_ms=0).close()
     log = rig.open(recovery_point=1)
-    point = log.begin_close()
+    point = log.prepare_close()
     assert [segment.base_offset for segment in point.segments] == [0, 1]
     log.durability.mark_synced(point)
-    log.end_close()
+    log.close_files()
 
 
 def test_indexes_that_were_made_again_at_a_start_are_synced(rig: LogRig) -> None:
@@ -378,10 +378,10 @@ def test_indexes_that_were_made_again_at_a_start_are_synced(rig: LogRig) -> None
     log.close()
     (rig.directory / f"{0:020d}.index").unlink()
     log = rig.open(clean=True)
-    point = log.begin_close()
+    point = log.prepare_close()
     assert [segment.base_offset for segment in point.segments] == [0, 2]
     log.durability.mark_synced(point)
-    log.end_close()
+    log.close_files()
 
 
 def test_a_sync_leaves_few_descriptors_open(rig: LogRig) -> None:

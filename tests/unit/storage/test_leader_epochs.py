@@ -17,11 +17,11 @@ ENTRIES = [(2, 0), (4, 10), (7, 20)]
     ],
 )  # fmt: skip
 def test_end_of_an_epoch(asked: int, answer: tuple[int, int]) -> None:
-    assert LeaderEpochs(ENTRIES).end_offset_for(asked, log_end=33) == answer
+    assert LeaderEpochs(ENTRIES).find_end_offset(asked, log_end=33) == answer
 
 
 def test_without_entries_nothing_is_known() -> None:
-    assert LeaderEpochs().end_offset_for(0, log_end=5) == (-1, -1)
+    assert LeaderEpochs().find_end_offset(0, log_end=5) == (-1, -1)
     assert LeaderEpochs().latest == -1
 
 

@@ -395,7 +395,7 @@ def test_the_last_five_batches_are_known_after_a_death_wherever_the_snapshot_is(
             if rolls:
                 log.state.roll(log.state.end_offset, 0)
             else:
-                log.state.take_snapshot()
+                log.state.write_snapshot()
     log.close(clean=False)
     log = rig.open()
     for producer_id in (1, 2):

@@ -34,7 +34,7 @@ def log(rig: LogRig) -> Iterator[Log]:
 
 
 def begin(log: Log, sequence: int = 0, *, epoch: int = 0, owns_epoch: bool = True) -> Verification:
-    return log.state.producers.begin_verification(PID, epoch, sequence, owns_epoch=owns_epoch, now_ms=NOW_MS)
+    return log.state.producers.start_verification(PID, epoch, sequence, owns_epoch=owns_epoch, now_ms=NOW_MS)
 
 
 def send(log: Log, sequence: int = 0, *, epoch: int = 0, guard: Verification | None = None) -> int:
@@ -47,7 +47,7 @@ def send(log: Log, sequence: int = 0, *, epoch: int = 0, guard: Verification | N
     if guard is not None:
         guard.is_confirmed = False
         if not code:
-            log.state.producers.end_verification(PID)
+            log.state.producers.finish_verification(PID)
     return code
 
 
@@ -220,7 +220,7 @@ def test_what_a_marker_leaves_is_known_after_a_crash(rig: LogRig) -> None:
 
 def test_replayed_markers_leave_no_guard() -> None:
     table = ProducerTable()
-    guard = table.begin_verification(PID, 0, 0, owns_epoch=True, now_ms=0)
+    guard = table.start_verification(PID, 0, 0, owns_epoch=True, now_ms=0)
     table.record_marker(PID, 1, 0, offset=1, timestamp=1, is_abort=True)
     assert not table.is_verifying(PID, guard)
 
