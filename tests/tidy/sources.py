@@ -72,7 +72,9 @@ class Survey:
     statement_count: int = 0
     """Of the module itself, the docstring included."""
     imports: list[tuple[int, str]] = field(default_factory=list)
-    """(line, dotted name) of every import, those inside functions and TYPE_CHECKING blocks too."""
+    """(line, dotted name) of each import that runs, those inside functions too."""
+    type_imports: list[tuple[int, str]] = field(default_factory=list)
+    """(line, dotted name) of each import under TYPE_CHECKING: nothing but annotations needs it."""
     functions: list[Function] = field(default_factory=list)
     classes: list[Class] = field(default_factory=list)
     constants: set[str] = field(default_factory=set)
@@ -103,6 +105,17 @@ def _assigned(node: ast.stmt) -> Iterator[str]:
     return (target.id for target in targets if isinstance(target, ast.Name))
 
 
+def _imported(path: Path, node: ast.stmt) -> list[tuple[int, str]]:
+    match node:
+        case ast.Import():
+            return [(node.lineno, alias.name) for alias in node.names]
+        case ast.ImportFrom():
+            assert node.level == 0, f"{relative(path)}:{node.lineno}: relative import"
+            # `from kproc.wire import codec` imports kproc.wire.codec.
+            return [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return []
+
+
 @cache
 def survey_of(path: Path) -> Survey:
     """The file, parsed and walked."""
@@ -131,13 +144,16 @@ def survey_of(path: Path) -> Survey:
                 if owner and dotted(node.value) == "self" and not isinstance(node.ctx, ast.Load):
                     found.fields.add((owner, node.attr))
             case ast.Import():
-                found.imports += [(node.lineno, alias.name) for alias in node.names]
+                found.imports += _imported(path, node)
             case ast.ImportFrom():
-                assert node.level == 0, f"{relative(path)}:{node.lineno}: relative import"
-                # `from kproc.wire import codec` imports kproc.wire.codec.
-                names = [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+                names = _imported(path, node)
                 found.imports += names
                 found.uses += names
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                for statement in node.body:
+                    found.type_imports += _imported(path, statement)
+                left += [(child, prefix, owner) for child in node.orelse]
+                continue
             case ast.Constant(value=str() as value) if owner:
                 found.strings.add((owner, value))
         left += [(child, prefix, owner) for child in ast.iter_child_nodes(node)]
@@ -145,5 +161,5 @@ def survey_of(path: Path) -> Survey:
 
 
 def imported_modules(path: Path) -> list[tuple[int, str]]:
-    """(line, dotted name) of every import, those inside functions and TYPE_CHECKING blocks too."""
+    """(line, dotted name) of each import that runs, those inside functions too."""
     return survey_of(path).imports

@@ -20,8 +20,8 @@ from kproc.broker.group import coordinator as group_coordinator
 from kproc.broker.group.classic_join import PROTOCOL_BYTES_MAX
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.handler import handler_figures
-from kproc.broker.handler.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
 from kproc.broker.request import fetch_session
+from kproc.broker.request.client_rates import ACCOUNTS_MAX, TOLD_MAX, ClientRates
 from kproc.broker.request.fetch_session import SessionCache
 from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerTable
 from kproc.common.bounded import NAME_MAX, BoundedCache, short_name

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.calls.call_links import ServedCalls
-from kproc.broker.calls.calls import B, Call, Lost, R
-from kproc.broker.cluster.image import ClusterImage, PartitionImage
-from kproc.broker.metrics.requests import Counts
-from kproc.broker.request.context import OwnedPartition, Services
+from kproc.broker.calls.calls import Call
+from kproc.broker.request.client_rates import ClientRates
+from kproc.broker.request.context import Peers, Services
 from kproc.broker.request.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.broker.request.divided_requests import DividedRequests
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.role.linked_agent import LinkedPeer
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.purgatory import Purgatory
+from kproc.broker.role.roles import CONTROLLER
 from kproc.broker.security.authorizer import make_authorizer
-from kproc.broker.storage.log_traffic import LogTraffic
-from kproc.broker.transport.agent import Link
+from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import (
     BLOCK,
     BLOCK_FREE,
@@ -43,10 +41,12 @@ from kproc.broker.transport.envelope import (
     REQUEST_BLOCK,
     SEQUENCE_MASK,
 )
-from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError, ProtocolError
 from kproc.wire.file_range import FileRange
 from kproc.wire.header import REQUEST_HEADER, ApiKey, kafka_name
+
+if TYPE_CHECKING:
+    from kproc.broker.controller.controller import Controller
 
 QUEUE_MAX: Final = 20
 SERVED: Final = frozenset(
@@ -68,19 +68,11 @@ SERVED: Final = frozenset(
 _LENGTH: Final = struct.Struct(">i")
 
 
-class Controller(Protocol):
-    """The environment that the controller provides for requests of the control listener."""
-
-    image: ClusterImage
-    counts: Counts
-    containment: Containment
-    served_at_once: ServedCalls
-
-
 class ControlPlane:
     """Handler of the control listener's requests. Every controller has one, also without a control listener."""
 
     def __init__(self, plan: Plan, controller: Controller) -> None:
+        self._controller = controller
         endpoints = [plan.control] if plan.control is not None else []
         self._services = Services(
             config=plan.config,
@@ -88,11 +80,17 @@ class ControlPlane:
             image=controller.image,
             endpoints=endpoints,
             handler_index=0,
-            partitions=_NoPartitions(),
-            peers=_Peers(controller),
+            peers=Peers(self._ask),
             purgatory=Purgatory(plan.clock.now_ns),
             counts=controller.counts,
             containment=controller.containment,
+        )
+        # No quota applies to the control listener. Its ClientRates are never told of any.
+        self._services.client_rates = ClientRates(
+            quotas=lambda: controller.image.client_quotas,
+            now_ns=plan.clock.now_ns,
+            sample_count=plan.config.quota_window_num,
+            sample_s=plan.config.quota_window_size_seconds,
         )
         self._services.served = SERVED
         self._services.authorizer = make_authorizer(
@@ -144,6 +142,19 @@ class ControlPlane:
         if self._divided:
             return self._divided.is_ready()
         return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()
+
+    def _ask(
+        self,
+        peer: AgentId,
+        call: Call[Any, Any],
+        body: Any,
+        on_reply: Callable[[Any], None],
+        _payload: bytes | memoryview = b"",
+    ) -> None:
+        """Handle an API's call to the controller, which is this process. No API of SERVED calls another role."""
+        if peer != CONTROLLER:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")
+        self._controller.served_at_once.ask(call, body, on_reply)
 
     def _take(self, kind: int, view: memoryview, link: Link) -> None:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
@@ -226,42 +237,3 @@ class _ControlRequest(HandlerRequest):
         # If the Processor has died meanwhile, its queue is gone, and the count must not change.
         if self.plane._requests is self.peer:
             self.plane.in_work -= 1
-
-
-class _NoPartitions:
-    """Stub for the Handlers' partitions. The controller owns no partition, and no API of SERVED needs one."""
-
-    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
-        return _refuse()
-
-    def traffic_of(self, topic: str) -> LogTraffic:
-        return _refuse()
-
-
-class _Peers:
-    """Sends an API's calls to the controller, which is this process."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def ask(
-        self,
-        handler: int,
-        call: Call[B, R],
-        body: B,
-        on_reply: Callable[[R | Lost], None],
-        payload: bytes | memoryview = b"",
-    ) -> None:
-        del handler, call, body, on_reply, payload
-        _refuse()
-
-    def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        del call, body, on_reply
-        _refuse()
-
-    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        self._controller.served_at_once.ask(call, body, on_reply)
-
-
-def _refuse() -> NoReturn:
-    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")

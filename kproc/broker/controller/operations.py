@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.calls.own_operations import (
     KillClient,
@@ -28,6 +28,9 @@ from kproc.broker.observe.status import Status
 from kproc.broker.role.asks import LOG_LEVELS, OnReply
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.roles import CONTROL_PROCESSOR
+
+if TYPE_CHECKING:
+    from kproc.broker.controller.controller import Controller
 
 AskSupervisor = Callable[[str, dict[str, Any], OnReply], None]
 
@@ -76,13 +79,6 @@ class _Scale:
                 answered(on_reply, {"is_done": True, **self.reply})
 
 
-class Decides(Protocol):
-    """The controller's function that operations use: a change of the metadata."""
-
-    def serve(self, op: str, body: Any, on_reply: OnReply, *, waits_for_handlers: bool = True) -> None:
-        """Decide about a change, write it, answer."""
-
-
 class Operations:
     """The table of operations of one controller. It does not know which transport runs the roles."""
 
@@ -96,7 +92,7 @@ class Operations:
         self._numbers = itertools.count(1)
         # Part of a ticket: tells a predecessor's tickets from our own.
         self._started_ms = plan.clock.wall_ms()
-        self.controller: Decides  # Set by the controller itself, when it is made.
+        self.controller: Controller  # Set by the controller itself, when it is made.
 
     def serve(self, operation: OwnOperation, on_reply: OnReply) -> None:
         """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""

@@ -14,7 +14,6 @@ from collections import deque
 from typing import Final
 
 from kproc.broker.cluster.values_in_force import current_value
-from kproc.broker.handler.client_rates import ClientRates
 from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.broker.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
@@ -27,6 +26,7 @@ from kproc.broker.handler.produce_fast_path import ProduceFastPaths
 from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.produce.produce import Placed, ProduceBatcher
+from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.divided_requests import DividedRequests, Job

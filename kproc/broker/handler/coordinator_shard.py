@@ -26,7 +26,7 @@ from kproc.broker.coordinator.rules import (
     Write,
 )
 from kproc.broker.handler.coordinator_replay import CoordinatorReplay, ReplayedRecord
-from kproc.broker.request.context import OwnedPartition
+from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.storage.fs import Shortage
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.storage.validate import COORDINATOR

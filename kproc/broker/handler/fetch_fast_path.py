@@ -22,10 +22,11 @@ from kproc.broker.handler.fast_path import (
     REPEATED_BYTES_MAX,
     RequestTemplate,
 )
+from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.produce.produce import ProduceBatcher
-from kproc.broker.request.context import OwnedPartition, Services
+from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags
 from kproc.broker.request.fetch_session import targets_of
 from kproc.broker.request.request import HandlerRequest

@@ -18,12 +18,11 @@ from kproc.broker.calls.call_links import serve_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.broker.config import Config
-from kproc.broker.handler.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
 from kproc.broker.handler.client_requests import ClientRequests
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.coordinators import all_kinds
-from kproc.broker.handler.handler_peers import HandlerPeers, UnlinkedCalls
+from kproc.broker.handler.handler_peers import UnlinkedCalls
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
 from kproc.broker.handler.owner_calls import OwnerCalls
 from kproc.broker.handler.partition_transfer import PartitionTransfer, moved_between
@@ -38,9 +37,11 @@ from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.offline_partitions import OfflineNews
 from kproc.broker.peers.coordinator_call import send_back
 from kproc.broker.produce.produce import ProduceBatcher
-from kproc.broker.request.context import Endpoint, Services
+from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
+from kproc.broker.request.context import Peers, Services
 from kproc.broker.request.fetch_session import SessionCache
 from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
@@ -112,12 +113,12 @@ class Handler(LinkedAgent):
             image=ClusterImage(),
             endpoints=endpoints,
             handler_index=agent_id.index,
-            partitions=self._partitions,
-            peers=HandlerPeers(self._ask),
+            peers=Peers(self._ask),
             purgatory=self._purgatory,
             counts=metrics.slab.counts(HANDLERS_PART + agent_id.index),
             containment=self.containment,
         )
+        self._services.partitions = self._partitions
         self._services.authorizer = make_authorizer(
             config, lambda: self._services.image.acls, kafka_name, clock.now_ns
         )

@@ -1,7 +1,4 @@
-"""HandlerPeers: the calls of a Handler's APIs to other Handlers, the controller and the cleaner.
-
-UnlinkedCalls keeps the calls to Handlers without a link, for example during a restart or a scale-up.
-"""
+"""UnlinkedCalls: the calls of a Handler to other Handlers without a link, during a restart or a scale-up."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.handler.owner_calls import OwnerCalls
 from kproc.broker.request.context import Services
 from kproc.broker.role.linked_agent import LinkedPeer
-from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, handler_id
+from kproc.broker.role.roles import CONTROLLER, HANDLER
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_S
@@ -118,26 +115,3 @@ class UnlinkedCalls:
             self.waiting.append(call)
         else:
             call.on_reply(Lost(is_away))
-
-
-class HandlerPeers:
-    """The `Peers` of request/context.py over this Handler's links."""
-
-    def __init__(self, ask: Callable[..., None]) -> None:
-        self._ask = ask
-
-    def ask(
-        self,
-        handler: int,
-        call: Call[B, R],
-        body: B,
-        on_reply: Callable[[R | Lost], None],
-        payload: bytes | memoryview = b"",
-    ) -> None:
-        self._ask(handler_id(handler), call, body, on_reply, payload)
-
-    def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        self._ask(CLEANER, call, body, on_reply)
-
-    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
-        self._ask(CONTROLLER, call, body, on_reply)

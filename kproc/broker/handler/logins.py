@@ -17,7 +17,7 @@ from kproc.broker.api.api_versions import names_its_software
 from kproc.broker.cluster.token_credentials import TokenCredentials
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.request.context import Services
+from kproc.broker.request.context import RequestContext, Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.registry import lookup
 from kproc.broker.request.request import ClientPeer, HandlerRequest
@@ -221,12 +221,13 @@ class Logins:
 
     # -- re-authentication (KIP-368) ---------------------------------------------------------------------------
 
-    def begin_again(self, context: HandlerRequest, mechanism: str) -> bool:
+    def begin_again(self, context: RequestContext, mechanism: str) -> bool:
         """Start a re-authentication (KIP-368).
 
         Returns False if the session has no end, or if the last re-authentication started less than 1 s ago, as in
         Kafka.
         """
+        assert isinstance(context, HandlerRequest), "a slice of a divided request is no login"
         before = context.peer.sessions.get(context.connection_id)
         if before is None or not before.ends_ns:
             return False
@@ -241,8 +242,9 @@ class Logins:
         self._handshake(context, login, mechanism)
         return True
 
-    def go_on(self, context: HandlerRequest, token: bytes) -> bool:
+    def go_on(self, context: RequestContext, token: bytes) -> bool:
         """Handle a token of a re-authentication. Return False if the connection has no session with an end."""
+        assert isinstance(context, HandlerRequest), "a slice of a divided request is no login"
         login = self._open.get(context.connection_id)
         if login is None:
             before = context.peer.sessions.get(context.connection_id)

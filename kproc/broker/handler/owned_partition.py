@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.ipc.words import RowWriter
 from kproc.broker.request.context import PartitionKey
 from kproc.broker.role.partition_table import CLOSED, RECOVERING, SYNC_FAILED, holder_word
-from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage.log import Log
-from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, FatalError
 
-
-class Owner(Protocol):
-    """The members of Partitions that an open partition uses."""
-
-    handler_index: int
-    purgatory: Purgatory
-    containment: Containment
-    # Partitions that need a sync, because a request waits for it or records are hidden. The next round takes them.
-    unsynced: dict[OwnedPartition, None]
+if TYPE_CHECKING:
+    from kproc.broker.handler.partitions import Partitions
 
 
 class OwnedPartition:
@@ -45,7 +36,7 @@ class OwnedPartition:
     )
 
     def __init__(
-        self, owner: Owner, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
+        self, owner: Partitions, key: PartitionKey, log: Log, row: RowWriter, partition: PartitionImage
     ) -> None:
         self.key = key
         self.log = log

@@ -19,7 +19,6 @@ from kproc.broker.calls.call_links import IsGone, Payload, ServedCalls
 from kproc.broker.calls.calls import Call, ForOwner, FromImage, Lost, OnResult
 from kproc.broker.calls.cleaner_calls import ENFORCE_RETENTION, PREPARE_COMPACTION, SWAP_SEGMENTS
 from kproc.broker.handler import handler_figures
-from kproc.broker.handler.client_rates import CLIENT_BYTES, ClientRates
 from kproc.broker.handler.compaction_calls import CompactionCalls
 from kproc.broker.handler.partition_transfer import TAKE_PARTITIONS, PartitionTransfer
 from kproc.broker.handler.partitions import Partitions
@@ -28,6 +27,7 @@ from kproc.broker.observe.broker_figures import FIGURES
 from kproc.broker.peers.served_calls import SERVED
 from kproc.broker.produce.produce import ProduceBatcher
 from kproc.broker.produce.produce_order import PRODUCE, PRODUCE_RECORDS
+from kproc.broker.request.client_rates import CLIENT_BYTES, ClientRates
 from kproc.broker.request.context import Services
 
 # Calls that change a log's files or its owner. If one fails half way, only a successor of this role can repair that, so

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.handler.fast_path import (
     RECORD_START,
@@ -25,11 +25,15 @@ from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.produce.produce import Placed, ProduceBatcher
 from kproc.broker.produce.produce_answers import OneProduce, row_of
 from kproc.broker.request.context import Services
-from kproc.broker.request.request import Answers, HandlerRequest
+from kproc.broker.request.request import HandlerRequest
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.transport.envelope import SEND, SENDS
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import encode_produce_response
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.migrating_connections import KeptAnswers
+    from kproc.broker.transport.outbox import Outbox
 
 # From this version on every codec is allowed (KIP-110), so the fast path need not check the codec of the records.
 FIRST_VERSION: Final = 7
@@ -122,7 +126,7 @@ class ProduceFastPath:
         self._unpack = Struct("").unpack
 
     @property
-    def outbox(self) -> Answers:
+    def outbox(self) -> Outbox | KeptAnswers:
         """The outbox of the connection's Processor."""
         return self._requests.peer.outbox
 

@@ -26,9 +26,9 @@ import orjson
 from kproc.broker.cluster.topic_config import TOPIC_CONFIGS
 from kproc.broker.config import SETTINGS, Config
 from kproc.broker.config.dynamic import split_listener_key
-from kproc.broker.request.context import Endpoint
 from kproc.broker.request.dispatch import after_header_tags
 from kproc.broker.request.request import HandlerRequest
+from kproc.broker.role.listeners import Endpoint
 from kproc.common.errors import ProtocolError
 from kproc.common.printable import printable_json
 from kproc.wire import codec

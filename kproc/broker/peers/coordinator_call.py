@@ -20,9 +20,11 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
-    from kproc.broker.request.context import Coordinators, RequestContext, Services
+    from kproc.broker.coordinator.rules import Coordinator
+    from kproc.broker.handler.coordinator_runtime import TopicCoordinators
+    from kproc.broker.request.context import RequestContext, Services
 
-C = TypeVar("C")
+C = TypeVar("C", bound="Coordinator")
 Fields = dict[str, Any]
 Outcome = Fields | int
 OnOutcome = Callable[[Outcome], None]
@@ -139,7 +141,7 @@ class CoordinatorCalls(Generic[C]):
 
         return register
 
-    def of(self, services: Services) -> Coordinators[C]:
+    def of(self, services: Services) -> TopicCoordinators[C]:
         """Return the coordinators of this Handler."""
         return services.coordinators[self.topic]
 

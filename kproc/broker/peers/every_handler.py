@@ -15,7 +15,8 @@ from kproc.broker.request.listing import Items, ListedPages, Listing, Page, ToRo
 from kproc.common.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kproc.broker.request.context import Coordinators, RequestContext, Services
+    from kproc.broker.handler.coordinator_runtime import TopicCoordinators
+    from kproc.broker.request.context import RequestContext, Services
 
 Fields = dict[str, Any]
 
@@ -26,7 +27,7 @@ class EveryHandler(NamedTuple):
     services: Services
     call: Call[Any, Page]
     body: Any  # The body of `call`.
-    coordinators: Coordinators[Any]
+    coordinators: TopicCoordinators[Any]
     own_items: Callable[[], Items]
 
     def answer(self, context: RequestContext, path: str, fields: Fields, to_rows: ToRows) -> None:

@@ -21,7 +21,8 @@ from kproc.broker.security.acl import Operation, ResourceType
 from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from kproc.broker.request.context import OwnedPartition, RequestContext, Services
+    from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.request.context import RequestContext, Services
 
 Answer = dict[str, Any]
 Part = tuple[str, int, Any]  # Topic, partition index, arguments: plain values, because they may be encoded.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kproc.broker.calls.calls import B, Call, OnResult
 from kproc.broker.cluster.image import PartitionImage, TopicImage
@@ -46,7 +46,6 @@ from kproc.broker.produce.produce_order import (
 )
 from kproc.broker.produce.verification import TransactionalProduce
 from kproc.broker.request.context import (
-    OwnedPartition,
     PartitionKey,
     PartitionMoving,
     RequestContext,
@@ -62,6 +61,9 @@ from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import ProduceRequest, ProduceTopic, decode_produce
 from kproc.wire.record_batch import check_one_batch
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
 
 logger = logging.getLogger(__name__)
 

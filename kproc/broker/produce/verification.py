@@ -22,7 +22,7 @@ from kproc.broker.peers import transaction_call
 from kproc.broker.peers.transaction_call import TxnProducer
 from kproc.broker.produce.produce_answers import Pending, failed
 from kproc.broker.produce.produce_order import Later
-from kproc.broker.request.context import OwnedPartition, PartitionKey, Services
+from kproc.broker.request.context import PartitionKey, Services
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.storage.producer_state import Verification
 from kproc.broker.storage.validate import CONFIRMED, TRANSACTION
@@ -31,6 +31,7 @@ from kproc.wire.batch_header import HEADER, HEADER_BYTES
 from kproc.wire.record_batch import MAGIC, TRANSACTIONAL, check_batch
 
 if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext
     from kproc.wire.hot import ProduceRequest
 

@@ -2,8 +2,7 @@
 
 `RequestContext` is one request as `api/` sees it. request/request.py implements it over a link. A handler function
 sends parts of a request to other Handlers with `services.peers`, and changes of metadata with `ask_controller`. Both
-reply by a callback in the Handler's own thread, so nothing here needs a lock. The protocols describe the Handler's
-services, so that `api/` does not import the Handler.
+reply by a callback in the Handler's own thread, so nothing here needs a lock.
 """
 
 from __future__ import annotations
@@ -11,33 +10,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from kproc.broker.calls.calls import B, Call, Lost, R
-from kproc.broker.cluster.image import ClusterImage, PartitionImage
-from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import OnCode
 from kproc.broker.metrics.requests import ERRORS, Counts
-from kproc.broker.role.purgatory import Purgatory
-from kproc.broker.security.acl import Operation, ResourceType
-from kproc.broker.security.principal import Identity, Principal
-from kproc.broker.storage.log import Log
-from kproc.broker.storage.log_traffic import LogTraffic
-from kproc.common.clock import Clock
-from kproc.common.containment import Containment
+from kproc.broker.role.roles import CLEANER, CONTROLLER, handler_id
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.common.log_rate import LogRate
 from kproc.wire import codec
-from kproc.wire.file_range import FileRange
 from kproc.wire.header import ApiKey, RequestHeader
 
 if TYPE_CHECKING:
+    from kproc.broker.api.init_producer_id import ProducerIdAllocator
+    from kproc.broker.calls.calls import B, Call, Lost, R
+    from kproc.broker.cluster.image import ClusterImage
+    from kproc.broker.config import Config
+    from kproc.broker.handler.coordinator_runtime import TopicCoordinators
+    from kproc.broker.handler.logins import Logins
+    from kproc.broker.handler.partition_transfer import PartitionTransfer
+    from kproc.broker.handler.partitions import Partitions
+    from kproc.broker.peers.coordinator_call import ForwardedCall
+    from kproc.broker.request.client_rates import ClientRates, Meter
+    from kproc.broker.request.divided_requests import DividedRequests
     from kproc.broker.request.fetch_session import SessionCache
+    from kproc.broker.role.listeners import Endpoint
+    from kproc.broker.role.purgatory import Purgatory
+    from kproc.broker.security.acl import Operation, ResourceType
+    from kproc.broker.security.authorizer import StandardAuthorizer
+    from kproc.broker.security.principal import Identity, Principal
+    from kproc.common.clock import Clock
+    from kproc.common.containment import Containment
+    from kproc.wire.file_range import FileRange
 
 PartitionKey = tuple[str, int]
 OnReady = Callable[[bool], None]
-C_co = TypeVar("C_co", covariant=True)
 
 
 class PartitionMoving(KafkaError):
@@ -54,118 +59,14 @@ class PartitionMoving(KafkaError):
         self.high_watermark = high_watermark
 
 
-class Endpoint(Protocol):
-    """One listener: its name in `listeners`, and the host and port that Metadata advertises to its clients."""
+class Peers:
+    """Sends a role's calls to the Handlers, the controller and the cleaner, which reply later.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def advertised_host(self) -> str: ...
-    @property
-    def advertised_port(self) -> int: ...
-    @property
-    def protocol(self) -> str: ...
+    ask: the role's function with the arguments (peer, call, body, on_reply, payload).
+    """
 
-
-class OwnedPartition(Protocol):
-    """A partition of this Handler: its log, and the requests that wait until its bytes are on disk."""
-
-    key: PartitionKey
-    log: Log
-    # The end of the log at its opening, if the high watermark before a crash is unknown; else 0.
-    recovered_end: int
-
-    @property
-    def is_recovering(self) -> bool:
-        """True as long as the high watermark that clients saw before a crash is unknown."""
-
-    def after_append(self) -> None:
-        """Publish the log's new end and wake parked Fetch requests."""
-
-    def after_start_moved(self) -> None:
-        """Publish the log's new start and wake parked Fetch requests below it."""
-
-    def when_synced(self, offset: int, on_done: Callable[[int], None]) -> None:
-        """Call `on_done(error code)` once everything below `offset` is on disk."""
-
-
-class Partitions(Protocol):
-    """The partitions that this Handler owns. Logs are opened at their first use."""
-
-    def get(self, topic: str, partition: PartitionImage) -> OwnedPartition:
-        """Return the partition with its log open.
-
-        Raises KafkaError: KAFKA_STORAGE_ERROR if its log is offline or damaged, or PartitionMoving.
-        """
-
-    def traffic_of(self, topic: str) -> LogTraffic:
-        """Return this Handler's counters of a topic."""
-
-
-class ClientRates(Protocol):
-    """Byte rates of clients against their quotas. Its methods must not be called while `is_on` is False."""
-
-    is_on: bool
-
-    def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
-        """Return how many ms the client is throttled before it gets any records."""
-
-    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
-        """Count `count` bytes of records that the client gets."""
-
-    def note_throttle(self, kind: str, duration_ms: int) -> None:
-        """Record in the metrics that a quota which another role measures throttles a client of ours."""
-
-    def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
-        """Return how many bytes of records one response may have. None: no limit."""
-
-
-class Meter(Protocol):
-    """Measures the Handler's time for a request of a client that has a request_percentage (KIP-124)."""
-
-    def stop(self) -> None:
-        """Stop measuring, because the Handler works on something else."""
-
-    def resume(self) -> None:
-        """Continue measuring after `stop`."""
-
-    def settle(self) -> int:
-        """Charge the client for the measured time. Return how many ms it is throttled."""
-
-
-class _NoRates:
-    """The ClientRates of a role whose clients have no quotas. It is always off."""
-
-    is_on = False
-
-    def fetch_wait_ms(self, user: str, client_id: bytes | None) -> int:
-        raise NotImplementedError
-
-    def on_fetch(self, user: str, client_id: bytes | None, count: int) -> None:
-        raise NotImplementedError
-
-    def note_throttle(self, kind: str, duration_ms: int) -> None:
-        del kind, duration_ms  # The control listener has no such metrics.
-
-    def fetch_bytes_max(self, user: str, client_id: bytes | None) -> int | None:
-        raise NotImplementedError
-
-
-class PartitionTransfer(Protocol):
-    """Transfers of partitions to and from this Handler."""
-
-    def when_ready(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back when a moving partition can be used. The callback gets False if that takes too long."""
-
-    def later(self, key: PartitionKey, on_ready: OnReady) -> None:
-        """Call back in a later duty cycle, for work on a partition that must not delay the other partitions."""
-
-    def when_image(self, version: int, on_image: Callable[[], None]) -> None:
-        """Call back when this Handler's image has reached `version`, which another Handler has already."""
-
-
-class Peers(Protocol):
-    """Calls to the other Handlers, the controller and the cleaner, which reply later."""
+    def __init__(self, ask: Callable[..., None]) -> None:
+        self._ask = ask
 
     def ask(
         self,
@@ -176,112 +77,14 @@ class Peers(Protocol):
         payload: bytes | memoryview = b"",
     ) -> None:
         """Call another Handler. `on_reply` gets Lost if it dies before it replies."""
+        self._ask(handler_id(handler), call, body, on_reply, payload)
 
-    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None: ...
+    def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
+        self._ask(CONTROLLER, call, body, on_reply)
 
     def ask_cleaner(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """Call the cleaner, for work on many files that would stall a Handler."""
-
-
-class ProducerIds(Protocol):
-    """Producer ids, from blocks that the controller allocates (api/init_producer_id.py)."""
-
-    def allocate(self, on_id: Callable[[int], None], on_failure: Callable[[KafkaError], None]) -> None: ...
-
-
-class Forwarded(Protocol):
-    """A request of another Handler to coordinators of this Handler (peers/coordinator_call.py)."""
-
-    home: int  # The Handler that sent the request.
-
-    def finish(self) -> None:
-        """Reply with the results that there are so far."""
-
-
-class Coordinators(Protocol[C_co]):
-    """The coordinators of one internal topic at this Handler, and the partitions of all coordinators."""
-
-    def partition_of(self, name: str) -> PartitionImage | None:
-        """Return the partition that is responsible for a name, such as a group id. None if the topic does not exist."""
-
-    def coordinator(self, index: int) -> C_co:
-        """Return the coordinator of a partition of ours. Raises KafkaError with the error for its clients otherwise."""
-
-    def when_settled(self, index: int, on_settled: Callable[[], None]) -> None:
-        """Call back once, when a retry after COORDINATOR_LOAD_IN_PROGRESS may succeed."""
-
-    def give_up(self, index: int) -> None:
-        """Load a coordinator of ours anew, because an operation raised and may have left it half changed."""
-
-    def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
-        """End a transaction at a partition of ours. Call `on_code` with NONE when the marker is durable, or an error.
-
-        Raises KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if the caller must try again.
-        """
-
-    def loaded(self) -> Sequence[C_co]:
-        """Return all coordinators of ours that are loaded."""
-
-    def when_loaded(self, on_loaded: Callable[[], None]) -> None:
-        """Load every partition of ours that has been written to, then call back."""
-
-
-class Authorizer(Protocol):
-    """Decides the rights of clients by the access control lists of the metadata (security/authorizer.py)."""
-
-    def is_allowed(
-        self,
-        client: Identity,
-        operation: Operation,
-        resource: ResourceType,
-        name: str,
-        *,
-        api_key: int,
-        is_question: bool = False,
-        count: int = 1,
-    ) -> bool:
-        """Return True if the client may do that. Log the decision in the audit log with the request's API key.
-
-        With `is_question` the client has not attempted the operation, for example because a list skips resources that
-        it may not see. As in Kafka, such a decision is logged at TRACE only.
-        """
-
-    def is_allowed_for_any(
-        self, client: Identity, operation: Operation, resource: ResourceType, *, api_key: int
-    ) -> bool:
-        """Return True if there is a name of that type, not necessarily an existing one, for which the client may."""
-
-    def tell_of_floods(self, now_ns: int) -> None:
-        """Log how many decisions the audit log has suppressed."""
-
-
-class Logins(Protocol):
-    """Re-authentication of clients before their sessions expire (KIP-368, handler/logins.py)."""
-
-    def begin_again(self, context: Any, mechanism: str) -> bool:
-        """Answer a SaslHandshake of a client that has logged in. Return False if it cannot re-authenticate."""
-
-    def go_on(self, context: Any, token: bytes) -> bool:
-        """Answer a SaslAuthenticate, now or later. Return False if no login has begun."""
-
-
-class DividedRequests(Protocol):
-    """The role's requests with many rows, which are handled in steps (request/divided_requests.py)."""
-
-    def add(self, request: Any, api: Any, decoded: Any, size_bytes: int) -> None:
-        """Handle a request in later duty cycles."""
-
-    def divide(self, request: Any, name_rows: Callable[[], dict[str, Any]], *, is_held: bool) -> None:
-        """Handle the request that `name_rows` returns instead of `request`, in later duty cycles."""
-
-    def add_listing(self, listing: Any) -> None:
-        """Collect a response (request/listing.py) now if it is short, or else in later duty cycles."""
-
-    def add_pages(self, pages: Any) -> None:
-        """Send a list to another Handler, the first page now and the others in later duty cycles."""
-
-
-_NO_RATES: Final = _NoRates()
+        self._ask(CLEANER, call, body, on_reply)
 
 
 class Services:
@@ -320,7 +123,6 @@ class Services:
         image: ClusterImage,
         endpoints: Sequence[Endpoint],
         handler_index: int,
-        partitions: Partitions,
         peers: Peers,
         purgatory: Purgatory,
         counts: Counts,
@@ -333,22 +135,23 @@ class Services:
         self.image = image
         self.endpoints = endpoints
         self.handler_index = handler_index
-        self.partitions = partitions
         self.peers = peers
         self.purgatory = purgatory
         self.refusals = LogRate(getLogger(__name__), "and %d more connections were closed for their requests")
         self.waits_for_sync = config.kproc_flush == "group"
         # The API keys that this role serves, or None for all. The control listener serves few.
         self.served: frozenset[int] | None = None
-        self.authorizer: Authorizer | None = None  # None: every client may do everything.
+        self.authorizer: StandardAuthorizer | None = None  # None: every client may do everything.
         self.logins: Logins | None = None  # None: this role handles no logins.
+        # A Handler sets all of these. The controller owns no partition, so it sets `divided` and `client_rates` only.
         self.divided: DividedRequests
-        self.producer_ids: ProducerIds
+        self.client_rates: ClientRates
+        self.partitions: Partitions
+        self.producer_ids: ProducerIdAllocator
         self.session_cache: SessionCache
         self.transfers: PartitionTransfer
-        self.client_rates: ClientRates = _NO_RATES
-        self.coordinators: Mapping[str, Coordinators[Any]]  # By internal topic.
-        self.forwarded: dict[Forwarded, None] = {}  # Requests of other Handlers that wait here.
+        self.coordinators: Mapping[str, TopicCoordinators[Any]]  # By internal topic.
+        self.forwarded: dict[ForwardedCall, None] = {}  # Requests of other Handlers that wait here.
 
     def count_fetched(self, topic: str | bytes | None, count: int) -> None:
         """Count `count` bytes of records of a topic, by its name or id, in the response to a Fetch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -40,6 +40,10 @@ from kproc.common.bounded import short_name
 from kproc.common.errors import ErrorCode
 from kproc.wire.file_range import FileRange
 
+if TYPE_CHECKING:
+    from kproc.broker.handler.migrating_connections import KeptAnswers
+    from kproc.broker.transport.outbox import Outbox
+
 logger = logging.getLogger(__name__)
 
 UNKNOWN_HOST: Final = "/unknown"
@@ -60,18 +64,12 @@ def _session(packed: bytes) -> Session:
     return Session.unpack(packed)
 
 
-class Answers(Protocol):
-    """The target of responses: a Processor's Outbox, or the store of responses while a connection migrates."""
-
-    def push(self, kind: int, *parts: bytes | bytearray | memoryview) -> None: ...
-
-
 class ClientPeer:
     """One Processor in its peer: the target of responses, its clients, and their parked requests."""
 
     __slots__ = ("identities", "moving", "outbox", "sessions", "waiting")
 
-    def __init__(self, outbox: Answers) -> None:
+    def __init__(self, outbox: Outbox | KeptAnswers) -> None:
         self.outbox = outbox
         self.identities: dict[int, Identity] = {}  # Connection id -> its client.
         self.sessions: dict[int, Session] = {}  # Connection id -> session of a client that has logged in.

@@ -9,23 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 from kproc.broker.transport.agent import Receiver, Sender, Wakeable
 from kproc.broker.transport.envelope import CHUNK
 
 Buffer = bytes | bytearray | memoryview
-
-
-class _Publishes(Protocol):
-    """The part of a Sender that an Outbox uses and that `_Gone` replaces."""
-
-    capacity: int
-
-    def publish(self) -> None: ...
-    def free_bytes(self) -> int: ...
-    def waiting(self, limit: int) -> int: ...
-    def untaken(self) -> list[tuple[int, bytes]] | None: ...
 
 
 class _Gone:
@@ -70,7 +58,7 @@ class Outbox:
     )
 
     def __init__(self, sender: Sender, waker: Wakeable) -> None:
-        self._sender: _Publishes = sender
+        self._sender: Sender | _Gone = sender
         self._waker: Wakeable = waker
         self._try_push = sender.try_push
         self._record_bytes_max = sender.record_bytes_max

@@ -7,18 +7,8 @@ locks, so only one thread may call it at a time: the asyncio loop's, or the one 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from kproc.broker.transport.agent import AgentId
-
-
-class Stepped(Protocol):
-    """The part of an agent that `Turns.run` calls."""
-
-    id: AgentId
-
-    def do_work(self, timeout_ms: int) -> int: ...
-    def next_deadline_ms(self) -> int: ...
+from kproc.broker.transport.agent import Agent, AgentId
 
 
 class TurnWaker:
@@ -40,11 +30,11 @@ class Turns:
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
         self._due: dict[AgentId, None] = {}
-        self._agents: dict[AgentId, Stepped] = {}
+        self._agents: dict[AgentId, Agent] = {}
         self._inputs: dict[AgentId, Callable[[], bool] | None] = {}
         self._deadlines_ns: dict[AgentId, int] = {}
 
-    def add(self, agent: Stepped, has_input: Callable[[], bool] | None) -> None:
+    def add(self, agent: Agent, has_input: Callable[[], bool] | None) -> None:
         """Add an agent. `has_input` returns True if it needs another turn at once.
 
         Without `has_input`, it gets another turn if its last one did any work.

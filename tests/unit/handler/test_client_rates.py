@@ -16,7 +16,7 @@ from kproc.broker.cluster.client_quotas import (
     ClientQuotas,
     Entity,
 )
-from kproc.broker.handler.client_rates import ClientRates
+from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.security.principal import Principal
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.produce_fast_path import FIRST_VERSION, AnswerTemplate, ProduceFastPath
 from kproc.broker.produce.produce import Placed, ProduceBatcher
-from kproc.broker.request.context import OwnedPartition
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
 from kproc.wire import codec

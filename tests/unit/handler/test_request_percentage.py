@@ -17,9 +17,9 @@ from kproc.broker.cluster.client_quotas import (
     USER,
     ClientQuotas,
 )
-from kproc.broker.handler.client_rates import ClientBytes, ClientRates
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.request import registry
+from kproc.broker.request.client_rates import ClientBytes, ClientRates
 from kproc.broker.security.principal import Principal
 from kproc.broker.storage.log_append import LogAppender
 from kproc.common.clock import ManualClock

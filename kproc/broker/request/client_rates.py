@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -35,9 +35,11 @@ from kproc.broker.cluster.client_quotas import (
     ClientQuotas,
 )
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.request.context import RequestContext
 from kproc.common.bounded import BoundedCache, short_name
 from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.broker.request.context import RequestContext
 
 _KINDS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
 _METRICS: Final = {
@@ -161,11 +163,11 @@ class ClientRates:
             and self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes) is not None
         )
 
-    def meter(self, request: RequestContext) -> _Meter:
+    def meter(self, request: RequestContext) -> Meter:
         """Start to measure a request that `is_metered`, right before it is handled."""
         found = self._find(REQUEST_PERCENTAGE, request.principal.name, request.client_id_bytes)
         assert found is not None
-        meter = request.meter = _Meter(self, *found, self._now_ns())
+        meter = request.meter = Meter(self, *found, self._now_ns())
         return meter
 
     def on_socket_time(self, user: str, client_id: bytes | None, used_ns: int) -> bool:
@@ -274,7 +276,7 @@ class ClientRates:
         return (kind, owner, short_name(owner_client_id)), limit
 
 
-class _Meter:
+class Meter:
     """Measures the Handler's time for one request."""
 
     __slots__ = ("_begun_ns", "_key", "_percentage", "_rates", "_stopped_ns")
