@@ -45,7 +45,7 @@ from kproc.broker.security.authorizer import StandardAuthorizer
 from kproc.broker.security.tls import make_context
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage import log as log_module
-from kproc.broker.storage.log_append import LogAppender
+from kproc.broker.storage.log_append import LogAppender, Run
 from kproc.broker.storage.log_durability import LogDurability
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.results import AppendResult
@@ -106,9 +106,9 @@ def _append_visible(
     return self.append(batches, origin)  # type: ignore[no-any-return]
 
 
-def _refused_but_not_undone(self: Any, failure: Any, _undo: Any, results: Any, start: int) -> None:
+def _refused_but_not_undone(self: Any, run: Any, failure: Any, results: Any) -> None:
     """The producers of a write that failed count its batches as stored."""
-    _UNDO(self, failure, None, results, start)
+    _UNDO(self, Run(run.first), failure, results)
 
 
 def _all_slices_at_once(self: Any) -> int:

@@ -8,6 +8,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
+import msgspec
+
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.format import INT32_MAX, AbortedTransaction
 from kproc.broker.storage.fs import Shortage, StorageFailure
@@ -78,11 +80,6 @@ _WITHOUT_LOG_START: Final = frozenset(
 _Fields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 # For a batch that ends a transaction: (is abort, coordinator epoch).
 _Marker = tuple[bool, int] | None
-# One run: last offsets and positions of its batches, the entries of the two indexes, and the numbers of the batches
-# that were rejected or are duplicates.
-_Run = tuple[list[int], list[int], list[tuple[int, int]], list[tuple[int, int]], list[int]]
-# The log after a run: end offset, size, bytes since the last index entry, largest timestamp and its offset.
-_Ends = tuple[int, int, int, int, int]
 _unpack_start = _START.unpack_from
 _pack_stamp = STAMP.pack_into
 _CHECKED: Final = slice(CRC_FROM, None)
@@ -90,25 +87,43 @@ _LEADS: Final = _leads()
 _LEADS_END: Final = len(_LEADS)
 
 
-class _Undo:
-    """The changes that a run makes before its write, so that a failed write can undo them."""
+class Run(msgspec.Struct, gc=False):
+    """The batches of one write. `LogAppender._plan` fills it, `_commit` writes it, `_undo` reverts it.
 
-    __slots__ = ("aborted", "producers", "verifications")
+    A msgspec struct, because there is one per append and its creation runs no Python code.
+    """
 
-    def __init__(self) -> None:
-        self.producers: list[tuple[int, ProducerEntry | None]] = []  # Entries before the run, by producer id.
-        self.verifications: list[tuple[int, Verification]] = []  # Ended by markers of the run.
-        self.aborted: list[AbortedTransaction] = []  # Rows for the transaction index.
+    first: int  # Index of the first batch of the run in the append.
+    # Of each batch to write: its last offset, and its position in the segment.
+    last_offsets: list[int] = msgspec.field(default_factory=list)
+    positions: list[int] = msgspec.field(default_factory=list)
+    # Indexes of the batches that are not written, because they were rejected or are duplicates.
+    left_out: list[int] = msgspec.field(default_factory=list)
+    # Entries of the two indexes.
+    pairs: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    times: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    is_segment_full: bool = False  # The next batch needs a new segment.
+    # The log behind the run: end offset, size of the segment, and so on.
+    end_offset: int = 0
+    size: int = 0
+    bytes_since_index: int = 0
+    max_timestamp: int = 0
+    max_timestamp_offset: int = 0
+    # Changes that precede the write, because a later batch of the run may depend on them. `_undo` reverts them:
+    # entries of producers before the run, verifications that its markers ended, rows for the transaction index.
+    producers: list[tuple[int, ProducerEntry | None]] = msgspec.field(default_factory=list)
+    verifications: list[tuple[int, Verification]] = msgspec.field(default_factory=list)
+    aborted: list[AbortedTransaction] = msgspec.field(default_factory=list)
 
 
 class LogAppender:
     """The part of a Log that writes records."""
 
-    __slots__ = ("_clock", "_is_epoch_begun", "_producers", "_snapshots", "_state")
+    __slots__ = ("_clock", "_is_epoch_begun", "_producers", "_state")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
-        self._producers, self._snapshots, self._clock = state.producers, state.snapshots, state.clock
+        self._producers, self._clock = state.producers, state.clock
         self._is_epoch_begun = False  # True if the present leader epoch is known to have its entry.
 
     def append(
@@ -129,7 +144,11 @@ class LogAppender:
         reason: str | None = None
         try:
             while state.offline_reason is None:
-                self._append_run(batches, origin, now_ms, results)
+                run = self._plan(batches, origin, now_ms, results)
+                if run.last_offsets:
+                    self._commit(run, batches, results)
+                elif run.is_segment_full:
+                    state.roll(state.end_offset, now_ms)
                 if len(results) == len(batches):
                     return results
         except StorageFailure as failure:
@@ -193,12 +212,11 @@ class LogAppender:
             state.undecided.append((result.last_offset + 1, first_open))
         return result
 
-    def _append_run(
-        self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]
-    ) -> None:
-        """Append the batches that have no result yet, until the segment must roll.
+    def _plan(self, batches: list[memoryview], origin: str, now_ms: int, results: list[AppendResult]) -> Run:
+        """Check the batches that have no result yet, stamp their offsets, and add their results.
 
-        This is the hottest loop of the broker. It calls no Python function for a plain batch with one record.
+        Stop before a batch that needs a new segment. This is the hottest loop of the broker. It calls no Python
+        function for a plain batch with one record.
         """
         state = self._state
         segment, start = state.active, len(results)
@@ -209,14 +227,13 @@ class LogAppender:
         newest = now_ms + after_max_ms
         if newest > roll_after:
             newest = roll_after
-        position, next_offset = segment.size, state.end_offset
+        position = segment.size
+        next_offset = state.end_offset
         index_after = position - segment.bytes_since_index + interval
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         append_ms, leader_epoch, log_start = -1, state.leader_epoch, state.start_offset
-        run: _Run = [], [], [], [], []
-        lasts, positions, pairs, times, left_out = run
-        leads = _LEADS
-        undo: _Undo | None = None
+        run = Run(start)
+        last_offsets, positions = run.last_offsets, run.positions
         marker: _Marker = None
         # Append the first batch of a segment alone: the roll time of the segment depends on its timestamp.
         views = batches[start:] if position else batches[start : start + 1]
@@ -236,7 +253,7 @@ class LogAppender:
                     and (
                         # The batch is one record, which ends where the batch ends.
                         (count == 1 and not attributes and not delta and total < _LEADS_END
-                            and lead == leads[total])
+                            and lead == _LEADS[total])
                         # Any other batch: check_small raises KafkaError if it is malformed.
                         or (attributes in {0, 1, 2, 3, 4} and count == delta + 1 > 0
                             and check_small(attributes, view[HEADER_BYTES:], count))
@@ -249,12 +266,13 @@ class LogAppender:
                     has_room = end <= segment_bytes and last <= offset_max and timestamp <= roll_after
                     # The batch needs a new segment: write the run first. A duplicate is never written and needs none.
                     if not has_room and self._stored(header, origin) is None:
+                        run.is_segment_full = True
                         break
                 known = self._stored(header, origin) if pid >= 0 else None
             except Exception as error:  # noqa: BLE001 - refused or contained: nothing of it was stored or noted
                 known = self._refusal_of(error)
             if known is not None:
-                left_out.append(len(results))
+                run.left_out.append(len(results))
                 results.append(known)
                 continue
             _pack_stamp(view, 0, next_offset, length, leader_epoch)
@@ -263,23 +281,23 @@ class LogAppender:
                 stamp_append_time(view, now_ms)
             # Record the batch before the write, because a later batch of this run may continue its sequence.
             if pid >= 0:
-                undo = self._remember(undo, header, marker, last, timestamp, now_ms)
+                self._remember(run, header, marker, last, timestamp, now_ms)
             if timestamp > largest:
                 largest, largest_offset = timestamp, last
             if position > index_after:
-                pairs.append((last, position))
-                times.append((largest, largest_offset))
+                run.pairs.append((last, position))
+                run.times.append((largest, largest_offset))
                 index_after = position + interval
-            lasts.append(last)
+            last_offsets.append(last)
             positions.append(position)
             results.append(AppendResult(0, next_offset, last, append_ms, log_start))
             next_offset, position = last + 1, end
-        if lasts:
-            ends = next_offset, position, position - index_after + interval, largest, largest_offset
-            self._finish_run(batches, run, ends, undo, results, start)
-        # The loop ended at its first new batch, because the batch needs a new segment. append() calls this again.
-        elif len(results) < start + len(views):
-            state.roll(next_offset, now_ms)
+        run.end_offset = next_offset
+        run.size = position
+        run.bytes_since_index = position - index_after + interval
+        run.max_timestamp = largest
+        run.max_timestamp_offset = largest_offset
+        return run
 
     def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:
         """Return the limits that batches for the active segment must keep. AppendLimits in log_state.py lists them."""
@@ -368,13 +386,12 @@ class LogAppender:
         return AppendResult(0, first_offset(known), known[1], known[3], self._state.start_offset, None, True)
 
     def _remember(
-        self, undo: _Undo | None, header: _Fields, marker: _Marker, last: int, timestamp: int, now_ms: int
-    ) -> _Undo:
-        """Update the producers' state for a batch of this run. Return the changes of the run so far, for _undo()."""
-        undo = undo or _Undo()
+        self, run: Run, header: _Fields, marker: _Marker, last: int, timestamp: int, now_ms: int
+    ) -> None:
+        """Update the producers' state for a batch of this run, and record the changes in the run for _undo()."""
         _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, sequence, _, _ = header
         producers = self._producers
-        undo.producers.append((producer_id, producers.get(producer_id)))
+        run.producers.append((producer_id, producers.get(producer_id)))
         if not attributes & CONTROL:
             last_sequence = (sequence + delta) & _SEQUENCE_MAX if sequence >= 0 else -1
             mark = (last_sequence, last, delta, timestamp)
@@ -382,13 +399,12 @@ class LogAppender:
             producers.record(producer_id, epoch, mark, transactional=transactional, heard_ms=now_ms)
         elif marker is not None:  # Other control batches end no transaction.
             if producer_id in producers.verifying:
-                undo.verifications.append((producer_id, producers.verifying[producer_id]))
+                run.verifications.append((producer_id, producers.verifying[producer_id]))
             aborted = producers.record_marker(
                 producer_id, epoch, marker[1], offset=last, timestamp=now_ms, is_abort=marker[0]
             )
             if aborted is not None:
-                undo.aborted.append(aborted)
-        return undo
+                run.aborted.append(aborted)
 
     def _examine(self, view: memoryview, origin: str, now_ms: int) -> tuple[memoryview, _Fields, _Marker]:
         """Validate a batch that is not plain. Return (batch to store, fields in the order of _START, marker).
@@ -404,52 +420,48 @@ class LogAppender:
             )
         return view, (*header, 0), marker
 
-    def _finish_run(
-        self,
-        batches: list[memoryview],
-        run: _Run,
-        ends: _Ends,
-        undo: _Undo | None,
-        results: list[AppendResult],
-        start: int,
-    ) -> None:
-        """Write a run and make it visible. If the write fails, undo all changes and fail the run's batches."""
+    def _commit(self, run: Run, batches: list[memoryview], results: list[AppendResult]) -> None:
+        """Write a run and make it visible. If the write fails, undo the run."""
         state = self._state
-        segment, snapshots, traffic = state.active, self._snapshots, state.traffic
-        lasts, positions, pairs, times, left_out = run
-        views = batches[start : len(results)]
-        if left_out:
-            views = [view for number, view in enumerate(views, start) if number not in left_out]
-        next_offset, size, since_index, largest, largest_offset = ends
+        segment = state.active
+        snapshots = state.snapshots
+        traffic = state.traffic
+        views = batches[run.first : len(results)]
+        if run.left_out:
+            views = [view for number, view in enumerate(views, run.first) if number not in run.left_out]
+        size = run.size
+        end_offset = run.end_offset
         try:
             if size > segment.reserve_at:
                 segment.reserve(size, state.config.segment_bytes)
-            if undo is not None and undo.aborted:
+            if run.aborted:
                 # Write the rows before the markers. If the disk had no space for the row of a marker in the log,
                 # read_committed consumers would see aborted records.
-                self._index_aborted(segment, undo.aborted)
+                self._index_aborted(segment, run.aborted)
             state.fs.write(segment.descriptor(), views, position=segment.size)
         except StorageFailure as failure:
-            self._undo(failure, undo, results, start)
+            self._undo(run, failure, results)
             return
         grown_bytes = size - segment.size
         snapshots.bytes_since += grown_bytes
         traffic.bytes_in += grown_bytes
-        traffic.records_in += next_offset - state.end_offset
+        traffic.records_in += end_offset - state.end_offset
         if not segment.size:
-            segment.first_timestamp = largest
-        segment.size, segment.bytes_since_index = size, since_index
-        segment.max_timestamp, segment.max_timestamp_offset = largest, largest_offset
-        state.end_offset = next_offset
+            segment.first_timestamp = run.max_timestamp
+        segment.size = size
+        segment.bytes_since_index = run.bytes_since_index
+        segment.max_timestamp = run.max_timestamp
+        segment.max_timestamp_offset = run.max_timestamp_offset
+        state.end_offset = end_offset
         if not state.unconfirmed:
-            state.high_watermark = next_offset
-        state.tail.extend(lasts, positions)
-        if pairs:
-            segment.append_index_entries(pairs, times)
+            state.high_watermark = end_offset
+        state.tail.extend(run.last_offsets, run.positions)
+        if run.pairs:
+            segment.append_index_entries(run.pairs, run.times)
             # An index may be full now, and then the next batch must roll. _find_limits() checks that.
             state.limits = None
-        if undo is not None:
-            snapshots.batches_since += len(undo.producers)
+        if run.producers:
+            snapshots.batches_since += len(run.producers)
             if snapshots.batches_since >= SNAPSHOT_BATCHES:
                 self._producers.trim(PRODUCERS_MAX)
                 if snapshots.batches_since >= len(self._producers):
@@ -457,14 +469,12 @@ class LogAppender:
         if snapshots.bytes_since >= SNAPSHOT_BYTES:
             state.write_snapshot()
 
-    def _undo(
-        self, failure: StorageFailure, undo: _Undo | None, results: list[AppendResult], start: int
-    ) -> None:
+    def _undo(self, run: Run, failure: StorageFailure, results: list[AppendResult]) -> None:
         """Undo the changes that a run made before its failed write, and fail the run's batches."""
         state = self._state
-        for producer_id, entry in reversed(undo.producers if undo is not None else ()):
+        for producer_id, entry in reversed(run.producers):
             self._producers.restore(producer_id, entry)
-        for producer_id, verification in undo.verifications if undo is not None else ():
+        for producer_id, verification in run.verifications:
             self._producers.verifying[producer_id] = verification
         state.set_offline_after(failure)
         if state.offline_reason is None:
@@ -476,7 +486,7 @@ class LogAppender:
                 self._cut_back(state.active)
         refusal = self._refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
         # Fail duplicates, too: the original may be in this run, which was not written. Clients retry them.
-        for number in range(start, len(results)):
+        for number in range(run.first, len(results)):
             if results[number].error_code == 0:
                 results[number] = refusal
 
