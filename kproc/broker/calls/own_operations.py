@@ -6,7 +6,12 @@ one line, and is not forwarded to another role.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+# A JSON integer has any length, but calls between roles carry at most 64 bits. The controller checks the real limits.
+_Count = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
 class _Operation(msgspec.Struct, tag_field="op"):
@@ -28,8 +33,8 @@ class ShowClients(_Operation, tag="clients"):
 class Scale(_Operation, tag="scale"):
     """Change the counts of roles, or return the state of a change by its ticket."""
 
-    processors: int | None = None
-    handlers: int | None = None
+    processors: _Count | None = None
+    handlers: _Count | None = None
     ticket: str | None = None
 
 
