@@ -26,10 +26,10 @@ from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.role.handoff import NO_ADDRESS, address_text, pack_address
 from kproc.broker.role.lookups import Found, Lookups
-from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
+from kproc.broker.role.role import Role
+from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_SASL, FLAG_TLS
 from kproc.common.clock import Clock
-from kproc.common.containment import Containment
 from kproc.common.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ _LOOKUP_NS: Final = 50_000_000  # Interval at which a pending look-up is polled.
 LimitsFor = Callable[[DynamicSettings, Resolve], ConnectionLimits]
 
 
-class Acceptor:
+class Acceptor(Role):
     """One per listener; one instance runs in one role."""
 
     def __init__(
@@ -73,13 +73,8 @@ class Acceptor:
         `limits_for` returns the limits for dynamic settings; its second argument resolves host names as far as they are
         known. `rate_events_elsewhere` sums the metric connection_rate_events over the other Acceptors.
         """
-        self.id = agent_id
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._listening = listening
-        self._doze = doze
-        self._metrics = metrics
-        self._values = metrics.values
-        self._containment = Containment()
-        self._clock = clock
         self._send_buffer_bytes = send_buffer_bytes
         self._protocol_flags = flags_of(protocol)
         self._limits_for = limits_for
@@ -103,16 +98,10 @@ class Acceptor:
         self._is_level_triggered = False
         self._blocked_since_ns = 0
         self._is_stopping = False
-        self._watched_fd = -1
-        self.is_called = False
         self._backoff_until_ns = 0
         self._refused_count = 0
         self._next_refused_ns = 0
-        self._next_store_ns = 0
-        self._sleep_ms_max = STORE_MS
         self._stored_throttles = (0, 0, 0)
-        self._epoll = select.epoll()
-        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
         self._queue = HandoffQueue(
             listener_index,
             epoll=self._epoll,
@@ -178,13 +167,6 @@ class Acceptor:
         if unasked:
             self._lookups.ask(unasked, self._on_found)
 
-    def watch(self, fd: int) -> None:
-        self._watched_fd = fd
-        self._epoll.register(fd, select.EPOLLIN)
-
-    def poll_fd(self) -> int:
-        return self._epoll.fileno()
-
     def next_deadline_ms(self) -> int:
         now_ns = self._clock.now_ns()
         return max(0, min((self._next_timer_ns(now_ns) - now_ns) // 1_000_000 + 1, _IDLE_MS))
@@ -207,19 +189,17 @@ class Acceptor:
 
     def do_work(self, timeout_ms: int) -> int:
         """Run one duty cycle: read reports, pass queued sockets on, and accept connections within the limits."""
+        self.cycle_count += 1
         now_ns = self._clock.now_ns()
         if self._lookups.is_busy:
             self._lookups.work()
         work = self._queue.hand_off_waiting(now_ns)
         self._look(now_ns)
         timeout_ns = min(
-            min(timeout_ms, self._sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
+            min(timeout_ms, self.sleep_ms_max) * 1_000_000, max(self._next_timer_ns(now_ns) - now_ns, 0)
         )
-        self._doze.prepare()
-        events = self._epoll.poll(timeout_ns / 1e9)
-        self._doze.cancel()
-        before_ns, now_ns = now_ns, self._clock.now_ns()
-        self._values[_SLEPT] += now_ns - before_ns
+        events = self._doze.wait(self._poll, timeout_ns / 1e9, _has_no_input, now_ns)
+        now_ns = self._clock.now_ns()
         has_clients = False
         for fd, _ in events:
             if self._is_watching and fd == self._listening.fileno():
@@ -235,7 +215,10 @@ class Acceptor:
         evicted = self.quotas.evictions(now_ns)
         if evicted:
             self._queue.evict(evicted)
-        self._store_metrics(now_ns, work)
+        if now_ns >= self._next_store_ns:
+            self._tick(now_ns)
+        elif work or self._is_waiting:  # Wake up for the next tick, which stores the new counts.
+            self.sleep_ms_max = STORE_MS
         return work
 
     def begin_stop(self) -> None:
@@ -322,7 +305,7 @@ class Acceptor:
                 continue
             taken += 1
             self._values[_ACCEPTED] += 1
-            if not self._containment.run("a new connection", None, self._take, sock, address, now_ns):
+            if not self.containment.run("a new connection", None, self._take, sock, address, now_ns):
                 sock.close()
             self._values[_EVENTS] = self._base_events + self.quotas.broker_events
             # Store it at once, because other Acceptors enforce the broker's rate with it.
@@ -396,30 +379,30 @@ class Acceptor:
             sock.close()
         return len(due)
 
-    def _store_metrics(self, now_ns: int, work: int) -> None:
-        waits = self._blocked_since_ns or self._parked or self.quotas.has_excess
-        if now_ns < self._next_store_ns:
-            if work or waits:  # Wake up for the next tick, which stores the new counts.
-                self._sleep_ms_max = STORE_MS
-        else:
-            self._sleep_ms_max = STORE_MS if waits else REST_MS
-            self._next_store_ns = now_ns + STORE_MS * 1_000_000
-            values = self._values
-            values[_HEARTBEAT] = now_ns
-            # Above 0 only if one thread runs all roles: then it sleeps for them in `Doze.wait`.
-            values[_SLEPT] += self._doze.slept_ns
-            self._doze.slept_ns = 0
-            values[_CONTAINED] += self._containment.count
-            self._containment.count = 0
-            values[_CONNECTIONS_PARKED] = len(self._parked)
-            quotas, before = self.quotas, self._stored_throttles
-            self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
-            for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
-                values[slot] += now - then  # Added to the counts of this Acceptor's predecessor.
-            if self._blocked_since_ns:
-                values[_BLOCKED] += now_ns - self._blocked_since_ns
-                self._blocked_since_ns = now_ns
-            self._metrics.store()
+    @property
+    def _is_waiting(self) -> bool:
+        """True while the counts change although nothing happens, so that they must be stored at every tick."""
+        return bool(self._blocked_since_ns or self._parked or self.quotas.has_excess)
+
+    def _rest_ms(self) -> int:
+        return STORE_MS if self._is_waiting else super()._rest_ms()
+
+    def _on_tick(self, now_ns: int) -> None:
+        """Count the parked connections and the time of throttles and blocks."""
+        values = self._values
+        values[_CONNECTIONS_PARKED] = len(self._parked)
+        quotas, before = self.quotas, self._stored_throttles
+        self._stored_throttles = quotas.throttled_ns, quotas.throttled_count, quotas.address_throttled_ns
+        for slot, now, then in zip(_THROTTLES, self._stored_throttles, before, strict=True):
+            values[slot] += now - then  # Added to the counts of this Acceptor's predecessor.
+        if self._blocked_since_ns:
+            values[_BLOCKED] += now_ns - self._blocked_since_ns
+            self._blocked_since_ns = now_ns
+
+
+def _has_no_input() -> bool:
+    """Replace a check of links, which an Acceptor does not have: everything it gets comes over descriptors."""
+    return False
 
 
 def flags_of(protocol: str) -> int:
@@ -443,13 +426,10 @@ def _is_loopback(sock: socket.socket) -> bool:
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
-_HEARTBEAT: Final = SLOT["heartbeat_ns"]
-_SLEPT: Final = SLOT["slept_ns"]
 _ACCEPTED: Final = SLOT["connections_accepted"]
 _BLOCKED: Final = SLOT["acceptor_blocked_ns"]
 _REJECTED: Final = SLOT["connections_rejected"]
 _THROTTLED: Final = SLOT["connections_throttled"]
-_CONTAINED: Final = SLOT["contained_failures"]
 _CONNECTIONS_PARKED: Final = SLOT["connections_parked"]
 _EVENTS: Final = SLOT["connection_rate_events"]
 _THROTTLES: Final = (SLOT["accept_throttle_ns"], SLOT["accept_throttles"], SLOT["address_throttle_ns"])

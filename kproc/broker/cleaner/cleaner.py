@@ -33,7 +33,7 @@ from kproc.broker.config import Config
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.log_dir_usage import log_dir_usage
 from kproc.broker.observe.uncleanable_partitions import REPORT_UNCLEANABLE, make_report
-from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.role.roles import CONTROLLER, HANDLER, handler_id
 from kproc.broker.storage import checkpoints
@@ -53,7 +53,7 @@ _NS_PER_MS: Final = 1_000_000
 _PARTITIONS_PER_PASS: Final = 64
 
 
-class Cleaner(LinkedAgent):
+class Cleaner(LinkedRole):
     """The cleaner role. One process per broker runs it."""
 
     def __init__(

@@ -22,7 +22,7 @@ from kproc.broker.request.context import Peers, Services
 from kproc.broker.request.dispatch import PRIVATE_API_KEY, dispatch
 from kproc.broker.request.divided_requests import DividedRequests
 from kproc.broker.request.request import ClientPeer, HandlerRequest
-from kproc.broker.role.linked_agent import LinkedPeer
+from kproc.broker.role.linked_role import LinkedPeer
 from kproc.broker.role.plan import Plan
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CONTROLLER

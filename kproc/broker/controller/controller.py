@@ -49,7 +49,7 @@ from kproc.broker.observe.uncleanable_partitions import (
     UncleanableReport,
 )
 from kproc.broker.role.asks import OnReply
-from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import look_up
 from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
@@ -82,7 +82,7 @@ class _Commit:
         self.on_reply = on_reply
 
 
-class Controller(LinkedAgent):
+class Controller(LinkedRole):
     """One per broker."""
 
     def __init__(

@@ -40,7 +40,7 @@ from kproc.broker.produce.produce import ProduceBatcher
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
 from kproc.broker.request.context import Peers, Services
 from kproc.broker.request.fetch_session import SessionCache
-from kproc.broker.role.linked_agent import LinkedAgent, LinkedPeer
+from kproc.broker.role.linked_role import LinkedPeer, LinkedRole
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
@@ -57,7 +57,7 @@ _CALLS_PER_PASS: Final = 64
 _COUNTED_MAX: Final = 1000
 
 
-class Handler(LinkedAgent):
+class Handler(LinkedRole):
     """A Handler. It owns the partitions that the metadata assign to its index."""
 
     __slots__ = (
@@ -302,8 +302,8 @@ class Handler(LinkedAgent):
         if requests.resting and requests.can_resume():
             return 0
         due_ms = self._coordinators.due_ms
-        if due_ms > self._sleep_ms_max:
-            due_ms = self._sleep_ms_max
+        if due_ms > self.sleep_ms_max:
+            due_ms = self.sleep_ms_max
         left_ns = self._deadlines.first - now_ns
         if left_ns >= due_ms * NS_PER_MS:
             return due_ms

@@ -9,7 +9,7 @@ from kproc.broker.calls.call_links import Calls
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.handler.owner_calls import OwnerCalls
 from kproc.broker.request.context import Services
-from kproc.broker.role.linked_agent import LinkedPeer
+from kproc.broker.role.linked_role import LinkedPeer
 from kproc.broker.role.roles import CONTROLLER, HANDLER
 from kproc.broker.transport.agent import AgentId
 from kproc.broker.transport.outbox import Outbox

@@ -7,7 +7,7 @@ from typing import Final
 from kproc.broker.handler.fast_path import FastPath
 from kproc.broker.handler.held_connection import HeldConnection
 from kproc.broker.request.request import ClientPeer
-from kproc.broker.role.linked_agent import LinkedPeer
+from kproc.broker.role.linked_role import LinkedPeer
 from kproc.broker.transport.agent import Link
 
 # Size of the first batch of a drain. Responses are sent after each batch. Measured, one quiet run each: with 16

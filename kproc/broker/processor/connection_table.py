@@ -24,7 +24,6 @@ from kproc.broker.processor.transport_layer import Transport
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import NS_PER_MS, Clock
-from kproc.common.containment import Containment
 from kproc.common.deadlines import Deadlines
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class ConnectionTable:
     """One per Processor. A connection is in all of its tables or in none."""
 
     __slots__ = (
-        "_activity", "_budget", "_clock", "_closed_listeners", "_containment", "_handlers",
+        "_activity", "_budget", "_clock", "_closed_listeners", "_handlers",
         "_next_id", "_number", "_owner", "_sessions", "_state", "_throttles", "awaiting_block", "by_fd", "by_id",
         "gated", "logins", "mover",
         "short_of_memory", "stalled", "watch",
@@ -72,7 +71,6 @@ class ConnectionTable:
         self._handlers = handlers
         self._budget = budget
         self._clock = clock
-        self._containment = Containment()
         self.by_fd: dict[int, Connection] = {}
         self.by_id: dict[int, Connection] = {}
         self.stalled: dict[Connection, None] = {}
@@ -179,8 +177,7 @@ class ConnectionTable:
 
     def contain(self, what: str, error: Exception) -> None:
         """Count and log an unexpected error."""
-        self._state.counts[SLOT["contained_failures"]] += 1
-        self._containment.caught(what, error)
+        self._state.containment.caught(what, error)
 
     def hung_up(self, connection: Connection) -> None:
         """Handle a hang-up of a client. A paused connection stays open, because its socket may hold requests."""

@@ -46,8 +46,8 @@ class ThreadWatch(EpollWatch):
 
     __slots__ = ("_serve", "threads")
 
-    def __init__(self, serve: Callable[[Connection], None]) -> None:
-        super().__init__()
+    def __init__(self, epoll: select.epoll, serve: Callable[[Connection], None]) -> None:
+        super().__init__(epoll)
         self._serve = serve
         self.threads: dict[int, ConnectionThread] = {}  # By connection.
 

@@ -10,6 +10,7 @@ and cost more at each read and write, for buffers and flow control that a Proces
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,14 @@ class LoopWatch(EpollWatch):
     __slots__ = ("_loop", "_on_readable", "_on_writable")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, on_readable: OnEvent, on_writable: OnEvent
+        self,
+        epoll: select.epoll,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        on_readable: OnEvent,
+        on_writable: OnEvent,
     ) -> None:
-        super().__init__()
+        super().__init__(epoll)
         self._loop = loop
         self._on_readable = on_readable
         self._on_writable = on_writable
@@ -71,7 +77,7 @@ class LoopProcessor(TurnProcessor):
         super().__init__(*arguments, **named)
 
     def _make_watch(self) -> EpollWatch:
-        return LoopWatch(self._loop, on_readable=self._on_ready, on_writable=self._on_room)
+        return LoopWatch(self._epoll, self._loop, on_readable=self._on_ready, on_writable=self._on_room)
 
     def _on_ready(self, connection: Connection) -> None:
         self.note_time()

@@ -52,7 +52,8 @@ from kproc.broker.processor.transport_layer import PlaintextTransport, Transport
 from kproc.broker.processor.unsent_answers import UnsentAnswers
 from kproc.broker.role.descriptors import descriptor_end
 from kproc.broker.role.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
-from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, BlockOwner, Doze, Link
+from kproc.broker.role.role import Role
+from kproc.broker.transport.agent import STORE_MS, AgentId, BlockOwner, Doze, Link
 from kproc.broker.transport.envelope import FLAG_PROBE, FLAG_TLS
 from kproc.common.clock import Clock
 
@@ -72,17 +73,14 @@ _LOGINS_MIN: Final = 4
 _COUNTED_MAX: Final = 1000  # Limit of counted records of a ring, because they are counted ten times a second.
 
 
-class Processor:
+class Processor(Role):
     """Owns the client connections given to it. One instance runs in one role."""
 
-    # Slots, because CPython does not store that many attributes inline in an object without slots.
     __slots__ = (
-        "_blocks", "_books", "_budget", "_clock", "_counts", "_cycle_count", "_descriptor_end", "_doze",
-        "_doze_fd", "_epoll", "_handoffs", "_has_answers", "_homes", "_idle_ns_max",
-        "_metrics", "_next_complaint_ns", "_next_second_ns", "_next_store_ns", "_now_ns", "_only_woken",
-        "_poll", "_probe_books", "_read_ready", "_reporter", "_sleep_ms_max", "_slow_frames", "_state",
-        "_take_responses", "_tls", "_unsent", "_watch", "_watched_fd", "handlers", "id", "is_called", "migration",
-        "reader", "runs", "table", "timed", "tls_listeners", "writer",
+        "_blocks", "_books", "_budget", "_descriptor_end", "_doze_fd", "_handoffs", "_has_answers", "_homes",
+        "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns", "_only_woken", "_probe_books",
+        "_read_ready", "_reporter", "_slow_frames", "_state", "_take_responses", "_tls", "_unsent", "_watch",
+        "handlers", "migration", "reader", "runs", "table", "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -107,13 +105,10 @@ class Processor:
 
         A request must arrive within `receive_ms_max`; 0: without a limit.
         """
-        self.id = agent_id
-        self._metrics, self._clock, self._doze, self._doze_fd = metrics, clock, doze, doze.fd
-        self._counts = metrics.values
-        self._state = state = ProcessorState(metrics.values, clock.now_ns())
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
+        self._doze_fd = doze.fd
+        self._state = state = ProcessorState(metrics.values, clock.now_ns(), self.containment)
         self._watch = watch = self._make_watch()
-        self._epoll = watch.epoll
-        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
         self._books = ClientBooks(metrics, agent_id.index, state.make_due)
         self._probe_books, self._reporter = ProbeBooks(metrics), self._books.reporter
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
@@ -155,15 +150,14 @@ class Processor:
         self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
         self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
         # Methods that every pass calls, looked up once.
-        self._poll, self._now_ns = watch.epoll.poll, clock.now_ns
+        self._now_ns = clock.now_ns
         self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
         self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
         self._unsent = UnsentAnswers(table, state, blocks)
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
         self._descriptor_end = descriptor_end()
-        self._next_complaint_ns = self._next_second_ns = self._next_store_ns = self._cycle_count = 0
-        self._watched_fd, self.is_called, self._sleep_ms_max = -1, False, STORE_MS
+        self._next_complaint_ns = self._next_second_ns = 0
         self.tls_listeners, self._tls = tls_listeners, None
 
     _tls: TlsSide | None
@@ -172,7 +166,7 @@ class Processor:
     _writer_kind: type[ResponseWriter] = ResponseWriter
 
     def _make_watch(self) -> EpollWatch:
-        return EpollWatch()
+        return EpollWatch(self._epoll)
 
     # -- wiring ------------------------------------------------------------------------------------------------
 
@@ -210,17 +204,10 @@ class Processor:
         if self.tls_listeners is not None:
             self.tls_listeners.apply_settings(settings)
 
-    def watch(self, fd: int) -> None:
-        self._watched_fd = fd
-        self._epoll.register(fd, select.EPOLLIN)
-
     def adopt_probe(self, sock: socket.socket) -> None:
         """Register the connection of the broker's own readiness probe. It has no listener and no quota."""
         transport, flags = PlaintextTransport(sock), FLAG_PROBE
         self.table.open(transport, self._probe_books, listener=0, flags=flags, address=NO_ADDRESS, port=0)
-
-    def poll_fd(self) -> int:
-        return self._epoll.fileno()
 
     def next_deadline_ms(self) -> int:
         if self.table.has_throttled:
@@ -231,16 +218,16 @@ class Processor:
 
     def do_work(self, timeout_ms: int) -> int:
         """Send answers, read requests. Sleep only if no Handler has answered and no socket is ready."""
-        self._cycle_count += 1
+        self.cycle_count += 1
         work = 0
         state, handlers = self._state, self.handlers
         if handlers.may_have_answers or not timeout_ms:
             handlers.may_have_answers = False
             work = self._take_responses()
             if work:
-                self._sleep_ms_max = STORE_MS
-        if timeout_ms > self._sleep_ms_max:
-            timeout_ms = self._sleep_ms_max
+                self.sleep_ms_max = STORE_MS
+        if timeout_ms > self.sleep_ms_max:
+            timeout_ms = self.sleep_ms_max
         if state.is_pressed:
             work += self._relieve()
             timeout_ms = min(timeout_ms, self.next_deadline_ms())
@@ -261,7 +248,7 @@ class Processor:
             # until the tick at most, so that a lone client's request costs one pass instead of two.
             handlers.may_have_answers = False
             work += self._take_responses()
-            self._sleep_ms_max = STORE_MS
+            self.sleep_ms_max = STORE_MS
             events = _NO_EVENTS
             if now_ns < state.due_ns and not (state.is_pressed or handlers.unpublished):
                 events = self._doze.wait(self._poll, (state.due_ns - now_ns) / 1e9, self._has_answers)
@@ -276,7 +263,7 @@ class Processor:
         if now_ns >= state.due_ns:
             self._on_due(work)
         elif work:
-            self._sleep_ms_max = STORE_MS  # Wake up for the next tick, which stores the new counts.
+            self.sleep_ms_max = STORE_MS  # Wake up for the next tick, which stores the new counts.
             if work > _LONE_WORK:
                 handlers.may_have_answers = True
         return work
@@ -490,24 +477,19 @@ class Processor:
         if self._reporter.has_unsent:
             self._reporter.flush()
         if self._state.now_ns >= self._next_store_ns:
-            self._on_tick()
+            self._tick(self._state.now_ns)
         elif work:
-            self._sleep_ms_max = STORE_MS
+            self.sleep_ms_max = STORE_MS
         is_late = self.timed.leaving or self._reporter.has_unsent
         self._state.due_ns = 0 if is_late else self._next_store_ns
 
-    def _on_tick(self) -> None:
-        """Store the metrics, every STORE_MS, or every REST_MS when idle. Once a second, do the slower checks."""
-        now_ns = self._state.now_ns
-        self._next_store_ns = now_ns + STORE_MS * 1_000_000
-        self._sleep_ms_max = STORE_MS if self._reporter.has_unsent else REST_MS
+    def _rest_ms(self) -> int:
+        return STORE_MS if self._reporter.has_unsent else super()._rest_ms()
+
+    def _on_tick(self, now_ns: int) -> None:
+        """Count connections and rings, and end sessions. Once a second, do the slower checks."""
         self.writer.metered.tell()
-        counts = self._counts
-        counts[SLOT["heartbeat_ns"]] = now_ns
-        counts[SLOT["duty_cycles"]] = self._cycle_count
-        counts[SLOT["wakeups_rescued"]] = self._doze.rescued_count
-        counts[SLOT["slept_ns"]] += self._doze.slept_ns
-        self._doze.slept_ns = 0
+        counts = self._values
         counts[SLOT["connections"]] = len(self.table.by_fd)
         senders = self.handlers.senders()
         counts[SLOT["ring_capacity_bytes"]] = sum(sender.capacity for sender in senders)
@@ -530,4 +512,3 @@ class Processor:
                 self.table.expire_logins(now_ns)
             if self._idle_ns_max:
                 self.table.expire_idle(now_ns - self._idle_ns_max)
-        self._metrics.store()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from kproc.common.containment import Containment
 from kproc.common.log_rate import LogRate
 
 logger = logging.getLogger(__name__)
@@ -12,10 +13,20 @@ logger = logging.getLogger(__name__)
 class ProcessorState:
     """One per Processor. Its parts read and write it; one thread runs them all."""
 
-    __slots__ = ("counts", "due_ns", "is_leaving", "is_pressed", "is_stopping", "now_ns", "refusals")
+    __slots__ = (
+        "containment",
+        "counts",
+        "due_ns",
+        "is_leaving",
+        "is_pressed",
+        "is_stopping",
+        "now_ns",
+        "refusals",
+    )
 
-    def __init__(self, counts: list[int], now_ns: int) -> None:
+    def __init__(self, counts: list[int], now_ns: int, containment: Containment) -> None:
         self.counts = counts  # The metrics, by metrics/spec.py: SLOT.
+        self.containment = containment  # The role's.
         self.now_ns = now_ns  # The time at which this duty cycle's poll returned.
         # A pass that ends at or after this time calls Processor._on_due. It is the time of the next tick, or 0 for at
         # once.

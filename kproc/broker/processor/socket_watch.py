@@ -23,8 +23,8 @@ class EpollWatch:
 
     __slots__ = ("epoll",)
 
-    def __init__(self) -> None:
-        self.epoll = select.epoll()
+    def __init__(self, epoll: select.epoll) -> None:
+        self.epoll = epoll
 
     def begin(self, connection: Connection, interest: int = ACTIVE) -> None:
         """Start watching a connection. Raises OSError for a socket that cannot be used."""

@@ -50,13 +50,13 @@ class ThreadProcessor(TurnProcessor):
         self._lock = lock
         self._run = run
         self._on_error = on_error
-        self._threads = ThreadWatch(self._serve)
         super().__init__(*arguments, **named)
         assert isinstance(self.writer, ThreadWriter)
         self.writer.watch = self._threads
         self._received: deque[tuple[Connection, memoryview, int]] = deque()
 
     def _make_watch(self) -> EpollWatch:
+        self._threads = ThreadWatch(self._epoll, self._serve)
         return self._threads
 
     # -- under the lock ----------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class ThreadProcessor(TurnProcessor):
             return  # The broker stops: requests that arrive now are not answered.
         self.note_time()
         owner = self._threads.threads[connection.id]
-        self._counts[_BYTES_OUT] += owner.sent_bytes
+        self._values[_BYTES_OUT] += owner.sent_bytes
         owner.sent_bytes = 0
         self.reader.pass_received(connection, buffer, count)
 

@@ -23,7 +23,7 @@ from kproc.broker.processor.loop_processor import LoopProcessor
 from kproc.broker.processor.processor import Processor
 from kproc.broker.processor.thread_processor import ThreadProcessor
 from kproc.broker.processor.turn_processor import TurnProcessor
-from kproc.broker.role.linked_agent import LinkedAgent
+from kproc.broker.role.linked_role import LinkedRole
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.inprocess import BrokerProcess
 from kproc.broker.supervisor.service_manager import ServiceManager
@@ -241,6 +241,6 @@ class ConnectionThreadsProcess(TurnBasedProcess):
 
 
 def _has_input(agent: Agent) -> Callable[[], bool] | None:
-    if isinstance(agent, LinkedAgent | TurnProcessor):
+    if isinstance(agent, LinkedRole | TurnProcessor):
         return agent.has_input
     return None  # An Acceptor has no links; it handles a Processor's report in its next turn.

@@ -71,8 +71,6 @@ class Doze(Protocol):
     rescued_count: int
     slept_ns: int
 
-    def prepare(self) -> None: ...
-    def cancel(self) -> None: ...
     def wait(
         self,
         poll: Callable[[float], list[Any]],

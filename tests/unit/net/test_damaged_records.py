@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kproc.broker.transport.agent import STORE_MS
 from kproc.broker.transport.envelope import (
     AUTHENTICATED,
     BLOCK_FREE,
@@ -47,4 +48,5 @@ def test_damaged_record_ends_no_more_than_its_connection(start: Start, seed: int
     rig.handler.answer(request, framed(b"yes"))
     rig.step()
     assert other.received() == framed(b"yes")
+    rig.advance_ms(STORE_MS)
     assert rig.metric("contained_failures") > 0

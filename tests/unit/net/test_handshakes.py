@@ -12,6 +12,7 @@ from socket import MSG_PEEK
 import pytest
 
 from kproc.broker.security.certificate import certificates_in, facts_of
+from kproc.broker.transport.agent import STORE_MS
 from kproc.broker.transport.envelope import FLAG_SASL, FLAG_TLS
 from tests.support.certificates import Certificates
 from tests.unit.net.rig import ProcessorRig, framed
@@ -392,6 +393,7 @@ def test_damaged_handshakes_and_records_end_their_connection_and_nothing_else(
                 rig.handler.no_op(request)
         client.raw.close()
         rig.settle()
+    rig.advance_ms(STORE_MS)
     assert rig.metric("contained_failures") == 0
     served.send(framed(b"still served"))
     assert rig.handler.bodies() == [b"still served"]

@@ -10,6 +10,7 @@ import pytest
 
 from kproc.broker.processor.connection import INFLIGHT_MAX, Connection
 from kproc.broker.processor.request_reader import READ_BYTES
+from kproc.broker.transport.agent import STORE_MS
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 
 Start = Callable[..., ProcessorRig]
@@ -113,6 +114,7 @@ def test_read_that_fails_between_others_ends_its_connection_alone(
     assert rig.handler.bodies() == [b"request %d" % number for number in (0, 1, 3, 4)]
     assert rig.handler.gone == [victim.id]
     assert clients[2].is_closed()
+    rig.advance_ms(STORE_MS)
     assert rig.metric("contained_failures") == (error is RuntimeError)
     assert ("ERROR" in [each.levelname for each in caplog.records]) == (error is RuntimeError)
 

@@ -1,28 +1,21 @@
-"""LinkedAgent: the base of Handler, controller and cleaner: links with inboxes and outboxes, duty cycle, sleep."""
+"""LinkedRole: the base of Handler, controller and cleaner, whose input comes over links with inboxes and outboxes."""
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable
 from typing import Final
 
 from kproc.broker.calls.call_links import Calls
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, Doze, Link
+from kproc.broker.role.role import Role
+from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
 from kproc.broker.transport.envelope import REPLY
 from kproc.broker.transport.outbox import Inbox, Outbox
 from kproc.common.clock import Clock
-from kproc.common.containment import Containment
 
-_STORE_NS: Final = STORE_MS * 1_000_000
 _CALLS_PER_PASS: Final = 64
-_HEARTBEAT: Final = SLOT["heartbeat_ns"]
-_CYCLES: Final = SLOT["duty_cycles"]
-_CONTAINED: Final = SLOT["contained_failures"]
 _EMPTY: Final = SLOT["empty_cycles"]
-_RESCUED: Final = SLOT["wakeups_rescued"]
-_SLEPT: Final = SLOT["slept_ns"]
 _FILL: Final = SLOT["ring_fill_bytes"]
 _CAPACITY: Final = SLOT["ring_capacity_bytes"]
 _OVERFLOW: Final = SLOT["overflow"]
@@ -40,53 +33,23 @@ class LinkedPeer:
         self.outbox = Outbox(link.sender, link.waker)
 
 
-class LinkedAgent:
+class LinkedRole(Role):
     """Base of the roles whose input comes over links only. Subclasses implement `_work` and `_on_tick`."""
 
-    # Slots, because without them a Handler has more attributes than CPython stores inline in an object.
     __slots__ = (
-        "_calls",
-        "_clock",
-        "_cycles",
-        "_doze",
-        "_empty_cycles",
-        "_empty_since",
-        "_epoll",
-        "_inputs",
-        "_is_stopping",
-        "_metrics",
-        "_next_store_ns",
-        "_outboxes",
-        "_peers",
-        "_poll",
-        "_sleep_ms_max",
-        "_watched_fd",
-        "containment",
-        "id",
-        "is_called",
-    )
+        "_calls", "_empty_cycles", "_empty_since", "_inputs", "_is_stopping", "_outboxes", "_peers",
+    )  # fmt: skip
 
     def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
-        self.id = agent_id
-        self._doze = doze
-        self._metrics = metrics
-        self._clock = clock
+        super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._peers: dict[AgentId, LinkedPeer] = {}
         # Lists for the duty cycle, which reads them in every pass. `_list_links` makes them when a peer comes or goes.
         self._outboxes: list[Outbox] = []
         # For each peer: the function that checks whether its inbox is empty.
         self._inputs: list[tuple[Callable[[], bool], LinkedPeer]] = []
-        self.containment = Containment()
         self._calls = Calls(self.containment)
         self._is_stopping = False
-        self._watched_fd = -1
-        self.is_called = False
-        self._next_store_ns = 0
-        self._sleep_ms_max = STORE_MS
-        self._cycles = self._empty_cycles = self._empty_since = 0
-        self._epoll = select.epoll()
-        self._poll = self._epoll.poll
-        self._epoll.register(doze.fd, select.EPOLLIN | select.EPOLLET)
+        self._empty_cycles = self._empty_since = 0
 
     def attach(self, link: Link) -> None:
         if link.peer in self._peers:
@@ -114,30 +77,20 @@ class LinkedAgent:
                     self._calls.take_reply(view)
             peer.inbox.release()
 
-    def watch(self, fd: int) -> None:
-        """Also wake up when `fd`, the supervisor's control socket, becomes readable."""
-        self._watched_fd = fd
-        self._epoll.register(fd, select.EPOLLIN)
-
-    def poll_fd(self) -> int:
-        return self._epoll.fileno()
-
     def next_deadline_ms(self) -> int:
         has_overflow = any(outbox.has_overflow for outbox in self._outboxes)
         return 1 if has_overflow else self._due_ms(self._clock.now_ns())
 
     def do_work(self, timeout_ms: int) -> int:
         """Run one duty cycle: do the work that is ready, publish once per link, then sleep up to `timeout_ms`."""
-        self._cycles += 1
+        self.cycle_count += 1
         work = self._work()
         has_overflow = self._flush()
         now_ns = self._clock.now_ns()
         if now_ns >= self._next_store_ns:
-            self._next_store_ns = now_ns + _STORE_NS
             self._tick(now_ns)
-            self._sleep_ms_max = self._rest_ms()
         elif work:  # Wake up for the next tick, which stores the metrics of this cycle.
-            self._sleep_ms_max = STORE_MS
+            self.sleep_ms_max = STORE_MS
         if not timeout_ms:
             return work
         # Go to sleep at once, even after work. Otherwise each request of a lone client would cost an empty cycle. The
@@ -159,7 +112,7 @@ class LinkedAgent:
         sleeps 1 ms, so that the bug does not use a whole core.
         """
         self._empty_cycles += 1
-        in_a_row, self._empty_since = self._cycles - self._empty_since == 1, self._cycles
+        in_a_row, self._empty_since = self.cycle_count - self._empty_since == 1, self.cycle_count
         return int(in_a_row)
 
     def has_input(self) -> bool:
@@ -183,14 +136,7 @@ class LinkedAgent:
 
     def _due_ms(self, now_ns: int) -> int:
         """Return the milliseconds until the next timer of `_work` is due."""
-        return self._sleep_ms_max
-
-    def _rest_ms(self) -> int:
-        """Return the longest sleep after a tick, in ms. Subclasses return less while `_on_tick` waits for something."""
-        return REST_MS
-
-    def _on_tick(self, now_ns: int) -> None:
-        """Do periodic work. Called ten times a second, or every REST_MS when idle, before the metrics are stored."""
+        return self.sleep_ms_max
 
     def _outbox(self, peer: AgentId) -> Outbox | None:
         found = self._peers.get(peer)
@@ -238,18 +184,10 @@ class LinkedAgent:
         return has_overflow
 
     def _tick(self, now_ns: int) -> None:
-        values = self._metrics.values
-        values[_HEARTBEAT] = now_ns
-        values[_CYCLES] = self._cycles
+        values = self._values
         values[_EMPTY] += self._empty_cycles
         self._empty_cycles = 0
-        values[_RESCUED] = self._doze.rescued_count
-        values[_SLEPT] += self._doze.slept_ns
-        self._doze.slept_ns = 0
         values[_FILL] = sum(outbox.fill_bytes() for outbox in self._outboxes)
         values[_CAPACITY] = sum(outbox.capacity for outbox in self._outboxes)
         values[_OVERFLOW] = sum(outbox.overflow_count() for outbox in self._outboxes)
-        self.containment.run("what is done now and then", None, self._on_tick, now_ns)
-        values[_CONTAINED] += self.containment.count
-        self.containment.count = 0
-        self._metrics.store()
+        super()._tick(now_ns)
