@@ -108,6 +108,7 @@ def walk_checked(
         if inside + HEADER_BYTES > len(chunk):
             # A large batch that was skipped is usually followed by another one, of which only the header is needed.
             wanted = SCAN_CHUNK_BYTES if total < LARGE_BATCH_BYTES else LOOKUP_CHUNK_BYTES
+            # A view, because slices of bytes would copy every batch for its CRC.
             chunk = memoryview(fs.read(descriptor, min(wanted, end - position), position=position))
             chunk_start, inside = position, 0
             if len(chunk) < HEADER_BYTES:
@@ -121,6 +122,7 @@ def walk_checked(
         ):
             _check_shape(position, header, total, end)
         if header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] >= believed_end:
+            # Read the batch whole, because the CRC needs all of its bytes.
             if inside + total > len(chunk):
                 wanted = min(max(SCAN_CHUNK_BYTES, total), end - position)
                 chunk = memoryview(fs.read(descriptor, wanted, position=position))
@@ -174,7 +176,9 @@ def find_good_batch(
     The length in a damaged header is useless, so search the bytes for a leader epoch of this log followed by the magic
     byte. A candidate counts if its CRC-32C matches.
     """
+    # Five bytes of pattern instead of the magic byte alone, because payloads contain the byte 2 everywhere.
     patterns = [_EPOCH_AND_MAGIC.pack(epoch, MAGIC) for epoch in epochs]
+    # A header can lie across the border of two chunks.
     overlap = HEADER_BYTES - 1
     for chunk_start in range(start, end, SCAN_CHUNK_BYTES):
         wanted = min(SCAN_CHUNK_BYTES + overlap, end - chunk_start)

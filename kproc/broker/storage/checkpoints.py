@@ -129,6 +129,7 @@ def read_leader_epochs(fs: Fs, directory: Path) -> list[tuple[int, int]] | None:
             epoch, offset = map(int, line.split(" "))
         except ValueError as error:
             raise Corrupt(f"{path}: bad line {line!r}") from error
+        # Both columns rise in a file that was written whole, so anything else is damage.
         if epochs and (epoch <= epochs[-1][0] or offset < epochs[-1][1]):
             raise Corrupt(f"{path}: {line!r} does not grow")
         epochs.append((epoch, offset))
@@ -157,6 +158,7 @@ def read_partition_metadata(fs: Fs, directory: Path) -> bytes | None:
     """
     path = directory / PARTITION_METADATA_FILE
     content = fs.read_file(path)
+    # ext4 can keep the new name and size of a file without its data. The missing blocks then read as zeros.
     if content is None or len(content) < _PARTITION_METADATA_BYTES or 0 in content:
         return None
     lines = content.decode(errors="replace").splitlines()

@@ -160,6 +160,8 @@ class CompactionPass:
                         for _ in key_map.add(header, raw, start, end):
                             if self._is_step_over(header, end - start):
                                 yield 0
+                        # Stop inside the segment. The pass ends at the last offset that the map has, and the next pass
+                        # continues behind it.
                         if key_map.is_full:
                             break
                 yield len(chunk)
@@ -206,6 +208,7 @@ class CompactionPass:
         """
         out = self._out
         assert out is not None, "rewrite() comes first"
+        # Do not make the owner rename files and readers open them anew for a segment that stays the same.
         if not self._is_changed or not out.position:
             self.abandon()
             return None
@@ -240,6 +243,8 @@ class CompactionPass:
             whole = memoryview(chunk)[at : at + _total(header)]
             out.add(fields, whole if kept is _WHOLE else kept, largest=fields[8], is_empty=False)
             self._is_changed = self._is_changed or kept is not _WHOLE
+        # Keep the batch without its records: the last batch shows where the segment ends, and a producer's newest batch
+        # holds the sequence by which its retry is recognized.
         elif is_end or (header[PRODUCER_ID] >= 0 and self._is_newest_of_producer(header)):
             out.add(header, emptied(header), largest=header[MAX_TIMESTAMP], is_empty=True)
             self._is_changed = self._is_changed or bool(count)
@@ -257,6 +262,9 @@ class CompactionPass:
             return _WHOLE if count else None
         raw, position, end = records_of(header, chunk, at)
         horizon_ms = header[BASE_TIMESTAMP] if header[ATTRIBUTES] & HAS_DELETE_HORIZON else None
+        # KIP-534: a batch gets its delete horizon in the first pass that finds a tombstone in it, and the tombstone
+        # goes when the horizon has passed. Counted from the file's time, as before KIP-534, a later pass could begin
+        # the wait anew.
         keep_tombstones = horizon_ms is None or self._now_ms < horizon_ms
         reading = survivors.walk(header, raw, position, end, keep_tombstones=keep_tombstones)
         spans, has_tombstones = yield from _charged(reading, end - position)
@@ -317,6 +325,7 @@ class CompactionPass:
         fs = self._fs
         descriptor = fs.open(path, writable=False)
         try:
+            # The owner may have swapped or deleted the segment since it described it.
             if fs.facts(descriptor).st_ino != segment.inode:
                 raise SegmentChanged(f"{path} was replaced")
             position, wanted = 0, self._chunk_bytes
@@ -327,6 +336,8 @@ class CompactionPass:
                     yield chunk, batches
                     position += batches[-1][0] + _total(batches[-1][1])
                     wanted = self._chunk_bytes
+                # Reading more would not help: the batch's length is damaged, or the file is shorter than the owner
+                # said.
                 elif wanted <= len(chunk) or position + wanted > segment.size:
                     raise Corrupt(f"{path}: no whole batch at position {position}")
         finally:

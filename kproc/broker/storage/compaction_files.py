@@ -85,6 +85,7 @@ class CleanedSegment:
         self._buffers: list[bytes | memoryview] = []
         self._pairs: list[tuple[int, int]] = []
         self._times: list[tuple[int, int]] = []
+        # A pass that died leaves files of these names, and open(create=True) must not find them.
         for suffix in SWAPPED_SUFFIXES:
             fs.unlink(self.path(suffix))
         self._fd = fs.open(self.path(LOG_SUFFIX), create=True)
@@ -154,6 +155,7 @@ class CleanedSegment:
         if not self._time_index.append([(self._largest, self._largest_offset)]):
             raise DiskFull(errno.ENOSPC, f"{self.path(TIME_INDEX_SUFFIX)} could not be completed")
         fs.set_modified(self._fd, modified_ns)
+        # Write the checksum before the sync, which makes it durable, too.
         if (rows := fs.read_file(self.path(TXN_INDEX_SUFFIX))) is not None:
             fs.write_aborted_mark(self._fd, crc32(rows))
         fs.sync(self._fd)
@@ -206,6 +208,7 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
     are opened, and a second listing of each would cost time.
     """
     names = fs.list_directory(directory)
+    # This is the usual case. A start opens thousands of logs, so it must cost one listing and no more.
     if not any(name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for name in names):
         return names
     cleaned = [
@@ -218,6 +221,8 @@ def finish_swaps(fs: Fs, directory: Path) -> list[str]:
         if not name.endswith(SWAP_SUFFIX):
             continue
         base = parse_segment_file_name(name, LOG_SUFFIX + SWAP_SUFFIX)
+        # Behind a .log.cleaned the swap was never decided: the crash came while Kafka still wrote a replacement by
+        # several segments.
         if base is not None and (oldest_cleaned is None or base < oldest_cleaned):
             _finish_swap(fs, directory, base)
     # The remaining .swap files belong to undecided swaps: a .log.swap above a .log.cleaned, and indexes of a crash in
@@ -238,6 +243,8 @@ def _finish_swap(fs: Fs, directory: Path, base: int) -> None:
             # The .swap file is damaged. Step 2 renames the oldest segment first, and it still exists, so all old
             # segments do. Undo the swap.
             return
+        # The .swap file is damaged, and the crash came in step 3: its oldest segment is gone already. Only the renames
+        # are left.
         end_offset = base
     logger.info("swap=finished directory=%s base=%d end=%d", directory, base, end_offset)
     names = fs.list_directory(directory)

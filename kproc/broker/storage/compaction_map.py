@@ -54,6 +54,8 @@ class KeyMap:
         """Add the keys of a batch. Yields between steps, so that the cleaner can pause."""
         newest = self._newest
         before = len(newest)
+        # Write into the dict of the pass directly, because a dict for each batch would cost as much as the keys
+        # themselves.
         if header[BASE_OFFSET] >= self._first_dirty:
             yield from collect_keys(newest, header, raw, position, end)
         else:  # The log's start lies inside this batch.
@@ -78,6 +80,7 @@ class KeyMap:
         while part := list(islice(entries, _FLAGS_AT_ONCE)):
             for at in part:
                 number = (at >> 1) - first_dirty
+                # Produce may have stored the batch unchecked, so an offset delta can have any value.
                 if not 0 <= number < offset_count:
                     raise Corrupt(f"the record at offset {at >> 1} lies outside of its batch")
                 flags.set(number, 1 + (at & 1))

@@ -65,9 +65,12 @@ def assess(
     active, end_offset = segments[-1].base_offset, segments[-1].next_offset
     sealed = segments[:-1]
     first_dirty = start_offset
+    # A checkpoint outside of the log is stale: the log was truncated after a power loss, or its start moved by a
+    # DeleteRecords.
     if checkpoint is not None and start_offset <= checkpoint <= end_offset:
         first_dirty = checkpoint
     dirty = [segment for segment in sealed if segment.next_offset > first_dirty]
+    # An open transaction may still be aborted, an unsynced record may be lost, and the active segment is still written.
     bound = min(stable_offset, synced_offset, active)
     if config.min_compaction_lag_ms > 0:
         young = now_ms - config.min_compaction_lag_ms

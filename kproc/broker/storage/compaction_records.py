@@ -102,6 +102,7 @@ def records_of(header: Header, chunk: bytes, at: int) -> tuple[bytes, int, int]:
 
 def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end: int) -> Iterator[None]:
     """Store the keys of all records of a batch, in steps. Records without a key are skipped."""
+    # Offset and flag share one int, because a tuple would double the memory of each key.
     doubled = 2 * header[BASE_OFFSET]
     try:
         for step in steps_of(header[RECORD_COUNT]):
@@ -134,6 +135,7 @@ def collect_keys(newest: Newest, header: Header, raw: bytes, position: int, end:
                 position = following
             yield
     except (IndexError, ProtocolError):
+        # Any position but `end` makes the check below raise Corrupt.
         position = -1
     if position != end:
         raise _unreadable(header)
@@ -266,16 +268,22 @@ class Survivors:
                     else:
                         key, after = _digest(raw, position - 1)
                     position = following
+                    # The map of keys ends here, because its memory was full. Nothing is known about this key.
                     if offset > latest:
                         stays = True
+                    # As in Kafka's cleaner, a record without a key goes, because nothing could ever replace it.
                     elif key is None:
                         stays = False
+                    # The clean section has each key once, so a record of the dirty section with the same key is always
+                    # newer.
                     elif offset < first_dirty:
                         stays = key not in newest
                     else:
                         stays = newest.get(key, -1) >> 1 == offset
                     if stays:
                         if raw[after] == 1:  # The length of a null value.
+                            # delete.retention.ms has passed since a pass first found the tombstone, so every consumer
+                            # had the time to read it.
                             if not keep_tombstones and offset <= latest:
                                 continue
                             has_tombstones = True
@@ -305,6 +313,8 @@ def rebuild(
     for first in range(0, len(spans), RECORDS_PER_STEP):
         step = spans[first : first + RECORDS_PER_STEP]
         if is_create_time:
+            # With CreateTime the header's largest timestamp must be one of the remaining records, because searches by
+            # time rely on it.
             stamps = [as_int64(base_timestamp + _timestamp_delta(raw, start)[0]) for start, _ in step]
             largest = max(largest, max(stamps))
         if horizon_ms is None:

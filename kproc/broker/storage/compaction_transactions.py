@@ -50,11 +50,14 @@ class CleanedTransactions:
         """
         self._advance(last_offset_of(header))
         producer_id = header[PRODUCER_ID]
+        # The marker is gone already, and so are the records of its transaction.
         if is_abort is None:
             return True, None
         if not is_abort:
             found = producer_id in self._committed
             self._committed.discard(producer_id)
+            # Keep the commit marker as long as the log has a record of its transaction: a reader must learn how it
+            # ended.
             return not found, None
         entry = self._aborted.pop(producer_id, None)
         if entry is None or producer_id not in self._seen:

@@ -115,6 +115,8 @@ def _write_converted(fs: Fs, target: int, entries: Iterator[tuple[int, bytes]], 
             continue
         message, records = _decode(content, path)
         count += len(records)
+        # A compressed message is a batch of its own already. Its records stay together, so that they compress as well
+        # as before.
         if message.codec:
             write_group()
             write(encode_batch(records, base_offset=records[0].offset, codec=message.codec))

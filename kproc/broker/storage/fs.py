@@ -22,14 +22,20 @@ from typing import Final, Protocol
 
 IOV_COUNT_MAX: Final = 1024  # IOV_MAX of Linux; writev refuses more buffers with EINVAL.
 
+# EFBIG is the limit of a file's size (RLIMIT_FSIZE). Like a full disk, it fails one write and leaves the others alone.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 _SYNCED: Final = "user.kproc.synced"
 _ABORTED: Final = "user.kproc.aborted"
+# Errors of an extended attribute that leave recovery with less knowledge but do no harm: the file system has no space
+# for it, does not support it, or does not permit it.
 _NO_MARK: Final = _FULL | _SHORT | {errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.E2BIG}
 
+# The f_type that statfs reports for ext2, ext3 and ext4.
 _EXT4: Final = 0xEF53
+# Without this flag the file's size would grow to the end of the reserved blocks, and recovery takes the size for the
+# end of the records.
 _FALLOC_KEEP_SIZE: Final = 1
 _FREE_SHARE: Final = 64  # At most this fraction of the free disk space is reserved at once.
 
@@ -41,6 +47,7 @@ FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
 
+# Python has no fallocate with flags, and its fstatvfs lacks f_type, so these two calls go through libc.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -120,6 +127,8 @@ class OsFs:
         """Open a file and return its descriptor. With `create` the file must not exist."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         if create:
+            # O_EXCL, because a file that exists already is a remnant of a failed creation or belongs to another owner.
+            # Both must not be written over silently.
             flags |= os.O_CREAT | os.O_EXCL
         try:
             return os.open(path, flags, FILE_MODE)
@@ -178,6 +187,7 @@ class OsFs:
                 return
             rest[0] = rest[0][written:]
             written = self._write_some(descriptor, rest, position)
+            # Without this check the loop would never end, because a call that writes nothing reports no error.
             if written == 0:
                 raise OSError(errno.ENOSPC, "a write took no byte")
             position += written
@@ -210,6 +220,7 @@ class OsFs:
     def sync(self, descriptor: int) -> None:
         """Call fdatasync: write the data and the metadata needed to read it, such as the size. Blocks."""
         try:
+            # fdatasync and not fsync: it does not write the inode if only its times have changed.
             os.fdatasync(descriptor)
         except OSError as error:
             raise failure(error, "fdatasync") from error
@@ -341,6 +352,7 @@ def _set_number(descriptor: int, name: str, number: int) -> None:
     try:
         os.setxattr(descriptor, name, b"%d" % number)
     except OSError as error:
+        # Report errors that may also concern the data, such as EIO.
         if error.errno not in _NO_MARK:
             raise failure(error, "setxattr") from error
 
@@ -364,11 +376,14 @@ def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) ->
     an empty file back. That is right for files that can be rebuilt, and makes creating 1,000 topics 20 times cheaper.
     """
     temporary = path.with_name(path.name + ".tmp")
+    # A crash inside an earlier call leaves the temporary file, and open(create=True) must not find it.
     fs.unlink(temporary)
     descriptor = fs.open(temporary, create=True)
     try:
         fs.write(descriptor, [content], position=0)
         if durable:
+            # Sync before the rename. Otherwise a power loss can leave an empty file under the final name, because file
+            # systems may write the new name before the data.
             fs.sync(descriptor)
     except StorageFailure:
         fs.close(descriptor)
@@ -377,6 +392,7 @@ def replace_file(fs: Fs, path: Path, content: bytes, *, durable: bool = True) ->
     fs.close(descriptor)
     fs.rename(temporary, path)
     if durable:
+        # The rename is durable only after a sync of the directory that contains the name.
         sync_directory(fs, path.parent)
 
 

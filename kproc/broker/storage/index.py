@@ -178,6 +178,7 @@ class OffsetIndex(_SortedFile):
         words = array("i")
         if count:
             words.frombytes(self._fs.read(self.descriptor(), count * size, position=first * size))
+        # The file is big-endian, as in Kafka, and array("i") has the host's order.
         if sys.byteorder == "little":
             words.byteswap()
         self._window_from = first
@@ -245,6 +246,7 @@ class TimeIndex(_SortedFile):
         content = b""
         largest = self.last_timestamp
         for timestamp, offset in pairs:
+            # Timestamps must rise strictly, because the index is searched by them. Equal ones add nothing.
             if timestamp > largest:
                 content += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
                 largest = timestamp
@@ -304,6 +306,7 @@ def open_offset_index(fs: Fs, path: Path, base_offset: int, log_bytes: int) -> O
     try:
         return index if index.is_sane(log_bytes) else None
     finally:
+        # Keep no descriptor open, because a start opens the indexes of thousands of segments.
         index.close()
 
 
@@ -321,6 +324,7 @@ def open_time_index(fs: Fs, path: Path, base_offset: int) -> TimeIndex | None:
 
 def _entry_count(fs: Fs, path: Path, entry_bytes: int) -> int | None:
     facts = fs.facts_at(path)
+    # A crash in the middle of an append leaves a part of an entry.
     if facts is None or facts.st_size % entry_bytes:
         return None
     return facts.st_size // entry_bytes

@@ -67,6 +67,8 @@ class SegmentSwap:
         state = self._state
         if state.offline_reason is not None:
             raise SwapRefused(state.offline_reason)
+        # Retention, DeleteRecords or a transfer may have changed the segments since the pass began, so find them by
+        # identity.
         number = self._find_run(old)
         self._check_cleaned(new)
         self._rename_cleaned(new.base_offset)
@@ -131,6 +133,7 @@ class SegmentSwap:
         new = LogSegment.open(state.fs, state.directory, base)
         new.close()
         state.segments.replace(number, count, new)
+        # The new segment begins at `base`, too, so the snapshot of that offset stays.
         replaced = {segment.base_offset for segment in gone} - {base}
         state.snapshots.remove(replaced)
         state.unsynced.remove_segments(gone)

@@ -50,13 +50,16 @@ class LogDurability:
         state = self._state
         segments: list[LogSegment] = []
         unsynced = state.unsynced
+        # New names and sealed segments need a sync, too, even if every record was confirmed.
         is_due = bool(state.recovery_point < state.end_offset or unsynced.directories or unsynced.segments)
         end_offset, sealed_count = state.end_offset, min(len(unsynced.segments), SEALED_TOGETHER_MAX)
+        # The point ends where the first segment that it leaves out begins, because it covers no record behind that.
         if sealed_count < len(unsynced.segments):
             segments = unsynced.segments[:sealed_count]
             end_offset = unsynced.segments[sealed_count].base_offset
         elif is_due:
             segments = [*unsynced.segments, state.active]
+        # Nothing is new, but the active segment's indexes are synced only at a clean stop.
         elif closes:
             segments = [state.active]
         fds: list[int] = []
@@ -94,6 +97,8 @@ class LogDurability:
             return
         state.recovery_point = max(state.recovery_point, point.end_offset)
         state.confirm(state.recovery_point)
+        # Use the sizes of the time when the point was made. Bytes that were appended since may be in the page cache
+        # only.
         for segment, size in zip(point.segments, point.sizes, strict=True):
             segment.synced_bytes = size
         state.unsynced.remove_segments(point.segments[: point.sealed_count])
@@ -108,12 +113,16 @@ class LogDurability:
     def run_sync(self, point: SyncPoint) -> None:
         """Run the fdatasync calls of a point in a sync thread. Changes no state of the log. Raises StorageFailure."""
         state = self._state
+        # Write the marks before the syncs, which then make them durable for free. A mark has the size that an earlier
+        # sync confirmed, so it is never ahead of the disk.
         for segment in point.segments:
             segment.write_synced_mark()
         try:
             for descriptor in point.fds:
                 state.fs.sync(descriptor)
         except StorageFailure:
+            # Write the note here in the sync thread, before anybody hears of the failure. If the owner dies before it
+            # hears of it, its successor must not believe the page cache.
             failed_sync.write_note(state.fs, state.directory)
             raise
 
@@ -149,6 +158,7 @@ class LogDurability:
     def is_flush_due(self, now_ms: int) -> bool:
         """Return True if flush.messages, flush.ms or a sealed segment requires a sync, also without acks=all."""
         state = self._state
+        # Without new records no setting requires a sync, however long ago the last one was.
         unsynced = state.end_offset - state.recovery_point
         if not unsynced:
             return False
@@ -165,6 +175,7 @@ class LogDurability:
         written = failed_sync.write_again(state.fs, segments, state.recovery_point)
         # This writes a new file and renames it over the old one, because a log without the file belongs to no topic.
         checkpoints.rewrite_partition_metadata(state.fs, state.directory, state.topic_id)
+        # The failed call may have been the sync of a directory, so the names may be missing on the disk, too.
         state.unsynced.directories = [state.directory, state.directory.parent]
         state.unsynced.files = [segment.txn_index_path for segment in segments]
         self.sync()

@@ -32,8 +32,11 @@ def check_topic(
     A power loss removes partition.metadata only if no sync of the records has ever succeeded. If one has, the file was
     damaged or removed, and the records are the topic's: raise Corrupt.
     """
+    # A directory without partition.metadata is the topic's if its owner died just now (`is_trusted`), or if it is
+    # empty: the crash came between the creation of the directory and the first sync.
     if found == topic_id or (found is None and (is_trusted or not holds_records(fs, directory))):
         return
+    # Records that a sync has confirmed were written under this topic. Do not set them aside for a lost small file.
     if found is None and (recovery_point or holds_synced_records(fs, directory)):
         raise Corrupt(
             f"{directory / checkpoints.PARTITION_METADATA_FILE} is missing or damaged beside synced records; restore "
@@ -60,6 +63,7 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
     `end_offset` is None if the directory or its segments are missing. An end below the log's start is no loss: the
     deletion of all segments can reach the disk before the new segment's name does.
     """
+    # A DeleteRecords had deleted everything that was confirmed, so nothing can be missing.
     if confirmed <= start_offset or (end_offset is not None and confirmed <= end_offset):
         return
     found = "has no segment" if end_offset is None else f"ends at offset {end_offset}"
@@ -101,6 +105,8 @@ def load_from(
     try:
         confirmed = confirmed_end(recovery_point, trusted)
         check_not_lost(directory, end_offset, confirmed=confirmed, start_offset=start_offset)
+        # The start is synced before DeleteRecords answers, and records of acks=1 may never have been. So a power loss
+        # can leave a log that ends below its start.
         if end_offset is not None and end_offset < start_offset:
             raise EndsBelowStart(
                 f"the log ends at offset {end_offset}, but a DeleteRecords has moved its start to {start_offset}"

@@ -85,15 +85,19 @@ class LogReader:
         if offset >= bound:
             return [], 0
         active = state.active
+        # A consumer that keeps up finds its batch in memory. The index would cost it a system call.
         if offset >= self._tail.floor_offset:
             segment, number = active, len(self._segments) - 1
             position, first_bytes = self._tail.locate(offset, segment.size)
         else:
             number, segment, position, first_bytes = self._locate(offset)
+        # KIP-74: the first batch of a response is sent whole even if it exceeds the limit. Otherwise a consumer whose
+        # limit is smaller than one batch would never get past it.
         if first_bytes > max_bytes:
             if not minimum_one:
                 return [], 0
             max_bytes = first_bytes
+        # A read ends before the log's end only if records are hidden or a transaction is open.
         stop = None if bound >= state.end_offset else self._locate_bound(bound)
         ranges: list[FileRange] = []
         taken = 0
@@ -103,6 +107,7 @@ class LogReader:
             if length > 0:
                 ranges.append(segment.range(position, length))
                 taken += length
+            # Stop at the active segment, at the size limit, or at the segment that holds the bound.
             if segment is active or taken >= max_bytes or (stop is not None and number >= stop[0]):
                 break
             number += 1
@@ -200,6 +205,8 @@ class LogReader:
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) for OffsetsForLeaderEpoch (KIP-279), or (-1, -1) if the epoch is not known."""
         state = self._state
+        # OffsetsForLeaderEpoch asks where an epoch ends, so that a client can detect that records were truncated
+        # (KIP-320).
         if epoch == state.leader_epoch:
             # The present epoch has no entry before its first batch is appended.
             return epoch, state.end_offset

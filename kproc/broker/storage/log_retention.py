@@ -56,6 +56,7 @@ class LogRetention:
             # recorded start (log_start.py).
             self._move_start(max(state.start_offset, state.segments.bases()[count]))
             gone = state.segments.delete_oldest(count, due_ms=now_ms + state.config.file_delete_delay_ms)
+            # A sync of a deleted segment would be wasted, and would open its descriptors again.
             state.unsynced.remove_segments(gone)
             state.snapshots.remove_before(state.segments.first_base)
         logger.info(
@@ -73,6 +74,8 @@ class LogRetention:
         due_ms = state.segments.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return 0
+        # The record must be durable before the files go. Otherwise a power loss could leave a log that begins above its
+        # recorded start, with no .deleted files to explain it.
         if not state.is_start_synced:
             try:
                 write_start(state.fs, state.directory, state.epochs, durable=True)
@@ -89,6 +92,7 @@ class LogRetention:
         caller must have the cleaner write log-start-offset-checkpoint, one file for all logs of a directory.
         """
         state = self._state
+        # As in Kafka, DeleteRecords cannot delete records that no reader may see yet.
         if offset > state.high_watermark or offset < 0:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -68,14 +68,18 @@ def check_start(
     """
     has_deleted = any(base < first for name in names if (base := _deleted_base(name)) is not None)
     is_explained = records.recorded_start is not None and first <= records.recorded_start
+    # The checkpoint or the dead owner's row names this start, and no deletion was interrupted.
     if is_explained and (records.is_clean or not has_deleted):
         return
     epochs = LeaderEpochs(_read_epochs(fs, directory))
     start = epochs.first_offset
+    # The log has no epochs because it is empty, or because a power loss removed a file that no sync had confirmed.
     if start is None:
         if records.recorded_start is not None and not is_explained:
             _judge_without_epochs(directory, first, records.recorded_start, is_clean=records.is_clean)
         return
+    # A power loss can keep the renames of step 2 and lose the file of step 1, because neither is synced. Then the
+    # .deleted files explain the missing records.
     if not is_explained and start < first and not (has_deleted and is_deleting and records.may_lack_names):
         start = max(start, records.recorded_start or 0)
         found = f"{directory} begins at offset {first}, but its recorded start is {start}"

@@ -102,6 +102,7 @@ def write_offset_checkpoint(
     `unconfirmed` has entries of Kafka's file that could not be checked yet. They are written to that file again.
     """
     path = data_directory / file_name
+    # First the file that the broker itself reads. If it dies in between, Kafka's file is only older.
     replace_file(fs, by_id_path(path), _encode(offsets))
     named = {(names[topic_id], index): at for (topic_id, index), at in offsets.items()}
     for entry, at in unconfirmed.items():

@@ -85,11 +85,15 @@ class ProducerReplay:
         """
         table = ProducerTable(self._segments[0].base_offset)
         usable = end_offset if self._first_transactional is None else self._first_transactional
+        # Newest first, because the log cannot serve requests before the batches behind the snapshot are replayed.
         for offset in reversed(snapshots.copy()):
             path = self._directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
             try:
+                # A torn tail was truncated below the snapshot, so it counts batches that do not exist any more.
                 if offset > end_offset:
                     raise Corrupt(f"it is of offset {offset}, the log ends at {end_offset}")
+                # The snapshot already contains the effect of markers that the scan found. A replay from there would not
+                # see them, and their rows would be missing in the transaction index.
                 if offset > usable:
                     continue
                 table.load(decode_snapshot(self._fs.read_file(path) or b""))
@@ -135,6 +139,7 @@ class ProducerReplay:
         """Return the marks of the batches before `offset`, from about `entries` index entries back on."""
         headers: list[Header] = []
         for segment in reversed([each for each in self._segments if each.base_offset < offset]):
+            # Segments are read from the newest back, but the marks must be in the order of the log.
             headers[:0] = segment.headers_before(offset, entries)
             if segment is not self._segments[-1]:
                 segment.close()
@@ -165,6 +170,7 @@ class ProducerReplay:
     ) -> None:
         """Apply one batch of the log to the producers."""
         producer_id, epoch, attributes = header[PRODUCER_ID], header[PRODUCER_EPOCH], header[ATTRIBUTES]
+        # Batches of plain producers are most of a usual log, so leave before anything else is unpacked.
         if producer_id < 0:
             return
         last_offset = last_offset_of(header)

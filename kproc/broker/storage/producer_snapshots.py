@@ -28,10 +28,13 @@ class ProducerSnapshots:
         """Write a snapshot of the producers at the log's end. A failure is only logged: a replay replaces it."""
         offset = producers.end_offset
         self.bytes_since = self.batches_since = 0
+        # The same log end was written already, for example by a roll right after a snapshot that was due.
         if offset in self.offsets:
             return
         path = directory / segment_file_name(offset, SNAPSHOT_SUFFIX)
         try:
+            # No sync is needed, because recovery replays the batches if the file is missing or damaged after a power
+            # loss.
             replace_file(fs, path, encode_snapshot(producers.entries()), durable=False)
         except StorageFailure as failure:
             logger.warning("snapshot=skipped path=%s reason=%s", path, failure)

@@ -135,6 +135,7 @@ class ProducerTable:
             return None
         if epoch == entry.epoch:
             last = entry.batches[-1][0] if entry.batches else NO_SEQUENCE
+            # A retry repeats an earlier sequence. Search for its original before this counts as a gap.
             if first_sequence != (last + 1) & SEQUENCE_MAX:
                 mark = _duplicate(entry, first_sequence, last_sequence)
                 if mark is not None:
@@ -145,13 +146,17 @@ class ProducerTable:
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} sent sequence {first_sequence}, the last one was {last}",
                 )
+        # A newer instance of this producer has written here, so the sender is a zombie and must be fenced (KIP-98).
         elif epoch < entry.epoch:
             raise _too_old(entry, epoch)
+        # As in ProducerAppendInfo.checkSequence, an epoch begins with sequence 0. Otherwise an earlier batch of it is
+        # missing.
         elif first_sequence != 0 and entry.epoch != NO_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {producer_id} starts epoch {epoch} at sequence {first_sequence}, not 0",
             )
+        # Readers of committed records would take the batch for a part of the open transaction.
         if entry.open_txn_offset >= 0 and not transactional:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -186,6 +191,8 @@ class ProducerTable:
             # Check the epoch first: INVALID_TXN_STATE would be fatal for a producer that must only get a new epoch.
             if entry is not None and epoch < entry.epoch:
                 raise _too_old(entry, epoch)
+            # KIP-890: without this check, a late batch of a transaction that was decided already would begin a new one,
+            # which no coordinator ever ends. That open transaction would stop all readers of committed records.
             verification = self.verifying.get(producer_id)
             if must_be_confirmed and (verification is None or not verification.is_confirmed):
                 raise KafkaError(
@@ -206,6 +213,7 @@ class ProducerTable:
         """Record that a batch with this first sequence waits for its transaction's coordinator."""
         found = self.verifying.get(producer_id)
         if found is None:
+            # Discard the oldest, because clients can invent producer ids without limit.
             if len(self.verifying) >= PRODUCERS_MAX:
                 del self.verifying[next(iter(self.verifying))]
             found = Verification(epoch, sequence, owns_epoch=owns_epoch, now_ms=now_ms)
@@ -233,6 +241,7 @@ class ProducerTable:
         entry = self._entries.get(producer_id)
         if entry is None:
             entry = ProducerEntry(producer_id, epoch)
+        # No client retries a batch of an older epoch, so a new epoch replaces its marks.
         batches = (*entry.batches[1 - BATCHES_KEPT :], mark) if epoch == entry.epoch else (mark,)
         open_offset = entry.open_txn_offset
         if transactional and open_offset < 0:
@@ -287,6 +296,7 @@ class ProducerTable:
         entry = self._entries.get(producer_id) or ProducerEntry(producer_id, epoch)
         started = entry.open_txn_offset
         verification = self.verifying.get(producer_id)
+        # The answer of the coordinator may still be on its way. It must not begin a transaction behind this marker.
         if verification is not None and verification.is_ended_by(epoch):
             del self.verifying[producer_id]
         batches = entry.batches if epoch == entry.epoch else ()
@@ -298,6 +308,8 @@ class ProducerTable:
         self._find_first_open()
         if not is_abort:
             return None
+        # As in Kafka, the row has the last stable offset behind this marker. A Fetch can stop its search at the first
+        # row whose value reaches its upper bound (TxnIndex.overlapping).
         stable = offset + 1 if self.first_open_offset is None else self.first_open_offset
         return AbortedTransaction(producer_id, started, offset, stable)
 
@@ -315,6 +327,7 @@ class ProducerTable:
         idle = [entry for entry in self._entries.values() if _is_expired(entry, now_ms, idle_ms)]
         for entry in idle:
             del self._entries[entry.producer_id]
+        # A coordinator that never answers must not leave its verification here for ever.
         for producer_id, verification in list(self.verifying.items()):
             if now_ms - verification.since_ms >= idle_ms:
                 del self.verifying[producer_id]
@@ -329,6 +342,7 @@ class ProducerTable:
             return
         idle = [entry for entry in self._entries.values() if entry.open_txn_offset < 0]
         idle.sort(key=lambda entry: entry.last_timestamp)
+        # Remove a quarter at once, because sorting all entries again for every new producer would take too long.
         for entry in idle[: len(self._entries) - count_max * 3 // 4]:
             del self._entries[entry.producer_id]
 

@@ -68,6 +68,7 @@ def validate_inside(
     if largest is None:  # Read the records again to name the bad ones.
         largest = _check_records(raw, header, config, now_ms)
     codec = _CODECS.get(config.compression_type, header.codec)
+    # Keep the bytes of the producer, because compressing is the expensive part of this check.
     if codec == header.codec:
         if largest != header.max_timestamp and not config.is_append_time:
             header = stamp_max_timestamp(view, header, largest)

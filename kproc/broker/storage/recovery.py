@@ -120,8 +120,14 @@ def load(
 
     Returns None if the directory has no segment. Raises Corrupt for damage, StorageFailure for a failed system call.
     """
+    # Finish a swap of compacted segments first. A crash in the middle of it leaves one segment under .swap names and
+    # others under .deleted names, and every check below reads final names.
     names = set(finish_swaps(fs, directory))
+    # Check the start before _tidy() unlinks anything, because .deleted files are the evidence that a deletion explains
+    # it.
     if (first := _first_base(names)) is not None:
+        # If only the owner died (`trusted`), the kernel still has every name. A power loss, or the death of the whole
+        # broker with its published rows, may have lost names that no sync had confirmed.
         is_after_crash = not clean and trusted is None
         records = StartRecords(recorded_start, recovery_point, clean, is_after_crash)
         check_start(fs, directory, names, first, records, is_deleting=config.is_deleting)
@@ -147,18 +153,25 @@ def load(
                 _check_size(segment)
                 # The message format of a log only goes up, so a segment with old messages begins with one.
                 _refuse_old_format(fs, segment, 0)
+            # Most logs have no aborted transaction. Record that now, so that no later Fetch pays a system call to look
+            # for the file.
             if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
                 segments[-1].txn_index.mark_absent()
         loader = _Loader(fs, directory, config, segments)
         end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
         loader.load_epochs(end_offset)
+        # A dead owner without producers had published that. The replay then skips all batches before its end, which
+        # makes the takeover of a large log fast.
         known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
         replay = ProducerReplay(fs, directory, config, segments, loader.first_transactional)
         producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
+        # ProducerReplay has filled these transaction indexes again. Write the new checksums only now: if the process
+        # dies before this, the old ones do not match, and the next opening rebuilds the indexes again.
         for segment in loader.without_aborts:
             segment.write_aborted_mark()
             if segment is not segments[-1]:
                 segment.close()
+    # Close the files after any failure, because the Handler goes on with its other logs and must not leak descriptors.
     except BaseException as problem:
         for segment in segments:
             segment.close()
@@ -212,8 +225,11 @@ def _tidy(fs: Fs, directory: Path, names: Iterable[str]) -> tuple[list[int], lis
     for name in names:
         suffix = name[name.rfind(".") :]
         base = parse_segment_file_name(name, suffix)
+        # An owner that died before file.delete.delay.ms had passed leaves .deleted files. One that died inside
+        # replace_file() leaves a temporary file.
         if suffix in (DELETED_SUFFIX, TEMPORARY_SUFFIX):
             strays.append(name)
+        # Skip files that belong to no segment, such as leader-epoch-checkpoint and partition.metadata.
         elif base is None:
             continue
         elif suffix == LOG_SUFFIX:
@@ -289,6 +305,8 @@ class _Loader:
 
         Returns the log's end offset. Raises Corrupt for damage.
         """
+        # A clean stop has synced everything. Otherwise only batches below the recovery point are believed, unless a
+        # dead owner has published more.
         believed_end = INT64_MAX if clean else recovery_point
         if trusted is not None:
             self._check_published(trusted)
@@ -296,6 +314,8 @@ class _Loader:
         end_offset = self._segments[0].base_offset
         ends: list[int] = []
         for number, segment in enumerate(self._segments):
+            # No crash leaves overlapping segments, because every removal of a segment is synced before new records take
+            # its offsets. So a file was copied into the directory.
             if segment.base_offset < end_offset:
                 raise Corrupt(f"{segment.path(LOG_SUFFIX)} begins below {end_offset}, where the last ends")
             is_last = number == len(self._segments) - 1
@@ -307,6 +327,8 @@ class _Loader:
             ):
                 self._complete_sealed(segment, is_checked=trusted is None)
                 if trusted is None:
+                    # A dead owner has checked the ends when it opened the log, so its successor need not read them
+                    # again.
                     self._check_sealed_end(segment, following)
                 segment.close()
                 end_offset = following
@@ -315,6 +337,8 @@ class _Loader:
             # After a power loss any page of an unsynced index may be missing, so indexes are rebuilt from the first
             # batch on. After a clean stop, or if only the owner died, all pages exist, and the indexes are continued.
             can_go_on = clean or trusted is not None
+            # Only a clean close records the checksum of the active segment's transaction index, so only then can it be
+            # compared.
             if clean:
                 self._check_aborts(segment)
             walk_from = self._rewind_indexes(segment, believed_end) if can_go_on else 0
@@ -345,6 +369,8 @@ class _Loader:
         """Check that the dead owner's segment exists and is as long as it had published."""
         for segment in self._segments:
             if segment.base_offset == trusted.segment_base:
+                # The owner published its row after its write had returned, so no crash of a role makes the file
+                # shorter.
                 if trusted.position > segment.size:
                     size = f"{segment.path(LOG_SUFFIX)} has {segment.size} bytes"
                     raise Corrupt(f"{size}, {trusted.position} had been published")
@@ -533,12 +559,20 @@ class _Loader:
         A torn tail comes from a power loss before a sync, or from an owner that was killed in the middle of a write.
         """
         segment = self._segments[number]
+        # Messages of Kafka before 0.11 look like a bad batch. Truncating them would destroy a log that `kproc convert-
+        # log` can still save.
         _refuse_old_format(self._fs, segment, problem.position)
         where = f"{segment.path(LOG_SUFFIX)}: {problem}"
+        # A sync had confirmed these bytes, or an owner whose host is alive had published them. No crash tears such
+        # bytes.
         if rebuild.next_offset < believed_end:
             raise Corrupt(f"{where}; it had been whole: synced, or published by its owner") from problem
+        # The recovery point comes from a checkpoint, which is a minute old by default. The mark in the file's attribute
+        # is newer, so it shows damage that the checkpoint cannot.
         if problem.position < (synced := segment.read_synced_mark()):
             raise Corrupt(f"{where}; {synced} bytes had been synced") from problem
+        # The log will end here, so the segments behind go, too. If one of them was synced, this one had been synced
+        # before it, because every sync point covers the segments before its last one.
         behind = self._segments[number + 1 :]
         for later in behind:
             if later.read_synced_mark():
@@ -589,6 +623,7 @@ class _Loader:
 
     def load_epochs(self, end_offset: int) -> None:
         """Read the epochs from the batches if the checkpoint is missing. Remove epochs that begin behind the end."""
+        # leader-epoch-checkpoint is missing or damaged after a power loss, or write_start() removed it on a full disk.
         if not self.epochs_known:
             for segment, following in zip(self._segments, [*self._segments[1:], None], strict=True):
                 first = self._first_epoch(segment)
@@ -598,6 +633,8 @@ class _Loader:
                     continue
                 for _, header in walk_headers(self._fs, segment.descriptor(), 0, segment.size):
                     self._assign_newer(header[LEADER_EPOCH], header[BASE_OFFSET])
+        # An epoch is recorded before its first batch is written. If the owner died in between, or the tail was torn,
+        # the entry points behind the log's end.
         self.epochs.truncate_from(end_offset)
 
     def _first_epoch(self, segment: LogSegment) -> int | None:

@@ -101,6 +101,7 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.fd = CLOSED
+        # Encoded once, because every Fetch answer contains the path.
         self.path_bytes = os.fsencode(self.path(LOG_SUFFIX))
         self.inode = 0
         self.size = 0
@@ -198,6 +199,8 @@ class LogSegment:
     def adopt(cls, fs: Fs, directory: Path, exported: list[int]) -> LogSegment:
         """Open a segment with the state that its last owner exported. Raises Corrupt if size or inode differ."""
         segment = cls.open(fs, directory, exported[0])
+        # Another inode is another file: the directory was replaced since the export. Another size means that somebody
+        # has written to the segment since.
         if [segment.size, segment.inode] != exported[1:3] or segment.needs_index:
             segment.close()
             raise Corrupt(f"{segment.path(LOG_SUFFIX)} is not what its owner handed over")
@@ -359,6 +362,8 @@ class LogSegment:
 
     def reserve(self, end: int, segment_bytes: int) -> None:
         """Reserve disk blocks for a write up to the position `end` and for the writes after it."""
+        # Reserve at most as much as the segment holds, so that thousands of small logs do not fill the disk with
+        # reservations.
         length = min(RESERVE_BYTES_MAX, self.size, segment_bytes - end)
         if length > 0 and self._fs.reserve(self.descriptor(), self.size, end - self.size + length):
             self.reserved_end = self.reserve_at = end + length
@@ -378,6 +383,7 @@ class LogSegment:
         Raises DiskFull if the disk has no space for the entry, because nothing adds it to a sealed segment later.
         """
         self.finish_time_index()
+        # A sync thread may be using the indexes' descriptors. They are closed with the segment then.
         if not self._pins:
             self.close_indexes()
 
@@ -461,6 +467,8 @@ class LogSegment:
 
     def close(self) -> None:
         """Close all descriptors, or have the last unpin do it. Any use opens them again."""
+        # Wait for a sync thread that is inside fdatasync. If the descriptor were closed now, its number could belong to
+        # another file, and the sync would confirm bytes that are not on the disk.
         self._closing = self._pins > 0
         if self._closing:
             return
@@ -484,6 +492,8 @@ class LogSegment:
             target = _deleted(source)
             try:
                 is_there = self._fs.rename(source, target)
+            # The directory has no room for a longer name. Undo the renames, because with some of them the log would
+            # open without the segment's indexes.
             except Shortage:
                 for renamed in doomed:
                     self._fs.rename(renamed, renamed.with_suffix(""))

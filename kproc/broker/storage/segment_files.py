@@ -99,6 +99,7 @@ def sealed_segments(
 def first_timestamp(fs: Fs, directory: Path, base_offset: int) -> int:
     """Return the largest timestamp in ms of a segment's first batch, or -1 if no whole batch can be read."""
     path = directory / segment_file_name(base_offset, LOG_SUFFIX)
+    # The owner may have deleted or swapped the segment since the caller listed it.
     if not fs.exists(path):
         return NO_TIMESTAMP
     descriptor = fs.open(path, writable=False)

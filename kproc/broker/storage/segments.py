@@ -40,6 +40,8 @@ class ColdSegments:
         self._segments.pop(segment, None)
         self._segments[segment] = None
         if len(self._segments) > self._limit:
+            # A dict keeps the order of insertion, and add() inserts a segment anew when it is read. So the first is the
+            # oldest.
             oldest = next(iter(self._segments))
             del self._segments[oldest]
             oldest.close()
@@ -129,6 +131,7 @@ class SegmentList:
 
     def facts(self, end_offset: int) -> list[SegmentFacts]:
         """Return the segments' facts, for retention."""
+        # Offsets have no gaps between segments, so each ends where the next one begins.
         nexts = [*self._bases[1:], end_offset]
         return [
             SegmentFacts(segment.base_offset, following, segment.size, self.warm(segment).largest_timestamp())
@@ -159,6 +162,7 @@ class SegmentList:
                 break
             gone.append(segment)
         del self._segments[: len(gone)], self._bases[: len(gone)]
+        # The list may contain a segment that is gone, so find it again at the next look-up.
         self._aborting = None
         return gone
 

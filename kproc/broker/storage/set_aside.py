@@ -102,6 +102,7 @@ def list_deleted(fs: Fs, data_directory: Path) -> list[Path]:
 def _rename(fs: Fs, directory: Path, suffix: str) -> Path | None:
     parsed = parse_partition_directory_name(directory.name)
     assert parsed is not None, directory
+    # A random part in the name, because the same partition can be deleted, or set aside, more than once.
     target = directory.with_name(set_aside_directory_name(*parsed, uuid.uuid4().hex, suffix))
     return target if fs.rename(directory, target) else None
 

@@ -64,6 +64,7 @@ class TimestampSearch:
         Raises SearchPaused when the slice is used up. The next slice continues inside the batch, because a batch of a
         few kB can hold 200,000 records.
         """
+        # Check before decompressing, because one batch can take as long as a whole slice.
         if self._slice_bytes <= 0 or self._slice_records <= 0:
             raise SearchPaused
         first = max(header[BASE_OFFSET], self.from_offset)
@@ -71,11 +72,13 @@ class TimestampSearch:
             walk = self._open[1]
         else:
             raw = self._inflate(header, batch) if self._records_left > 0 else None
+            # The search's limit is used up. Answer with what the header promises, as the module describes.
             if raw is None:
                 return first, header[MAX_TIMESTAMP]
             walk = _walk(raw, header)
         self._open = None
         for offset, dated in walk:
+            # As above: no earlier record matches, so a reader that begins here misses none.
             if self._records_left <= 0:
                 return max(first, offset), header[MAX_TIMESTAMP]
             self._records_left -= 1

@@ -121,6 +121,8 @@ class TxnIndex:
             return
         kept, before = 0, -1
         for _, _, first_offset, marker, _ in TXN_ENTRY.iter_unpack(rows):
+            # Rows are in the order of their markers, and a transaction begins before its marker. A page of zeros after
+            # a power loss breaks both rules.
             if not max(before, first_offset) < marker < offset:
                 break
             kept, before = kept + 1, marker
@@ -152,6 +154,7 @@ def append_aborted(fs: Fs, path: Path, aborted: AbortedTransaction) -> None:
     descriptor = fs.open(path, create=not fs.exists(path))
     try:
         size = fs.facts(descriptor).st_size
+        # Overwrite a part of an entry that a crash left at the end.
         fs.write(descriptor, [_pack(aborted)], position=size - size % TXN_ENTRY.size)
     finally:
         fs.close(descriptor)

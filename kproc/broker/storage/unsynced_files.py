@@ -23,6 +23,7 @@ class UnsyncedFiles:
 
     def add_directory(self, directory: Path) -> None:
         """Record that a file of the partition's directory was created, renamed or removed."""
+        # A log that was just opened lists the parent, too. Do not replace that list.
         if not self.directories:
             self.directories = [directory]
 

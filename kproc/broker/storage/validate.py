@@ -56,6 +56,7 @@ def examine(
         header = parse_header(view)
     else:
         header = check_batch(view)
+        # The client's right to a transactional id is checked by the id in its request, and this request has none.
         if header.is_transactional and origin == CLIENT and not config.takes_transactions:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         check_from_client(header)
@@ -72,6 +73,7 @@ def examine(
             if is_misdated and not config.is_append_time:
                 reject_misdated(view, header, config, now_ms)
             check_small(header.codec, view[HEADER_BYTES:], header.record_count)
+    # Check this last, because recompression may have made the batch smaller.
     if len(view) > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
