@@ -132,12 +132,12 @@ def test_mutation_buckets_of_made_up_client_ids_are_bounded() -> None:
     quotas, clock = quotas_of(CONTROLLER_MUTATION_RATE), Clock()
     mutations = MutationQuotas(lambda: quotas, lambda: clock.now_ns, seconds=11)
     for number in range(BUCKETS_MAX + 5_000):
-        mutations.of({CLIENT: ["u", f"{LONG if number % 100 == 0 else ''}{number}", False]}).take(1_000)
+        mutations.of({CLIENT: ["u", f"{LONG if number % 100 == 0 else ''}{number}", False]}).charge(1_000)
     assert len(mutations._full_ns) <= BUCKETS_MAX
     assert max(len(client_id) for _, client_id in mutations._full_ns) <= NAME_MAX
     clock.now_ns += 10**15
     for number in range(2 * BUCKETS_MAX):
-        mutations.of({CLIENT: ["u", f"d{number}", False]}).take(1)
+        mutations.of({CLIENT: ["u", f"d{number}", False]}).charge(1)
         clock.now_ns += 10 * SECOND_NS
     assert len(mutations._full_ns) <= 2_048, "full buckets leave"
 

@@ -100,7 +100,7 @@ class Cleaner(LinkedRole):
             fs=fs,
             table=table,
             image=lambda: self._image,
-            ask=self.ask_handler,
+            ask=self.send_to_handler,
             metrics=metrics,
         )
 
@@ -114,26 +114,26 @@ class Cleaner(LinkedRole):
         return due_ms if self._is_stopping else min(due_ms, self._compactor.next_deadline_ms())
 
     def _work(self) -> int:
-        work = self._take_records(self._take_record)
+        work = self._take_records(self._handle_record)
         if self._wait_for_checkpoint:
             self._answer_checkpoint()
         if not self._is_stopping:
-            work += self._look_at_retention()
+            work += self._step_retention()
             work += self._compactor.work()
         return work
 
-    def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
+    def _handle_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
         if kind == SNAPSHOT:
             self._adopt(ClusterImage.from_snapshot(view))
         elif kind == DELTA:
-            self._note_deleted(self._image.apply(view).deleted)
+            self._add_deleted(self._image.apply(view).deleted)
         elif kind == CALL:
             serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
         else:
             assert kind == REPLY, kind
             self._calls.take_reply(view)
 
-    def ask_handler(
+    def send_to_handler(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
     ) -> None:
         """Send a call to a Handler. `on_reply` gets the reply, or Lost if the Handler has ended."""
@@ -177,7 +177,7 @@ class Cleaner(LinkedRole):
         if self._next_removal_ns is not None and now_ns >= self._next_removal_ns:
             self._next_removal_ns = self._removal_due()
             run("removing deleted directories", None, self._remove_due)
-        run("looking for directories of no topic", None, self._look_for_strays, now_ns)
+        run("looking for directories of no topic", None, self._scan_for_strays, now_ns)
         if now_ns >= self._next_round_ns:
             self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
             if self._next_removal_ns is None:
@@ -191,9 +191,9 @@ class Cleaner(LinkedRole):
         if not self._remove_deleted():
             self._next_removal_ns = None
 
-    def _look_for_strays(self, now_ns: int) -> None:
+    def _scan_for_strays(self, now_ns: int) -> None:
         try:
-            self._strays.look(self._image, now_ns)
+            self._strays.scan(self._image, now_ns)
         except StorageFailure as error:
             logger.warning("looking for directories of no topic: %s", error)
 
@@ -210,7 +210,7 @@ class Cleaner(LinkedRole):
         gone = [
             topic for topic_id, topic in before.topics_by_id.items() if topic_id not in image.topics_by_id
         ]
-        self._note_deleted(gone)
+        self._add_deleted(gone)
 
     def finish(self, *, is_clean: bool) -> None:
         """Write the last checkpoints, and the clean-shutdown marker if the stop is clean.
@@ -218,7 +218,7 @@ class Cleaner(LinkedRole):
         Called after the Handlers have closed their logs. Writes nothing if the data are temporary.
         """
         # The controller may have sent metadata before it closed.
-        self._take_records(self._take_record)
+        self._take_records(self._handle_record)
         self._compactor.close()
         if not self._config.keeps_data:
             return
@@ -243,7 +243,7 @@ class Cleaner(LinkedRole):
         )
         return self._clock.now_ns() + max(1000, interval_ms) * 1_000_000
 
-    def _look_at_retention(self) -> int:
+    def _step_retention(self) -> int:
         try:
             return self._check_retention()
         except Exception as error:  # noqa: BLE001 - contained: the next partition's turn
@@ -262,7 +262,7 @@ class Cleaner(LinkedRole):
                 # With version 0 the owner handles the call at once and does not wait for our metadata. A topic that it
                 # does not know yet has no old segments.
                 body = PartitionAsked(0, topic.name, partition.index)
-                self.ask_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
+                self.send_to_handler(partition.owner, ENFORCE_RETENTION, body, lambda _reply: None)
             if looked_at >= _PARTITIONS_PER_PASS:
                 break
         return looked_at
@@ -290,7 +290,7 @@ class Cleaner(LinkedRole):
         is_old = 0 <= config.retention_ms < self._clock.wall_ms() - oldest_ms
         return total > 0 and (is_old or 0 <= config.retention_bytes < total)
 
-    def _note_deleted(self, topics: Iterable[TopicImage]) -> None:
+    def _add_deleted(self, topics: Iterable[TopicImage]) -> None:
         due_ns = self._removal_due()
         for topic in topics:
             self._deleted.append((due_ns, topic))
@@ -354,7 +354,7 @@ class Cleaner(LinkedRole):
                     self._fs.remove_tree(path)
                 except StorageFailure as error:
                     logger.warning("cannot remove %s of a deleted topic: %s", path, error)
-                    self._note_deleted([topic])
+                    self._add_deleted([topic])
 
         # At a stop the Handlers have closed all files already.
         if at_once:
@@ -393,4 +393,4 @@ class Cleaner(LinkedRole):
             then()
         for index in handlers:
             # Any call would do, because a Handler handles it only when it has the metadata version of the caller.
-            self.ask_handler(index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply)
+            self.send_to_handler(index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply)

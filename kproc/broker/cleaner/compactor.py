@@ -204,7 +204,7 @@ class Compactor:
                 found[topics[topic_id].name, index] = each
         return found
 
-    def _ask(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
+    def _send_request(self, call: Call[L, R], body: L) -> Generator[None, None, R | Lost | None]:
         """Send a call to the owner and wait. Returns its reply, or None if the partition does not exist any more."""
         partition = self._image().partition(body.topic, body.partition)
         if partition is None:
@@ -231,7 +231,7 @@ class Compactor:
                 looked_at += 1
                 if looked_at % _PARTITIONS_PER_STEP == 0:
                     yield 0
-                section = self._look_at(topic, partition, config)
+                section = self._assess(topic, partition, config)
                 if section is None:
                     continue
                 largest = max(largest, section.ratio)
@@ -248,7 +248,7 @@ class Compactor:
                 del known[key]
         self._count_uncleanable()
 
-    def _look_at(
+    def _assess(
         self, topic: TopicImage, partition: PartitionImage, config: LogConfig
     ) -> DirtySection | None:
         """Return the section of a log that its files and row show as compactable, or None."""
@@ -289,7 +289,7 @@ class Compactor:
         """Run passes over one log until its whole compactable section is clean."""
         has_begun = False
         while True:
-            answer = yield from self._ask(PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index))
+            answer = yield from self._send_request(PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index))
             known = answer.facts if isinstance(answer, Prepared) else None
             config = self._config_of(topic)
             if known is None or not config.is_compacting:
@@ -304,7 +304,7 @@ class Compactor:
                 self._postpone(topic, index)
                 return
             has_begun = True
-            end_offset = yield from self._pass(topic, index, directory, config, facts)
+            end_offset = yield from self._run_pass(topic, index, directory, config, facts)
             if end_offset is None:
                 self._postpone(topic, index)
                 return
@@ -341,7 +341,7 @@ class Compactor:
         )
         return section, facts
 
-    def _pass(
+    def _run_pass(
         self, topic: TopicImage, index: int, directory: Path, config: LogConfig, facts: PassFacts
     ) -> Steps:
         """Run one pass. Return the offset where it ended, or None if the owner rejected a swap."""
@@ -406,7 +406,7 @@ class Compactor:
         yield 0
         old = [SegmentIdentity(each.base_offset, each.size, each.inode) for each in group]
         body = SwapAsked(topic.name, topic.topic_id, index, old, new)
-        answer = yield from self._ask(SWAP_SEGMENTS, body)
+        answer = yield from self._send_request(SWAP_SEGMENTS, body)
         took_us = answer.took_us if isinstance(answer, Swapped) else None
         if took_us is None:
             logger.info("swap=refused partition=%s-%d %s", topic.name, index, answer)

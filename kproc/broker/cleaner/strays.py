@@ -50,7 +50,7 @@ class StrayDirectories:
         self._unreadable: set[Path] = set()
         self._next_ns = 0
 
-    def look(self, image: ClusterImage, now_ns: int) -> None:
+    def scan(self, image: ClusterImage, now_ns: int) -> None:
         """Set aside directories that have been strays for long enough. Raises StorageFailure."""
         if not image.version or now_ns < self._next_ns:
             return

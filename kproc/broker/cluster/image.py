@@ -333,11 +333,11 @@ class ClusterImage:
         places = zip(record.slots, record.slot_generations, owners, record.leader_epochs, strict=True)
         topic.block_starts.append(record.first_index)
         topic.partitions += [PartitionImage(n, *place) for n, place in enumerate(places, record.first_index)]
-        self._take_slots(record.slots)
+        self._use_slots(record.slots)
         if record.first_index:
             _note(change.grown, topic)
 
-    def _take_slots(self, slots: tuple[int, ...]) -> None:
+    def _use_slots(self, slots: tuple[int, ...]) -> None:
         """Mark slots as used: retired ones from the front, then new ones, as `next_slots` gave them out."""
         taken = set(slots)
         while self.retired_slots and self.retired_slots[0][0] in taken:

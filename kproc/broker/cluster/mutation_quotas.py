@@ -49,7 +49,7 @@ class Mutations:
         self._is_strict = is_strict
         self.throttle_ms = 0
 
-    def take(self, partitions: int) -> None:
+    def charge(self, partitions: int) -> None:
         """Count partitions right before they are created or deleted. Raise KafkaError if the quota is exceeded."""
         if self._account is None:
             return

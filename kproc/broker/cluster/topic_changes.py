@@ -73,7 +73,7 @@ class TopicChanges:
         """Serve CreateTopics; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
-        pending = self._begin(body)
+        pending = self._new_pending(body)
         results: list[dict[str, Any]] = []
         for topic in _each_once(topics, _name):
             name = topic["name"]
@@ -91,7 +91,7 @@ class TopicChanges:
 
         One that exists by now is no error: two clients may have named it at once.
         """
-        pending = self._begin(body)
+        pending = self._new_pending(body)
         results: list[dict[str, Any]] = []
         for name in dict.fromkeys(body["names"]):
             code, message = ErrorCode.NONE, None
@@ -129,7 +129,7 @@ class TopicChanges:
                         ErrorCode.INVALID_REQUEST,
                         "The provided topic name maps to an ID that was already supplied.",
                     )
-                mutations.take(len(topic.partitions))
+                mutations.charge(len(topic.partitions))
                 records.append(r.TopicDeleted(topic_id))
             except KafkaError as error:
                 responses.append(_deletion(name, topic_id, error.code, error.message))
@@ -141,7 +141,7 @@ class TopicChanges:
         """Serve CreatePartitions; `body` is the request."""
         topics: list[dict[str, Any]] = body["topics"]
         times = Counter(topic["name"] for topic in topics)
-        pending = self._begin(body)
+        pending = self._new_pending(body)
         results: list[dict[str, Any]] = []
         for wish in _each_once(topics, _name):
             name = wish["name"]
@@ -156,7 +156,7 @@ class TopicChanges:
         reply = {"results": results, THROTTLE: pending.mutations.throttle_ms}
         return reply, [] if body["validate_only"] else pending.records
 
-    def _begin(self, body: dict[str, Any]) -> Pending:
+    def _new_pending(self, body: dict[str, Any]) -> Pending:
         return Pending(self._quotas.of(body), body.get(HELD, ()))
 
     def _create_one(self, wish: dict[str, Any], pending: Pending) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class TopicChanges:
                 f"This broker can hold {SLOT_COUNT} partitions and has {self._image.partition_count}; "
                 f"{count} more do not fit.",
             )
-        pending.mutations.take(count)
+        pending.mutations.charge(count)
         places = self._image.next_slots(count, skip=pending.partition_count)
         pending.partition_count += count
         slots, generations = zip(*places, strict=True)

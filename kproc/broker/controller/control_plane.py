@@ -132,7 +132,7 @@ class ControlPlane:
             if not batch:
                 break
             for kind, view in batch:
-                self._take(kind, view, peer.link)
+                self._handle_record(kind, view, peer.link)
             peer.inbox.release()
             taken += 1
         return taken
@@ -156,7 +156,7 @@ class ControlPlane:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The control listener serves no records.")
         self._controller.served_at_once.ask(call, body, on_reply)
 
-    def _take(self, kind: int, view: memoryview, link: Link) -> None:
+    def _handle_record(self, kind: int, view: memoryview, link: Link) -> None:
         connection_id, sequence, listener, flags = HEAD.unpack_from(view)
         requests = self._requests
         assert requests is not None
@@ -169,19 +169,19 @@ class ControlPlane:
         elif kind == REQUEST_BLOCK:
             assert link.arena is not None, "a Processor's link comes with its arena"
             frame = link.arena.view(*BLOCK.unpack_from(view, HEAD_BYTES))
-            self._serve(frame, (connection_id, sequence, listener, flags))
+            self._handle_frame(frame, (connection_id, sequence, listener, flags))
         else:
             assert kind == REQUEST, kind
             position = HEAD_BYTES
             while position < len(view):
                 end = position + 4 + _LENGTH.unpack_from(view, position)[0]
-                if not self._serve(view[position + 4 : end], (connection_id, sequence, listener, flags)):
+                if not self._handle_frame(view[position + 4 : end], (connection_id, sequence, listener, flags)):
                     return
                 flags &= ~FLAG_TIMED
                 sequence = (sequence + 1) & SEQUENCE_MASK
                 position = end
 
-    def _serve(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
+    def _handle_frame(self, frame: memoryview, head: tuple[int, int, int, int]) -> bool:
         """Handle one frame. The response can come later. Return False if the connection is being closed."""
         api_key = version = correlation_id = 0
         body, client_id = REQUEST_HEADER.size, None
@@ -223,17 +223,17 @@ class _ControlRequest(HandlerRequest):
 
     def send(self, frame: bytes) -> None:
         super().send(frame)
-        self._leave_queue()
+        self._release_place()
 
     def send_parts(self, parts: list[bytes | FileRange]) -> None:
         super().send_parts(parts)
-        self._leave_queue()
+        self._release_place()
 
     def _finish(self, kind: int, frame: bytes = b"") -> None:
         super()._finish(kind, frame)
-        self._leave_queue()
+        self._release_place()
 
-    def _leave_queue(self) -> None:
+    def _release_place(self) -> None:
         # If the Processor has died meanwhile, its queue is gone, and the count must not change.
         if self.plane._requests is self.peer:
             self.plane.in_work -= 1

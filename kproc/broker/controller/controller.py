@@ -132,7 +132,7 @@ class Controller(LinkedRole):
         self._scrapes = scrapes
         self._epoll.register(scrapes.fileno(), select.EPOLLIN)
 
-    def ask_handler(
+    def send_to_handler(
         self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
     ) -> None:
         """Send a request to a Handler."""
@@ -205,7 +205,7 @@ class Controller(LinkedRole):
                 # One batch is limited, so more tokens can have expired. Check again at the next tick.
                 self._next_token_check_ns = 0
 
-        self.serve(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
+        self.handle_change(REMOVE_EXPIRED, {}, on_reply, waits_for_handlers=False)
 
     def is_drained(self) -> bool:
         is_busy = self._commits or self._lookups.is_busy or self._names.is_waited_for
@@ -227,12 +227,12 @@ class Controller(LinkedRole):
         return self._control_plane.has_input() or super()._has_input()
 
     def _work(self) -> int:
-        work = self._control_plane.work() + self._take_records(self._take_record)
+        work = self._control_plane.work() + self._take_records(self._handle_record)
         if self._scrapes is not None:
             work += self._scrapes.work()
         return work
 
-    def _take_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
+    def _handle_record(self, peer: LinkedPeer, kind: int, view: memoryview) -> None:
         if kind == CALL:
             serve_raw_call(view, peer.outbox, self._served.serve_raw, self.containment)
         elif kind == DELTA_ACK:
@@ -243,19 +243,19 @@ class Controller(LinkedRole):
 
     def _make_served(self, *, waits_for_handlers: bool) -> ServedCalls:
         served = ServedCalls(self.containment)
-        serve_changes(served, partial(self.serve, waits_for_handlers=waits_for_handlers))
-        served.add(OWN, self._serve_own)
+        serve_changes(served, partial(self.handle_change, waits_for_handlers=waits_for_handlers))
+        served.add(OWN, self._handle_own)
         served.add(SET_LOG_LEVELS, self._set_log_levels)
-        served.add(TOLD, self._note_offline)
+        served.add(TOLD, self._on_offline)
         served.add(REPORT_UNCLEANABLE, self._on_uncleanable)
         return served
 
-    def _serve_own(self, body: OwnRequest, on_reply: OnResult[OwnAnswer]) -> None:
+    def _handle_own(self, body: OwnRequest, on_reply: OnResult[OwnAnswer]) -> None:
         def answer(reply: dict[str, Any]) -> None:
             on_reply(OwnAnswer(error=reply["error"], result=reply["result"]))
 
         what = f"the operation {type(body.operation).__name__}"
-        if not self.containment.run(what, None, self._operations.serve, body.operation, answer):
+        if not self.containment.run(what, None, self._operations.handle, body.operation, answer):
             on_reply(OwnAnswer(error=f"{what} failed: see the broker's log"))
 
     def _set_log_levels(self, body: LogLevels, on_reply: OnResult[Outcome]) -> None:
@@ -265,7 +265,7 @@ class Controller(LinkedRole):
 
         self._operations.set_log_levels({"levels": body.levels}, on_set)
 
-    def _note_offline(self, report: Report, on_reply: OnResult[Noted]) -> None:
+    def _on_offline(self, report: Report, on_reply: OnResult[Noted]) -> None:
         self._operations.status.offline.update(report)
         on_reply(Noted())
 
@@ -273,11 +273,11 @@ class Controller(LinkedRole):
         self._operations.status.uncleanable.update(report)
         on_reply(UncleanableNoted())
 
-    def look_up(self, host: str, on_found: Callable[[list[str]], None]) -> None:
+    def resolve_host(self, host: str, on_found: Callable[[list[str]], None]) -> None:
         """Resolve a host name for the supervisor, which must not wait for a name server itself."""
         self._listener_lookups.ask([host], lambda found: on_found(found[host]))
 
-    def serve(
+    def handle_change(
         self, op: str, body: dict[str, Any], on_reply: OnReply, *, waits_for_handlers: bool = True
     ) -> None:
         """Decide about an operation on the metadata (ControllerState).

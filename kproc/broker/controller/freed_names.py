@@ -50,7 +50,7 @@ class FreedNames:
     def all_linked(self) -> None:
         """Note that every running Handler is attached by now."""
         self._is_linked = True
-        self._settle()
+        self._release_free()
 
     def attach(self, handler: AgentId) -> None:
         """Note a Handler that has started: it may have any directory open until it acknowledges its snapshot."""
@@ -59,13 +59,13 @@ class FreedNames:
     def detach(self, handler: AgentId) -> None:
         """Forget a Handler that has died: it has nothing open."""
         self._known.pop(handler, None)
-        self._settle()
+        self._release_free()
 
     def acknowledged(self, handler: AgentId, version: int) -> None:
         """Note that the Handler has carried out the metadata up to this version."""
         if handler in self._known:
             self._known[handler] = version
-            self._settle()
+            self._release_free()
 
     def deleted(self, names: Iterable[str], version: int) -> None:
         """Note that topics of these names were deleted with this version."""
@@ -87,7 +87,7 @@ class FreedNames:
             waiting = self._waiting.popleft()
             waiting.go_on(self.held(waiting.names))
 
-    def _settle(self) -> None:
+    def _release_free(self) -> None:
         """Remove the names that every Handler has released, and resume the requests that waited for them."""
         if not self._is_linked or not (self._deleted or self._unsure_until is not None):
             return

@@ -94,7 +94,7 @@ class Operations:
         self._started_ms = plan.clock.wall_ms()
         self.controller: Controller  # Set by the controller itself, when it is made.
 
-    def serve(self, operation: OwnOperation, on_reply: OnReply) -> None:
+    def handle(self, operation: OwnOperation, on_reply: OnReply) -> None:
         """Run an operation; `on_reply` gets {"error", "result"} exactly once, now or later."""
         try:
             if isinstance(operation, ShowStatus):
@@ -141,7 +141,7 @@ class Operations:
         if scale.reply is not None:
             scale.answer()
         elif len(self._scales) == 1 and not scale.has_begun:
-            self._begin_scale()
+            self._start_scale()
 
     @property
     def has_scales(self) -> bool:
@@ -154,7 +154,7 @@ class Operations:
         for scale in self._scales:
             scale.answer()
 
-    def _begin_scale(self) -> None:
+    def _start_scale(self) -> None:
         """Begin the next change; there is one at a time."""
         scale = self._scales[0]
         scale.has_begun = True
@@ -162,9 +162,9 @@ class Operations:
         def on_written(reply: dict[str, Any]) -> None:
             error = failure_of(reply)
             if error is not None:
-                self._end_scale({"error": f"the counts cannot be written down: {error.message}"})
+                self._on_scaled({"error": f"the counts cannot be written down: {error.message}"})
             else:
-                self._ask("settle", {}, self._end_scale)
+                self._ask("settle", {}, self._on_scaled)
 
         self._write_counts(scale.wanted, on_written)
 
@@ -172,9 +172,9 @@ class Operations:
         configs = {COUNTS[what]: str(count) for what, count in counts.items()}
         body = {"node": self._node, "configs": configs}
         # A leaving Handler hears of it from the supervisor; waiting for its acknowledgement would block both.
-        self.controller.serve("override_broker_configs", body, on_written, waits_for_handlers=False)
+        self.controller.handle_change("override_broker_configs", body, on_written, waits_for_handlers=False)
 
-    def _end_scale(self, reply: dict[str, Any]) -> None:
+    def _on_scaled(self, reply: dict[str, Any]) -> None:
         """End a change with the supervisor's result: {"error", "steps", "counts", "took_ms"}."""
         if reply.get("lost"):
             reply = {"error": _LOST}
@@ -190,7 +190,7 @@ class Operations:
         scale.answer()
         self._past_scales.append(scale)
         if self._scales:
-            self._begin_scale()
+            self._start_scale()
 
     def set_log_levels(self, body: dict[str, Any], on_reply: OnReply) -> None:
         """Set log levels: {"levels": {logger: level or None}}. Answered when every role has set them."""

@@ -129,7 +129,7 @@ class Arena:
         # Return the pages before the block joins a free run, because it may be filled again from then on.
         if end > self._warm_bytes:
             cold = max(offset, self._warm_bytes)
-            self.region.give_back(cold, end - cold)
+            self.region.release_pages(cold, end - cold)
         starts, lengths = self._free_starts, self._free_lengths
         place = bisect_left(starts, offset)
         if place < len(starts) and starts[place] == end:
@@ -146,7 +146,7 @@ class Arena:
         for start, length in zip(self._free_starts, self._free_lengths, strict=True):
             end = min(start + length, self._warm_bytes)
             if start < end:
-                self.region.give_back(start, end - start)
+                self.region.release_pages(start, end - start)
 
     def free_bytes(self) -> int:
         return self.capacity - self.lent_bytes

@@ -175,7 +175,7 @@ class Region:
         value: int = _WORD.unpack(os.pread(self.fd, WORD_BYTES, PAGE_BYTES + offset))[0]
         return value
 
-    def give_back(self, offset: int, length: int) -> None:
+    def release_pages(self, offset: int, length: int) -> None:
         """Return whole pages of the payload to the kernel (MADV_REMOVE). They read as zeros from now on."""
         assert offset % PAGE_BYTES == 0, offset
         assert length % PAGE_BYTES == 0, length

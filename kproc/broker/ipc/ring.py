@@ -350,7 +350,7 @@ class RingConsumer(_RingEnd):
             fence()
         self._words[_HEAD] = self._next
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """End the consumer in order. The producer may then send the records that were not polled to another one."""
         self.release()
         if WEAKLY_ORDERED:

@@ -127,7 +127,7 @@ class LinkedRole(Role):
 
     def close(self) -> str | None:
         for peer in self._peers.values():
-            peer.inbox.end()
+            peer.inbox.finish()
         self._epoll.close()
         return None
 

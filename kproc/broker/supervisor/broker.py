@@ -315,7 +315,7 @@ def answer_scrapes(
         directory=Path(plan.config.log_dirs),
         image=lambda: controller.image,
         table=table,
-        ask=controller.ask_handler,
+        ask=controller.send_to_handler,
         known_ends=KnownEnds(plan.fs, Path(plan.config.log_dirs)),
     )
     controller.answer_scrapes(Scrapes(_make_responder(plan, status, figures, listening), figures))

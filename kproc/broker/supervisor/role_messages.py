@@ -137,9 +137,9 @@ class RoleMessages:
             on_reply({})
         elif isinstance(agent, Controller):
             if what == LOOK_UP:
-                agent.look_up(body["host"], lambda found: on_reply({"found": found}))
+                agent.resolve_host(body["host"], lambda found: on_reply({"found": found}))
             else:
-                agent.serve(what, body, on_reply)
+                agent.handle_change(what, body, on_reply)
         elif what == "endpoints":
             assert isinstance(agent, Handler)
             agent.apply_endpoints([Endpoint(**fields) for fields in body["endpoints"]])

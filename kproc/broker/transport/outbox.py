@@ -170,12 +170,12 @@ class Inbox:
             # release them here. A message longer than the ring needs this room for its further pieces.
             self.release()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Stop polling for good, and tell the sender so."""
         # Do not tell it within a message. The sender takes the unpolled records back (`untaken`), and it could not
         # decode a message from its middle.
         if not self._partial:
-            self._receiver.end()
+            self._receiver.finish()
 
 
 def _join(

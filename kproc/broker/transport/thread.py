@@ -133,7 +133,7 @@ class PipeReceiver:
         self._pipe.popped_bytes += self._polled_bytes
         self._polled_bytes = 0
 
-    def end(self) -> None:
+    def finish(self) -> None:
         self._pipe.is_over = True
 
     def is_empty(self) -> bool:

@@ -659,8 +659,8 @@ def test_directory_of_a_deleted_topic_id_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     checkpoints.write_partition_metadata(OsFs(), tmp_path / "t-0", topic_id)
     strays = StrayDirectories(OsFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then())
-    strays.look(cluster.image, 0)
-    strays.look(cluster.image, 60_000_000_000)
+    strays.scan(cluster.image, 0)
+    strays.scan(cluster.image, 60_000_000_000)
     (path,) = tmp_path.iterdir()
     assert path.name.endswith("-delete")
 
@@ -675,8 +675,8 @@ def test_restored_directory_of_a_deleted_topic_is_set_aside(tmp_path: Path) -> N
     (tmp_path / "t-0").mkdir()
     checkpoints.write_partition_metadata(OsFs(), tmp_path / "t-0", topic_id)
     strays = StrayDirectories(OsFs(), tmp_path, delay_ms=0, interval_ms=0, when_let_go=lambda then: then())
-    strays.look(cluster.image, 0)
-    strays.look(cluster.image, 60_000_000_000)
+    strays.scan(cluster.image, 0)
+    strays.scan(cluster.image, 60_000_000_000)
     (path,) = tmp_path.iterdir()
     assert path.name.endswith("-stray")
 
@@ -717,7 +717,7 @@ def test_directory_that_a_new_topic_made_in_the_last_moment_is_given_back(tmp_pa
     )
     cluster = InMemoryController({"log.dirs": str(tmp_path)})
     cluster.create(topic("another"))
-    strays.look(cluster.image, 0)
-    strays.look(cluster.image, 60_000_000_000)
+    strays.scan(cluster.image, 0)
+    strays.scan(cluster.image, 60_000_000_000)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["t-0", "t-0.0-delete"]
     assert checkpoints.read_partition_metadata(OsFs(), path) == new_id

@@ -144,6 +144,6 @@ def test_buckets_of_clients_that_are_gone_are_dropped(cluster: InMemoryControlle
     quotas = cluster.state._topic_changes._quotas
     set_rate(cluster, ((CLIENT_ID, None), (USER, None)), 10)
     for number in range(20_000):
-        quotas.of({CLIENT: ["bob", f"c{number}", True]}).take(1)
+        quotas.of({CLIENT: ["bob", f"c{number}", True]}).charge(1)
         cluster.clock.advance_ms(10)
     assert len(quotas._full_ns) < 2_500

@@ -581,7 +581,7 @@ def test_what_was_changed_is_told_at_once_and_at_the_next_start(tmp_path: Path) 
         rig = ControllerRig(stack, tmp_path)
         assert rig.settings == [DynamicSettings()]
         body = {"node": "1", "configs": {"num.io.threads": "5"}}
-        rig.controller.serve("override_broker_configs", body, lambda _: None)
+        rig.controller.handle_change("override_broker_configs", body, lambda _: None)
         assert rig.settings[-1].integer("num.io.threads", 2) == 5
     with ExitStack() as stack:
         again = ControllerRig(stack, tmp_path)

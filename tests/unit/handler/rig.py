@@ -472,7 +472,7 @@ class HandlerRig:
     def end_controller(self, index: int) -> None:
         """The controller ends in order, and has not taken what this Handler asked last; the Handler hears of it."""
         outbox, inbox = self._controller_ends[index]
-        inbox.end()
+        inbox.finish()
         outbox.close()
         self._controller_ends[index] = None  # type: ignore[call-overload]
         self.handler(index).detach(CONTROLLER)

@@ -152,12 +152,12 @@ def test_sparse_region_takes_memory_only_where_touched():
 def test_given_back_pages_read_as_zeros():
     with Region.create(RegionKind.TABLE, 4 * PAGE_BYTES, 1, is_sparse=True) as region:
         region.view[:] = b"x" * (4 * PAGE_BYTES)
-        region.give_back(PAGE_BYTES, 2 * PAGE_BYTES)
+        region.release_pages(PAGE_BYTES, 2 * PAGE_BYTES)
         assert region.resident_bytes() == 3 * PAGE_BYTES
         assert bytes(region.view) == b"x" * PAGE_BYTES + bytes(2 * PAGE_BYTES) + b"x" * PAGE_BYTES
-        region.give_back(0, 0)
+        region.release_pages(0, 0)
         with pytest.raises(AssertionError):
-            region.give_back(1, PAGE_BYTES)
+            region.release_pages(1, PAGE_BYTES)
 
 
 def test_views_outside_the_payload_are_refused():

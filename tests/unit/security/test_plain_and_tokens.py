@@ -23,7 +23,7 @@ WRONG = "Authentication failed: Invalid username or password"
 
 
 def plain(token: bytes) -> tuple[bytes, Outcome | None]:
-    exchange = PlainMechanism({"alice": "pencil", "umläut": "pässword"}).begin()
+    exchange = PlainMechanism({"alice": "pencil", "umläut": "pässword"}).start()
     return exchange.evaluate(token), exchange.outcome
 
 
@@ -79,7 +79,7 @@ def judge(token: str) -> Claims:
 
 
 def bearer() -> TokenExchange:
-    return TokenMechanism(judge).begin()
+    return TokenMechanism(judge).start()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_plain_compares_alike_for_known_and_unknown_user(
     for user in (b"alice", b"nobdy", b"bob"):
         seen.append([])
         with pytest.raises(AuthenticationFailed) as refused:
-            mechanism.begin().evaluate(b"\0" + user + b"\0" + password)
+            mechanism.start().evaluate(b"\0" + user + b"\0" + password)
         assert refused.value.told == "Authentication failed: Invalid username or password"
     assert len(seen[0]) == 2
     assert seen[0] == seen[1] == seen[2]
@@ -202,4 +202,4 @@ def test_plain_compares_alike_for_known_and_unknown_user(
 
 def test_plain_without_users_lets_nobody_in() -> None:
     with pytest.raises(AuthenticationFailed):
-        PlainMechanism({}).begin().evaluate(b"\0alice\0x")
+        PlainMechanism({}).start().evaluate(b"\0alice\0x")

@@ -40,7 +40,7 @@ def mechanism(
 
 
 def begin(*, is_strict: bool = True) -> ScramExchange:
-    return mechanism({"alice": ALICE}, is_strict=is_strict).begin()
+    return mechanism({"alice": ALICE}, is_strict=is_strict).start()
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -51,7 +51,7 @@ def begin(*, is_strict: bool = True) -> ScramExchange:
 )
 def test_another_implementation_logs_in(kind: ScramKind, name: str, password: str) -> None:
     """Names with a comma or an equals sign are escaped on their way."""
-    exchange = mechanism({name: new_credential(kind, password)}, kind).begin()
+    exchange = mechanism({name: new_credential(kind, password)}, kind).start()
     client = Oracle([kind.name], name, password)
     client.set_server_first(exchange.evaluate(client.get_client_first().encode()).decode())
     assert exchange.outcome is None
@@ -195,7 +195,7 @@ def test_without_extensions_such_a_client_is_let_in() -> None:
 
 
 def test_the_extension_says_that_the_name_is_a_tokens() -> None:
-    exchange = mechanism({"id-7": new_credential(KIND, "mac")}).begin()
+    exchange = mechanism({"id-7": new_credential(KIND, "mac")}).start()
     client = ScramClient("sha256", "id-7", "mac", extensions=",tokenauth=true")
     exchange.evaluate(client.final(exchange.evaluate(client.first())))
     assert exchange.outcome == Outcome("token's id-7", is_token=True)

@@ -217,7 +217,7 @@ def test_messages_that_a_peer_which_ended_never_took_are_told_whole(talk: Conver
     talk.outbox.push(CALL, b"last")
     assert talk.outbox.has_overflow
     assert talk.outbox.untaken() == []
-    talk.inbox.end()
+    talk.inbox.finish()
     assert talk.outbox.untaken() == [(REPLY, b"short"), (CALL, long), (CALL, b"last")]
 
 
@@ -227,7 +227,7 @@ def test_nothing_is_told_of_a_peer_that_ended_within_a_message(talk: Conversatio
     talk.outbox.push(CALL, b"last")
     talk.outbox.flush()
     assert talk.take() == 0
-    talk.inbox.end()
+    talk.inbox.finish()
     assert talk.outbox.untaken() == []
 
 

@@ -55,7 +55,7 @@ class TokenMechanism:
     def __init__(self, validate: Validate) -> None:
         self._validate = validate
 
-    def begin(self) -> TokenExchange:
+    def start(self) -> TokenExchange:
         """A new client's exchange."""
         return TokenExchange(self._validate)
 

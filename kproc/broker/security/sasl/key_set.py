@@ -177,13 +177,13 @@ class KeySet:
         """The key with that id, or the only one; None if there is none. Raises KeysAwaited."""
         now_ms = self._now_ms()
         if now_ms >= self._due_ms:
-            self._begin(now_ms, self._refresh_ms)
+            self._start_load(now_ms, self._refresh_ms)
         if self._keys is None:
             raise KeysAwaited
         found = self._find(key_id)
         if found is None and not self._is_loading and now_ms >= self._next_unasked_ms:
             self._next_unasked_ms = now_ms + _PAUSE_MS
-            self._begin(now_ms, self._refresh_ms)
+            self._start_load(now_ms, self._refresh_ms)
             found = self._find(key_id)
         if found is None and self._is_loading:
             raise KeysAwaited
@@ -195,7 +195,7 @@ class KeySet:
             return keys[0] if len(keys) == 1 else None
         return next((key for key in keys if key.kid == key_id), None)
 
-    def _begin(self, now_ms: int, refresh_ms: int) -> None:
+    def _start_load(self, now_ms: int, refresh_ms: int) -> None:
         if not self._is_loading:
             self._is_loading = True
             self._due_ms = now_ms + refresh_ms

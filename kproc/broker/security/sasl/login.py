@@ -107,7 +107,7 @@ class Login:
         self._has_requests = version > 0
         self.stage = Stage.TOKENS
         if self._before is None or self._before.mechanism == mechanism:
-            self._exchange = offered.begin()
+            self._exchange = offered.start()
         return self._listener.enabled
 
     def token(self, token: bytes, now_ms: int) -> tuple[bytes, Done | None]:

@@ -45,5 +45,5 @@ class Mechanism(Protocol):
     @property
     def name(self) -> str: ...
 
-    def begin(self) -> Exchange:
+    def start(self) -> Exchange:
         """A new client's exchange."""

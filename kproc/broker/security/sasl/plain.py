@@ -54,7 +54,7 @@ class PlainMechanism:
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = PlainPasswords(passwords)
 
-    def begin(self) -> PlainExchange:
+    def start(self) -> PlainExchange:
         """A new client's exchange."""
         return PlainExchange(self._passwords)
 

@@ -200,7 +200,7 @@ class ScramMechanism:
     def name(self) -> str:
         return self.kind.name
 
-    def begin(self) -> ScramExchange:
+    def start(self) -> ScramExchange:
         """A new client's exchange."""
         return ScramExchange(self)
 
@@ -216,11 +216,11 @@ class ScramExchange:
     def evaluate(self, token: bytes) -> bytes:
         """Take the client's first or final message."""
         if self._first is None:
-            self._first = self._begin(token)
+            self._first = self._evaluate_first(token)
             return self._first.message.encode()
-        return self._end(self._first, token)
+        return self._evaluate_final(self._first, token)
 
-    def _begin(self, token: bytes) -> _ServerFirst:
+    def _evaluate_first(self, token: bytes) -> _ServerFirst:
         match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
             raise AuthenticationFailed("a first SCRAM message that is not in order")
@@ -240,7 +240,7 @@ class ScramExchange:
         outcome = None if match["mandatory"] else outcome
         return _ServerFirst(match["bare"], match["nonce"], nonce, message, credential, outcome)
 
-    def _end(self, first: _ServerFirst, token: bytes) -> bytes:
+    def _evaluate_final(self, first: _ServerFirst, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(token))
         if match is None:
             raise AuthenticationFailed("a final SCRAM message that is not in order")
