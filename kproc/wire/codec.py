@@ -21,7 +21,7 @@ from kproc.common.errors import ErrorCode, ProtocolError
 from kproc.wire.header import ApiKey, encode_request_header, encode_response_header, parse_response_header
 from kproc.wire.primitives import INT32, Buffer
 from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of
-from kproc.wire.schema_table import find_schema, known_versions
+from kproc.wire.schema_table import find_schema, supported_versions
 from kproc.wire.schema_writer import NameCheck, Writer, row_writer_of, writer_of
 
 Direction = Literal["request", "response"]
@@ -69,7 +69,7 @@ def has_response_field(api_key: int, version: int, name: str) -> bool:
 
 def _is_in_any_version(api_key: int, direction: Direction, name: str) -> bool:
     """Return True if some version has the field. Try the newest first, which has nearly every name."""
-    versions = reversed(known_versions(api_key))
+    versions = reversed(supported_versions(api_key))
     return any(name in _names(api_key, version, direction) for version in versions)
 
 
@@ -153,7 +153,7 @@ def prepare(api_key: int, version: int) -> None:
     """Build the reader and writer of a version now instead of at its first request."""
     _reader(api_key, version, "request")
     _writer(api_key, version, "response")
-    _names(api_key, known_versions(api_key)[-1], "response")
+    _names(api_key, supported_versions(api_key)[-1], "response")
 
 
 def decode_request(api_key: int, version: int, body: Buffer) -> dict[str, Any]:

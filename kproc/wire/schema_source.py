@@ -99,7 +99,7 @@ def _schema(entity: Any, path: str) -> Schema:
     )
 
 
-def known_versions(api_key: int) -> range:
+def supported_versions(api_key: int) -> range:
     """Return the versions of the API that kio has; empty for a key without any."""
     entity_type = EntityType.request
     versions = schema_name_map.get(api_key_map.get(api_key, ""), {})
@@ -110,7 +110,7 @@ def known_versions(api_key: int) -> range:
 def make_schemas() -> Iterator[tuple[int, int, str, Schema]]:
     """Yield (API key, version, direction, schema) of everything in kio."""
     for key in ApiKey:
-        for version in known_versions(key):
+        for version in supported_versions(key):
             for direction, load in (("request", load_request_schema), ("response", load_response_schema)):
                 path = f"{key.name} {direction} v{version}"
                 yield int(key), version, direction, _schema(load(key, version), path)

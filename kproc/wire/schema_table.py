@@ -60,7 +60,7 @@ def _read() -> dict[tuple[int, int, str], bytes]:
 _LINES: Final = _read()
 
 
-def known_versions(api_key: int) -> range:
+def supported_versions(api_key: int) -> range:
     """Return the versions of the API that can be decoded and encoded; empty for a key without any."""
     return _VERSIONS.get(api_key, range(0))
 

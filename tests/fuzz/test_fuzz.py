@@ -20,7 +20,7 @@ TOPIC_IDS = {"one": b"1" * 16, "other": b"2" * 16}
 
 def test_the_same_seed_makes_the_same_frames_and_most_can_be_read() -> None:
     served = {
-        int(key): codec.known_versions(int(key)) for key in (ApiKey.METADATA, ApiKey.FETCH, ApiKey.JOIN_GROUP)
+        int(key): codec.supported_versions(int(key)) for key in (ApiKey.METADATA, ApiKey.FETCH, ApiKey.JOIN_GROUP)
     }
     one, other = (FrameMaker(random.Random(7), TOPIC_IDS, served) for _ in range(2))
     readable = 0

@@ -27,7 +27,7 @@ from kproc.broker.cluster.controller import ControllerState
 from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
-from kproc.broker.controller.answers import serve_changes
+from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.freed_names import FreedNames
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.group.coordinator import CommitRequest
@@ -341,7 +341,7 @@ class Scene:
     def ask_controller(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None]) -> None:
         """A Handler's call."""
         served = ServedCalls(Containment())
-        serve_changes(served, self._decide)
+        add_change_calls(served, self._decide)
         served.ask(call, body, on_reply)
 
     def _decide(self, op: str, body: dict[str, Any], on_reply: OnReply) -> None:

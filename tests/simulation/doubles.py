@@ -526,7 +526,7 @@ class RegionDouble:
     def read_word(self: Any, offset: int) -> int:
         return int(_WORD.unpack_from(self._map, PAGE_BYTES + offset)[0])
 
-    def give_back(self: Any, offset: int, length: int) -> None:
+    def release_pages(self: Any, offset: int, length: int) -> None:
         self._map[PAGE_BYTES + offset : PAGE_BYTES + offset + length] = bytes(length)
 
     def close_fd(self: Any) -> None:
@@ -565,7 +565,7 @@ def install(extra: dict[tuple[str, str], Any]) -> None:
         for attribute, (real, double) in _DOUBLES.items():
             if module.__dict__.get(attribute) is real:
                 setattr(module, attribute, double)
-    for method in ("create", "attach", "write_word", "read_word", "give_back", "close_fd", "close"):
+    for method in ("create", "attach", "write_word", "read_word", "release_pages", "close_fd", "close"):
         setattr(Region, method, RegionDouble.__dict__[method])
     for (module_name, attribute), double in extra.items():
         target: Any = importlib.import_module(module_name)

@@ -41,7 +41,7 @@ class Gate:
         self._receiver = receiver
         self._is_open = True
         self.release = receiver.release
-        self.end = receiver.end
+        self.finish = receiver.finish
 
     # Methods that stay the same: inboxes keep them.
     def poll(self, limit: int) -> Any:

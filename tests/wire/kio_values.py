@@ -16,12 +16,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
-from kproc.wire.codec import known_versions
+from kproc.wire.codec import supported_versions
 
 EVERY_MESSAGE = [
     (api_key, version, direction)
     for api_key in sorted(api_key_map)
-    for version in known_versions(api_key)
+    for version in supported_versions(api_key)
     for direction in ("request", "response")
 ]
 

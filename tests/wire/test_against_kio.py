@@ -62,8 +62,8 @@ def test_every_api_of_kio_has_a_key_and_every_key_has_versions():
     assert sorted(ApiKey) == sorted(api_key_map)
     for key, name in api_key_map.items():
         assert ApiKey(key).name == name.upper()
-        assert len(codec.known_versions(key)) > 0
-    assert not codec.known_versions(4711)
+        assert len(codec.supported_versions(key)) > 0
+    assert not codec.supported_versions(4711)
 
 
 def test_missing_fields_take_the_defaults_of_the_schema():

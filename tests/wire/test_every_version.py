@@ -41,7 +41,7 @@ FIRST_FLEXIBLE = {
 
 def test_every_advertised_version_can_be_decoded_and_encoded():
     for key, (lowest, highest) in ADVERTISED.items():
-        versions = codec.known_versions(key)
+        versions = codec.supported_versions(key)
         assert lowest in versions, (key, versions)
         assert highest in versions, (key, versions)
 

@@ -17,9 +17,9 @@ def test_schemas_are_read_back_unchanged() -> None:
     for key, version, direction, schema in made:
         assert schema_table.find_schema(key, version, direction) == schema
     for key in ApiKey:
-        assert schema_table.known_versions(key) == schema_source.known_versions(key)
+        assert schema_table.supported_versions(key) == schema_source.supported_versions(key)
 
 
 def test_unknown_version_has_no_schema() -> None:
     assert schema_table.find_schema(ApiKey.PRODUCE, 99, "request") is None
-    assert schema_table.known_versions(12_345) == range(0)
+    assert schema_table.supported_versions(12_345) == range(0)

@@ -221,7 +221,7 @@ class Acceptor(Role):
             self.sleep_ms_max = STORE_MS
         return work
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         self._is_stopping = True
         self._watch_listener(False)
         self._close_parked(1 << 62)

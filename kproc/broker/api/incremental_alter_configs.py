@@ -23,7 +23,7 @@ from kproc.broker.calls.controller_calls import (
     fields_of,
 )
 from kproc.broker.cluster.config_changes import RESOURCE_BROKER_LOGGER
-from kproc.broker.cluster.logger_changes import wanted_levels
+from kproc.broker.cluster.logger_changes import requested_levels
 from kproc.broker.peers.controller_call import answer_with_reply, check_size
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
@@ -97,7 +97,7 @@ def _alter_with_loggers(context: RequestContext, request: dict[str, Any], comple
     """
     loggers, others = _parted(request["resources"])
     known = log_levels.effective()
-    levels, errors = wanted_levels(loggers, context.services.config.node_id, known)
+    levels, errors = requested_levels(loggers, context.services.config.node_id, known)
 
     def on_set(failure: KafkaError | None) -> None:
         if failure is not None:

@@ -393,4 +393,6 @@ class Cleaner(LinkedRole):
             then()
         for index in handlers:
             # Any call would do, because a Handler handles it only when it has the metadata version of the caller.
-            self.send_to_handler(index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply)
+            self.send_to_handler(
+                index, ENFORCE_RETENTION, PartitionAsked(self._image.version, "", 0), on_reply
+            )

@@ -248,9 +248,7 @@ class Compactor:
                 del known[key]
         self._count_uncleanable()
 
-    def _assess(
-        self, topic: TopicImage, partition: PartitionImage, config: LogConfig
-    ) -> DirtySection | None:
+    def _assess(self, topic: TopicImage, partition: PartitionImage, config: LogConfig) -> DirtySection | None:
         """Return the section of a log that its files and row show as compactable, or None."""
         key = (topic.topic_id, partition.index)
         if key in self._uncleanable or self._postponed_ns.get(key, 0) > self._clock.now_ns():
@@ -289,7 +287,9 @@ class Compactor:
         """Run passes over one log until its whole compactable section is clean."""
         has_begun = False
         while True:
-            answer = yield from self._send_request(PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index))
+            answer = yield from self._send_request(
+                PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index)
+            )
             known = answer.facts if isinstance(answer, Prepared) else None
             config = self._config_of(topic)
             if known is None or not config.is_compacting:

@@ -17,7 +17,7 @@ from typing import Final
 from kproc.broker.cluster.connection_limits import CONNECTION_LIMITS, LIMITS_OF_LISTENERS
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
 from kproc.broker.cluster.role_counts import ROLE_COUNTS
-from kproc.broker.cluster.topic_config import LOG_SETTINGS, ROWS, not_a, told
+from kproc.broker.cluster.topic_config import LOG_SETTINGS, ROWS, kafka_wording, not_a
 from kproc.broker.config import (
     DYNAMIC_UNHONOURED,
     KNOWN_UNHONOURED,
@@ -157,7 +157,7 @@ def normalize(row: Setting, text: str) -> str:
         complaint = not_a(row.kind)
     else:
         # A default of a topic config must also pass the topic config's own check.
-        own = told(row.check(value)) if row.check is not None else None
+        own = kafka_wording(row.check(value)) if row.check is not None else None
         topic_row = _TOPIC_ROWS.get(row.name)
         complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
     if complaint:

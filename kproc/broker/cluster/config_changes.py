@@ -77,7 +77,7 @@ class ConfigChanges:
             try:
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-                changes = wanted_changes(resource["configs"], incremental=incremental)
+                changes = requested_changes(resource["configs"], incremental=incremental)
                 if key[0] == RESOURCE_BROKER:
                     node, after, besides = self._alter_broker(key[1], changes, incremental, resolvable)
                     brokers[node] = at, after, besides
@@ -219,7 +219,7 @@ class ConfigChanges:
     def _listeners(self, settings: DynamicSettings) -> tuple[EndPoint, ...]:
         """Return the listeners in force by these settings. Ignore stored ones that the configuration does not know."""
         try:
-            return dynamic_settings.wanted_listeners(self._config, settings)
+            return dynamic_settings.listeners_in_force(self._config, settings)
         except ConfigError:
             return self._config.listeners
 
@@ -285,7 +285,7 @@ class ConfigChanges:
         ]
 
 
-def wanted_changes(configs: list[dict[str, Any]], *, incremental: bool) -> list[Change]:
+def requested_changes(configs: list[dict[str, Any]], *, incremental: bool) -> list[Change]:
     """Return the requested changes of one resource. Raise KafkaError for changes that no resource type allows."""
     changes = [
         (row["name"], row["config_operation"] if incremental else OP_SET, row["value"]) for row in configs

@@ -45,7 +45,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
     if complaint is not None:
         found["listeners"] = complaint
         del usable["listeners"]
-    count = sum(wanted_processors(config, DynamicSettings(usable)).values())
+    count = sum(processors_in_force(config, DynamicSettings(usable)).values())
     if count > PROCESSORS_MAX:
         why = f"{count} network threads of all listeners together are more than {PROCESSORS_MAX}"
         found |= {name: why for name in usable if split_listener_key(name)[1] == NETWORK_THREADS}
@@ -55,7 +55,7 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
     return found
 
 
-def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
+def listeners_in_force(config: Config, settings: DynamicSettings) -> tuple[EndPoint, ...]:
     """Return the listeners in force: the dynamic value, or else the static one."""
     changed = settings.text("listeners")
     if changed is None:
@@ -63,13 +63,13 @@ def wanted_listeners(config: Config, settings: DynamicSettings) -> tuple[EndPoin
     return parse_listeners(changed, config.listener_security_protocol_map)
 
 
-def wanted_processors(config: Config, settings: DynamicSettings) -> dict[str, int]:
+def processors_in_force(config: Config, settings: DynamicSettings) -> dict[str, int]:
     """The sizes of the sets of Processors: "" is the common set, others are keyed by the listener in lower case.
 
     Values for listeners that do not exist are ignored.
     """
     sets = {"": settings.integer(NETWORK_THREADS, config.num_network_threads)}
-    for name in sorted(each.name.lower() for each in wanted_listeners(config, settings)):
+    for name in sorted(each.name.lower() for each in listeners_in_force(config, settings)):
         own = settings.overrides.get(listener_key(name, NETWORK_THREADS))
         count = int(own) if own is not None else config.listener_value(name, NETWORK_THREADS)
         if count is not None:
@@ -94,4 +94,4 @@ def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> 
     if listeners_complaint(config, overrides.get("listeners")) is not None:
         # An unusable value of `listeners` is not in force.
         del overrides["listeners"]
-    return sum(wanted_processors(config, DynamicSettings(overrides)).values())
+    return sum(processors_in_force(config, DynamicSettings(overrides)).values())

@@ -264,7 +264,7 @@ class ClusterImage:
             case r.TopicConfigSet():
                 topic = self.topics_by_id[record.topic_id]
                 _set_or_remove(topic.configs, record.name, record.value)
-                _note(change.configured, topic)
+                _add_once(change.configured, topic)
             case r.BrokerConfigSet():
                 self._set_broker_config(record.node, record.name, record.value)
                 change.broker_configs_changed = True
@@ -335,7 +335,7 @@ class ClusterImage:
         topic.partitions += [PartitionImage(n, *place) for n, place in enumerate(places, record.first_index)]
         self._use_slots(record.slots)
         if record.first_index:
-            _note(change.grown, topic)
+            _add_once(change.grown, topic)
 
     def _use_slots(self, slots: tuple[int, ...]) -> None:
         """Mark slots as used: retired ones from the front, then new ones, as `next_slots` gave them out."""
@@ -427,7 +427,7 @@ def _set_or_remove(configs: dict[str, str], name: str, value: str | None) -> Non
         configs[name] = value
 
 
-def _note(topics: list[TopicImage], topic: TopicImage) -> None:
+def _add_once(topics: list[TopicImage], topic: TopicImage) -> None:
     """Add `topic` once. Records of one topic follow each other, so looking at the last entry is enough."""
     if not topics or topics[-1] is not topic:
         topics.append(topic)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kproc.broker.cluster.broker_config import check_node
-from kproc.broker.cluster.config_changes import OP_APPEND, OP_DELETE, OP_NAMES, OP_SET, wanted_changes
+from kproc.broker.cluster.config_changes import OP_APPEND, OP_DELETE, OP_NAMES, OP_SET, requested_changes
 from kproc.common import log_levels
 from kproc.common.errors import ErrorCode, KafkaError
 
 
-def wanted_levels(
+def requested_levels(
     resources: Sequence[dict[str, Any]], node_id: int, known: Mapping[str, str]
 ) -> tuple[dict[str, str | None], dict[int, KafkaError]]:
     """Return the levels to set, and the errors by index in `resources`: each resource succeeds or fails as a whole.
@@ -29,7 +29,7 @@ def wanted_levels(
         try:
             if times[resource["resource_name"]] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            changes = wanted_changes(resource["configs"], incremental=True)
+            changes = requested_changes(resource["configs"], incremental=True)
             check_node(resource["resource_name"], node_id, or_all=False)
             levels |= {name: _level(name, operation, value, known) for name, operation, value in changes}
         except KafkaError as error:

@@ -52,7 +52,7 @@ class TopicConfig:
 
     def complaint_about(self, value: Any) -> str | None:
         """Return an error for an invalid parsed value, or None."""
-        return told(self.check(value)) if self.check is not None else None
+        return kafka_wording(self.check(value)) if self.check is not None else None
 
     def normalize(self, text: str) -> str:
         """Validate `text` and return it as it is stored and shown: without blanks."""
@@ -77,7 +77,7 @@ def not_a(kind: Kind) -> str:
     return f"Not a number of type {kind.kafka_name}"
 
 
-def told(complaint: str | None) -> str | None:
+def kafka_wording(complaint: str | None) -> str | None:
     """Return a check's error in Kafka's wording: "Value must be at least 1"."""
     return f"Value {complaint}" if complaint and complaint.startswith("must") else complaint
 

@@ -1,4 +1,4 @@
-"""serve_changes: connect the controller's calls about the metadata (calls/controller_calls.py) to its decisions."""
+"""add_change_calls: connect the controller's calls about the metadata (calls/controller_calls.py) to its decisions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Decide = Callable[[str, dict[str, Any], OnReply], None]
 Failure = tuple[int, str | None] | None
 
 
-def serve_changes(served: ServedCalls, decide: Decide) -> None:
+def add_change_calls(served: ServedCalls, decide: Decide) -> None:
     """Add handlers to `served` for all calls about the metadata. They respond with the reply of `decide`."""
 
     def change(body: Change, on_reply: OnResult[Changed]) -> None:

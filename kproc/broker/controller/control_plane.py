@@ -104,11 +104,11 @@ class ControlPlane:
         self._requests: ClientPeer | None = None
         self.in_work = 0
 
-    def tell_of_floods(self, now_ns: int) -> None:
+    def report_suppressed(self, now_ns: int) -> None:
         """Log how many messages about rejected connections were suppressed. The controller's tick calls this."""
         self._services.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
-            self._services.authorizer.tell_of_floods(now_ns)
+            self._services.authorizer.report_suppressed(now_ns)
 
     def attach(self, peer: LinkedPeer) -> None:
         """Use the link to the control listener's Processor, which has started."""
@@ -175,7 +175,9 @@ class ControlPlane:
             position = HEAD_BYTES
             while position < len(view):
                 end = position + 4 + _LENGTH.unpack_from(view, position)[0]
-                if not self._handle_frame(view[position + 4 : end], (connection_id, sequence, listener, flags)):
+                if not self._handle_frame(
+                    view[position + 4 : end], (connection_id, sequence, listener, flags)
+                ):
                     return
                 flags &= ~FLAG_TIMED
                 sequence = (sequence + 1) & SEQUENCE_MASK

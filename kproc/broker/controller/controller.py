@@ -35,9 +35,9 @@ from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.cluster.records import BrokerConfigSet, Record
 from kproc.broker.cluster.topic_changes import HELD
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.controller.answers import serve_changes
+from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.control_plane import ControlPlane
-from kproc.broker.controller.freed_names import FreedNames, wanted_names
+from kproc.broker.controller.freed_names import FreedNames, created_names
 from kproc.broker.controller.leftovers import OrphanedDirectories
 from kproc.broker.metrics.requests import CONTROLLER_PART
 from kproc.broker.metrics.slab import MetricsRow
@@ -184,7 +184,7 @@ class Controller(LinkedRole):
 
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
-        self._control_plane.tell_of_floods(now_ns)
+        self._control_plane.report_suppressed(now_ns)
         self._operations.status.disk.tell(logger, now_ns)
         self._lookups.work()
         self._names.tick(is_stopping=self._is_stopping)
@@ -243,7 +243,7 @@ class Controller(LinkedRole):
 
     def _make_served(self, *, waits_for_handlers: bool) -> ServedCalls:
         served = ServedCalls(self.containment)
-        serve_changes(served, partial(self.handle_change, waits_for_handlers=waits_for_handlers))
+        add_change_calls(served, partial(self.handle_change, waits_for_handlers=waits_for_handlers))
         served.add(OWN, self._handle_own)
         served.add(SET_LOG_LEVELS, self._set_log_levels)
         served.add(TOLD, self._on_offline)
@@ -297,15 +297,15 @@ class Controller(LinkedRole):
         self._lookups.ask(hosts, on_found)
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
-        names = wanted_names(op, body)
+        names = created_names(op, body)
         if not self._names.held(names):
             self._decide(op, body, on_reply, waits_for_handlers)
             return
 
-        def go_on(held: frozenset[str]) -> None:
+        def on_free(held: frozenset[str]) -> None:
             self._decide(op, {**body, HELD: held}, on_reply, waits_for_handlers)
 
-        self._names.wait(frozenset(names), go_on)
+        self._names.wait(frozenset(names), on_free)
 
     def _decide(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         try:

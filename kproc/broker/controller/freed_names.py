@@ -23,7 +23,7 @@ WAIT_NS: Final = 5_000_000_000
 class _Waiting(NamedTuple):
     names: frozenset[str]
     until_ns: int
-    go_on: Callable[[frozenset[str]], None]
+    on_free: Callable[[frozenset[str]], None]
 
 
 class FreedNames:
@@ -77,15 +77,15 @@ class FreedNames:
             return frozenset(names)
         return frozenset(name for name in names if name in self._deleted)
 
-    def wait(self, names: frozenset[str], go_on: Callable[[frozenset[str]], None]) -> None:
-        """Call `go_on` with an empty set when all names are free, or after WAIT_NS with the names that are not."""
-        self._waiting.append(_Waiting(names, self._now_ns() + WAIT_NS, go_on))
+    def wait(self, names: frozenset[str], on_free: Callable[[frozenset[str]], None]) -> None:
+        """Call `on_free` with an empty set when all names are free, or after WAIT_NS with the names that are not."""
+        self._waiting.append(_Waiting(names, self._now_ns() + WAIT_NS, on_free))
 
     def tick(self, *, is_stopping: bool) -> None:
         """End the waits that have lasted WAIT_NS, or all of them if the controller stops. Its tick calls this."""
         while self._waiting and (is_stopping or self._now_ns() >= self._waiting[0].until_ns):
             waiting = self._waiting.popleft()
-            waiting.go_on(self.held(waiting.names))
+            waiting.on_free(self.held(waiting.names))
 
     def _release_free(self) -> None:
         """Remove the names that every Handler has released, and resume the requests that waited for them."""
@@ -102,10 +102,10 @@ class FreedNames:
         for waiting in list(self._waiting):
             if not self.held(waiting.names):
                 self._waiting.remove(waiting)
-                waiting.go_on(frozenset())
+                waiting.on_free(frozenset())
 
 
-def wanted_names(op: str, body: dict[str, Any]) -> list[str]:
+def created_names(op: str, body: dict[str, Any]) -> list[str]:
     """Return the names of the topics that an operation on the metadata would create."""
     if op == "create_topics" and not body["validate_only"]:
         return [topic["name"] for topic in body["topics"]]

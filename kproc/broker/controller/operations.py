@@ -131,7 +131,7 @@ class Operations:
             if len(self._scales) > _WAITING_MAX:
                 raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
             ticket = f"{self._started_ms}-{next(self._numbers)}"
-            self._scales.append(_Scale(ticket, _wanted_counts(body)))
+            self._scales.append(_Scale(ticket, _requested_counts(body)))
         scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)
         if scale is None:
             raise OperationFailed(
@@ -212,7 +212,7 @@ class Operations:
 def _passes_on(on_reply: OnReply) -> OnReply:
     """Makes the supervisor's reply the operation's."""
 
-    def take(reply: dict[str, Any]) -> None:
+    def on_supervisor_reply(reply: dict[str, Any]) -> None:
         if reply.get("lost"):
             refused(on_reply, _LOST)
         elif reply.get("error"):
@@ -220,10 +220,10 @@ def _passes_on(on_reply: OnReply) -> OnReply:
         else:
             answered(on_reply, reply)
 
-    return take
+    return on_supervisor_reply
 
 
-def _wanted_counts(body: Scale) -> dict[str, int]:
+def _requested_counts(body: Scale) -> dict[str, int]:
     given = {"processors": body.processors, "handlers": body.handlers}
     wanted = {what: count for what, count in given.items() if count is not None}
     if not wanted:

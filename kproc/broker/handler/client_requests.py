@@ -679,12 +679,12 @@ class ClientRequests:
         self.refused += 1
         request.reject(reason)
 
-    def tell_of_floods(self, now_ns: int) -> None:
+    def report_suppressed(self, now_ns: int) -> None:
         """Log how many log lines about clients were suppressed. Called by the Handler's tick."""
         self._services.refusals.report_suppressed(now_ns)
         if self._services.authorizer is not None:
-            self._services.authorizer.tell_of_floods(now_ns)
-        self.logins.tell_of_floods(now_ns)
+            self._services.authorizer.report_suppressed(now_ns)
+        self.logins.report_suppressed(now_ns)
 
     def _begin_log(self, request: HandlerRequest, body: memoryview | None) -> None:
         if isinstance(request, LoggedRequest):

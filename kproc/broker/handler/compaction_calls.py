@@ -64,7 +64,7 @@ class CompactionCalls:
         """Discard the queued swaps of a cleaner that has died, because its successor may remove their files."""
         self.swaps.clear()
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         """Reject all calls from now on."""
         self._is_stopping = True
 

@@ -313,7 +313,7 @@ class CoordinatorRuntime:
         for coordinator in self.loaded():
             self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known)
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         """Release all coordinators at a stop. Requests that wait for a load get COORDINATOR_NOT_AVAILABLE."""
         self._is_stopping = True
         self._next_sweep_ms = NEVER

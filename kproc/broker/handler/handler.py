@@ -242,11 +242,11 @@ class Handler(LinkedRole):
         self._is_leaving = True
         self._purgatory.expire_all()
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         """Start to stop: complete all waiting requests, because nothing more will be appended."""
-        super().begin_stop()
-        self._compaction.begin_stop()
-        self._coordinators.begin_stop()
+        super().drain()
+        self._compaction.drain()
+        self._coordinators.drain()
         self._purgatory.expire_all()
 
     def is_drained(self) -> bool:
@@ -495,7 +495,7 @@ class Handler(LinkedRole):
         self._offline.tell(self._partitions.offline)
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
-            self._requests.tell_of_floods(now_ns)
+            self._requests.report_suppressed(now_ns)
             self.containment.run("what partitions do now and then", None, self._partitions.tick)
             self._epoch_raises.tick()
             self.containment.run("what transfers of partitions do now and then", None, self._transfers.tick)

@@ -144,13 +144,13 @@ class Logins:
         served = lookup(key)
         assert served is not None
         if key == _API_VERSIONS:
-            if served.serves(version) and self._attempt(request, login, login.may_ask_versions):
+            if served.serves(version) and self._attempt(request, login, login.check_versions):
                 return
             dispatch(request, body)
             # A client with an unsupported version or an invalid software name gets an error and may send ApiVersions
             # again.
             if served.serves(version) and names_its_software(version, request.decoded):
-                login.asked_versions()
+                login.on_versions_sent()
             return
         if not served.serves(version):
             raise ProtocolError(f"API key {key} version {version} is not served")
@@ -296,7 +296,7 @@ class Logins:
         request.count_error(refused.code)
         return codec.encode_response(request.api_key, request.api_version, request.correlation_id, fields)
 
-    def tell_of_floods(self, now_ns: int) -> None:
+    def report_suppressed(self, now_ns: int) -> None:
         """Log how many failed logins of the last second were not logged."""
         self._lines.report_suppressed(now_ns)
 

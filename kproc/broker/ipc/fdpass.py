@@ -76,7 +76,7 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
         # The peer closed, or died, with messages of ours unread. The kernel reports this once, and then delivers the
         # messages that the peer had sent. We must read them, because they carry sockets and acknowledgements.
         return recv_fd(sock, max_bytes)
-    fd = _take_descriptor(control)
+    fd = _single_descriptor(control)
     if flags & socket.MSG_CTRUNC or flags & socket.MSG_TRUNC:
         if fd is not None:
             os.close(fd)
@@ -88,7 +88,7 @@ def recv_fd(sock: socket.socket, max_bytes: int) -> tuple[bytes, int | None] | N
     return payload, fd
 
 
-def _take_descriptor(control: list[tuple[int, int, bytes]]) -> int | None:
+def _single_descriptor(control: list[tuple[int, int, bytes]]) -> int | None:
     """Return the one descriptor in a message's control data, or None. Close any further ones, so that none leaks."""
     fds = array.array("i")
     for level, kind, data in control:

@@ -433,7 +433,7 @@ class Processor(Role):
         """Return True while a connection migrates to another Processor."""
         return self.migration.steps.is_active
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         """Read no more requests; answer those that were read."""
         self._state.is_stopping = True
         self.migration.steps.cancel_all()

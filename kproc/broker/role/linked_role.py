@@ -119,7 +119,7 @@ class LinkedRole(Role):
         """Return True if a link holds input. Called by transports that run agents in turns instead of in threads."""
         return self._has_input()
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         self._is_stopping = True
 
     def is_drained(self) -> bool:

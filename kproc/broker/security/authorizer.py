@@ -218,7 +218,7 @@ class StandardAuthorizer:
             self._cache[key] = found
         return found
 
-    def tell_of_floods(self, now_ns: int) -> None:
+    def report_suppressed(self, now_ns: int) -> None:
         """Log the number of decisions without a line of their own. Called by the role's tick."""
         self._rates.report_suppressed(now_ns)
 

@@ -17,7 +17,7 @@ from kproc.broker.acceptor.acceptor import Acceptor
 from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve, control_limits, limits_for
 from kproc.broker.cleaner.cleaner import Cleaner
 from kproc.broker.cluster.controller import ControllerState, do_at_once
-from kproc.broker.cluster.dynamic_settings import left_out, settings_in_force, wanted_processors
+from kproc.broker.cluster.dynamic_settings import left_out, processors_in_force, settings_in_force
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config.dynamic import DynamicSettings
@@ -136,7 +136,7 @@ def make_processor(
         ),
         queued_bytes_max=plan.config.queued_max_request_bytes,
         queued_requests_max=_queued_requests_max(plan),
-        processors_in_all=lambda settings: sum(wanted_processors(plan.config, settings).values()),
+        processors_in_all=lambda settings: sum(processors_in_force(plan.config, settings).values()),
         router=router,
         tls_listeners=TlsListeners(
             plan.config,

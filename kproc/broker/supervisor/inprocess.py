@@ -440,7 +440,7 @@ class BrokerProcess:
             *self._handlers,
         ]
         for agent in draining:
-            self._post(agent, agent.begin_stop)
+            self._post(agent, agent.drain)
         while not all(agent.is_drained() for agent in draining) and self._failure is None:
             if self._plan.clock.now_ns() >= deadline_ns:
                 logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")

@@ -96,7 +96,7 @@ class RoleMessages:
 
     def _stop(self, _message: dict[str, Any]) -> None:
         self._awaits_drain = True
-        self._agent.begin_stop()
+        self._agent.drain()
 
     def _apply_settings(self, message: dict[str, Any]) -> None:
         assert isinstance(self._agent, (Acceptor, Processor))

@@ -30,7 +30,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kproc.broker.cluster.dynamic_settings import wanted_listeners, wanted_processors
+from kproc.broker.cluster.dynamic_settings import listeners_in_force, processors_in_force
 from kproc.broker.cluster.role_counts import IO_THREADS
 from kproc.broker.config import Config, EndPoint
 from kproc.broker.config.dynamic import DynamicSettings
@@ -77,8 +77,8 @@ class Wanted:
     @classmethod
     def of(cls, config: Config, settings: DynamicSettings) -> Wanted:
         """Read the wanted state from the settings. Skip sets of Processors whose listener does not exist."""
-        listeners = {each.name: each for each in wanted_listeners(config, settings)}
-        pools = wanted_processors(config, settings)
+        listeners = {each.name: each for each in listeners_in_force(config, settings)}
+        pools = processors_in_force(config, settings)
         return cls(settings.integer(IO_THREADS, config.num_io_threads), pools, listeners)
 
 

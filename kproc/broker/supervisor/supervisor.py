@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kproc.broker.api import load_all
-from kproc.broker.cluster.dynamic_settings import wanted_listeners
+from kproc.broker.cluster.dynamic_settings import listeners_in_force
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.role.asks import Gathering, OnReply, Reply, answer
@@ -381,7 +381,7 @@ class Supervisor:
 
     def _renew_certificates(self) -> None:
         """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
-        end_points = wanted_listeners(self._config, self._children.settings)
+        end_points = listeners_in_force(self._config, self._children.settings)
         complaint = tls_check.check_listeners(
             self._config, self._children.settings, end_points, in_child=True
         )

@@ -152,7 +152,7 @@ class Agent(Protocol):
     def next_deadline_ms(self) -> int:
         """Return how many ms the agent may sleep before its next timer is due."""
 
-    def begin_stop(self) -> None:
+    def drain(self) -> None:
         """Accept no new work, and finish the work in progress."""
 
     def is_drained(self) -> bool:

@@ -210,10 +210,10 @@ def _run_child(
         else:
             sys.stderr.write(textwrap.indent(printable_lines(traceback.format_exc()), "  "))
     finally:
-        _leave(status)
+        _exit_process(status)
 
 
-def _leave(status: int) -> NoReturn:
+def _exit_process(status: int) -> NoReturn:
     """End the process, even if flushing stderr raises because nobody reads it any more."""
     try:
         sys.stdout.flush()

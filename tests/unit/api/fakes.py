@@ -15,7 +15,7 @@ from kproc.broker.api.init_producer_id import ProducerIdAllocator
 from kproc.broker.calls.call_links import ServedCalls
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.controller import failure_reply
-from kproc.broker.controller.answers import serve_changes
+from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.request import registry
 from kproc.broker.request.listing import Listing
 from kproc.broker.request.rights import check_needs
@@ -40,7 +40,7 @@ class Broker:
         self.calls: deque[tuple[Call[Any, Any], Any, Callable[[Any], None]]] = deque()
         self.controller_failure: Fields | Lost | None = None
         self._served = ServedCalls(Containment())
-        serve_changes(self._served, self._decide)
+        add_change_calls(self._served, self._decide)
         self.client = Identity("/127.0.0.1", ANONYMOUS)  # Who asks.
         self.services = SimpleNamespace(
             config=self.cluster.config,

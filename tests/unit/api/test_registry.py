@@ -43,7 +43,7 @@ def empty_table(monkeypatch) -> dict[int, Api]:
 def test_an_api_has_the_versions_of_kafka_and_the_codec_knows_them(key):
     entry = lookup(key)
     assert (entry.lo, entry.hi) == KAFKA[key]
-    known = codec.known_versions(key)
+    known = codec.supported_versions(key)
     assert entry.lo in known
     assert entry.hi in known
     assert (int(key), *KAFKA[key]) in advertised()

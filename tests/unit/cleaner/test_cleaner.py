@@ -480,7 +480,7 @@ def test_owner_that_is_away_costs_nothing(rig: CleanerRig) -> None:
 def test_stopping_cleaner_asks_nobody(rig: CleanerRig) -> None:
     rig.create("t")
     rig.write_row("t", 0, start=0, end=9, recovery=9)
-    rig.cleaner.begin_stop()
+    rig.cleaner.drain()
     rig.advance_ms(CHECK_MS)
     assert rig.asked() == []
     assert rig.cleaner.is_drained()

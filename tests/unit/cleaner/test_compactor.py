@@ -397,7 +397,7 @@ def test_put_cleaner_offset_of_a_topic_deleted_meanwhile_writes_no_entry(rig: Ri
 
 def test_a_stopping_owner_refuses(rig: Rig) -> None:
     replies: list[Any] = []
-    rig.desk.begin_stop()
+    rig.desk.drain()
     rig.desk.prepare(LogAsked("t", bytes(16), 0), replies.append)
     rig.desk.swap(SWAPPED, replies.append)
     assert replies == [Prepared(refused=replies[0].refused), Swapped(refused=replies[0].refused)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.cluster.logger_changes import wanted_levels
+from kproc.broker.cluster.logger_changes import requested_levels
 from kproc.common.errors import ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -21,7 +21,8 @@ def resource(*changes: tuple[str, int, str | None], name: str = "1") -> dict[str
 
 def test_levels_are_set_and_taken_back() -> None:
     wishes = [resource(("kproc.broker.processor", SET, "TRACE"), ("root", SET, "FATAL"), ("kproc", DELETE, None))]
-    assert wanted_levels(wishes, 1, KNOWN) == ({"kproc.broker.processor": "TRACE", "root": "FATAL", "kproc": None}, {})
+    levels = requested_levels(wishes, 1, KNOWN)
+    assert levels == ({"kproc.broker.processor": "TRACE", "root": "FATAL", "kproc": None}, {})
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_levels_are_set_and_taken_back() -> None:
 def test_what_is_refused_takes_its_whole_resource_with_it(
     change: tuple[str, int, str | None], code: ErrorCode, words: str
 ) -> None:
-    levels, errors = wanted_levels([resource(("kproc.broker.processor", SET, "DEBUG"), change)], 1, KNOWN)
+    levels, errors = requested_levels([resource(("kproc.broker.processor", SET, "DEBUG"), change)], 1, KNOWN)
     assert levels == {}
     assert errors[0].code == code
     assert words in str(errors[0].message)
@@ -51,15 +52,15 @@ def test_what_is_refused_takes_its_whole_resource_with_it(
 @pytest.mark.parametrize(("name", "words"), [("2", "Unexpected"), ("", "integer"), ("x", "integer")])
 def test_only_this_node_has_loggers_here(name: str, words: str) -> None:
     wishes = [resource(("kproc", SET, "DEBUG")), resource(("root", SET, "DEBUG"), name=name)]
-    levels, errors = wanted_levels(wishes, 1, KNOWN)
+    levels, errors = requested_levels(wishes, 1, KNOWN)
     assert levels == {"kproc": "DEBUG"}
     assert errors[1].code == INVALID_REQUEST
     assert words in str(errors[1].message)
 
 
 def test_a_resource_twice_and_a_logger_twice_are_refused() -> None:
-    levels, errors = wanted_levels([resource(("kproc", SET, "DEBUG"))] * 2, 1, KNOWN)
+    levels, errors = requested_levels([resource(("kproc", SET, "DEBUG"))] * 2, 1, KNOWN)
     assert levels == {}
     assert {at: error.code for at, error in errors.items()} == {0: INVALID_REQUEST, 1: INVALID_REQUEST}
-    _, errors = wanted_levels([resource(*[("kproc", SET, "DEBUG")] * 2)], 1, KNOWN)
+    _, errors = requested_levels([resource(*[("kproc", SET, "DEBUG")] * 2)], 1, KNOWN)
     assert "duplicate" in str(errors[0].message)

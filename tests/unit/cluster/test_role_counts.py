@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.cluster.dynamic_settings import check_processors, settings_in_force, wanted_processors
+from kproc.broker.cluster.dynamic_settings import check_processors, processors_in_force, settings_in_force
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import BrokerConfigSet
 from kproc.broker.cluster.role_counts import check_change, role_count_max
@@ -101,11 +101,11 @@ def test_processors_of_all_sets_are_those_of_the_listeners_there_are() -> None:
             "listener.name.external.num.network.threads": "2",
         }
     )
-    assert wanted_processors(config, DynamicSettings()) == {"": 3, "external": 2}
+    assert processors_in_force(config, DynamicSettings()) == {"": 3, "external": 2}
     changed = {"num.network.threads": "4", "listener.name.external.num.network.threads": "1"}
-    assert wanted_processors(config, DynamicSettings(changed)) == {"": 4, "external": 1}
+    assert processors_in_force(config, DynamicSettings(changed)) == {"": 4, "external": 1}
     gone = {**changed, "listeners": "PLAINTEXT://127.0.0.1:0"}
-    assert wanted_processors(config, DynamicSettings(gone)) == {"": 4}
+    assert processors_in_force(config, DynamicSettings(gone)) == {"": 4}
 
 
 def test_network_threads_of_all_listeners_together_are_bounded() -> None:

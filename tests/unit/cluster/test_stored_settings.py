@@ -8,9 +8,9 @@ from kproc.broker.cluster import records as r
 from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
 from kproc.broker.cluster.dynamic_settings import (
     left_out,
+    listeners_in_force,
+    processors_in_force,
     settings_in_force,
-    wanted_listeners,
-    wanted_processors,
 )
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
@@ -84,7 +84,7 @@ def test_listeners_whose_protocol_is_not_known_any_more_are_left_out() -> None:
     cluster = stored(("listeners", "EXTRA://127.0.0.1:9999"))
     assert "EXTRA" in left_out(cluster.image, cluster.config)["listeners"]
     settings = settings_in_force(cluster.image, cluster.config)
-    assert wanted_listeners(cluster.config, settings) == cluster.config.listeners
+    assert listeners_in_force(cluster.config, settings) == cluster.config.listeners
     known = {"listener.security.protocol.map": "EXTRA:PLAINTEXT,PLAINTEXT:PLAINTEXT"}
     cluster = stored(("listeners", "EXTRA://127.0.0.1:9999"), settings=known)
     assert not left_out(cluster.image, cluster.config)
@@ -102,7 +102,7 @@ def test_counts_that_are_too_many_with_those_of_the_start_are_left_out(name: str
     cluster = stored((name, "5"), settings=static)
     assert "more than 447" in left_out(cluster.image, cluster.config)[name]
     settings = settings_in_force(cluster.image, cluster.config)
-    assert wanted_processors(cluster.config, settings) == {"": 3, "extra": 444}
+    assert processors_in_force(cluster.config, settings) == {"": 3, "extra": 444}
     cluster.alter(changes(BROKER, NODE, (name, DELETE, None)))
     assert not left_out(cluster.image, cluster.config)
 

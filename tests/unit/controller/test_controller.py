@@ -261,7 +261,7 @@ def test_a_controller_that_stops_answers_who_waits_for_a_name(
     delete(asking, "t")
     replies = create(asking, "t")
     rig.settle()
-    rig.controller.begin_stop()
+    rig.controller.drain()
     assert not rig.controller.is_drained()
     rig.clock.advance_ms(200)
     rig.settle()
@@ -610,7 +610,7 @@ def test_controller_is_drained_when_every_change_is_answered(
     peers[1].acknowledges = False
     create(peers[0], "t")
     rig.settle()
-    rig.controller.begin_stop()
+    rig.controller.drain()
     assert not rig.controller.is_drained()
     peers[1].acknowledge()
     rig.settle()

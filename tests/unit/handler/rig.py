@@ -21,7 +21,7 @@ from kproc.broker.api import load_all
 from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
 from kproc.broker.calls.controller_calls import OWN
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.controller.answers import serve_changes
+from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.handler.fast_path import FastPath, NoFastPath
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.owned_partition import OwnedPartition
@@ -509,7 +509,7 @@ class HandlerRig:
                 outbox.flush()
 
         served = ServedCalls(Containment())
-        serve_changes(served, decide)
+        add_change_calls(served, decide)
         # Nobody here reads reports, or answers kproc's own operations.
         for call in (TOLD, OWN):
             served.add(call, lambda _body, _on_reply: None)

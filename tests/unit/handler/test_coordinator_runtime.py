@@ -244,7 +244,7 @@ def test_who_waits_for_what_moves_away_is_sent_to_the_next_coordinator(
     assert client.ask(rig, calls, "wait", *NAMES) == []
     rig.set_handler_count(1)
     assert client.outcomes == [], "those of Handler 0 wait on"
-    rig.handler(0).begin_stop()
+    rig.handler(0).drain()
     rig.settle()
     assert client.outcomes == [ErrorCode.NOT_COORDINATOR] * len(NAMES)
 
@@ -624,7 +624,7 @@ def test_who_waits_for_a_coordinator_of_a_broker_that_stops_is_answered(
     rig = unasked(start)
     client = Client(rig)
     client.begin(eager_calls, "add", "n")
-    runtime(rig).begin_stop()
+    runtime(rig).drain()
     assert client.outcomes == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
 
 

@@ -171,7 +171,7 @@ def test_handler_is_not_drained_while_a_round_runs_or_somebody_waits(rig: Handle
     rig.settle()
     send(rig, connection=2)
     rig.settle()
-    rig.handler().begin_stop()
+    rig.handler().drain()
     assert not rig.handler().is_drained()
     syncer.end_round()
     rig.settle()

@@ -35,12 +35,12 @@ def delete_offsets_topic(rig: HandlerRig) -> None:
     rig.delete_topic(GROUP_METADATA_TOPIC)
 
 
-def begin_stop(rig: HandlerRig) -> None:
-    rig.handler().begin_stop()
+def drain(rig: HandlerRig) -> None:
+    rig.handler().drain()
     rig.clock.advance_ms(rig.plan.config.offsets_retention_check_interval_ms)
 
 
-@pytest.mark.parametrize("end", [delete_group, delete_offsets_topic, begin_stop])
+@pytest.mark.parametrize("end", [delete_group, delete_offsets_topic, drain])
 def test_handler_whose_only_group_with_a_deadline_is_gone_sleeps(
     start: Start, monkeypatch: pytest.MonkeyPatch, end: Callable[[HandlerRig], None]
 ) -> None:

@@ -504,13 +504,13 @@ def test_list_offsets_of_a_lost_owner_is_retriable(rig: HandlerRig) -> None:
 def test_stopping_handler_answers_what_is_parked(rig: HandlerRig) -> None:
     send_fetch(rig, 0, *range(PARTITIONS), max_wait_ms=30_000)
     assert rig.processors[0].answers() == []
-    rig.handler(0).begin_stop()
+    rig.handler(0).drain()
     assert len(fetched(rig, 0)) == PARTITIONS
     assert rig.handler(0).is_drained()
 
 
 def test_stopping_handler_parks_nothing_any_more(rig: HandlerRig) -> None:
-    rig.handler(0).begin_stop()
+    rig.handler(0).drain()
     send_fetch(rig, 0, at(rig, 0), max_wait_ms=30_000)
     assert len(rig.processors[0].answers()) == 1
 

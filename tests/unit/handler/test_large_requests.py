@@ -513,7 +513,7 @@ def test_handler_is_not_drained_before_its_large_requests_are_answered(start: St
     rig = cluster(start)
     rig.processors[0].send(ApiKey.DESCRIBE_GROUPS, 5, describe_groups(ROWS))
     pass_once(rig)
-    rig.handler().begin_stop()
+    rig.handler().drain()
     assert not rig.handler().is_drained()
     assert len(groups_of(rig)) == ROWS
     assert rig.handler().is_drained()

@@ -280,5 +280,5 @@ def test_a_coordinators_topic_is_left_to_its_coordinator(start: Start) -> None:
     assert rig.open(*key).log.state.end_offset == 1
     late = Marker(PID, 2, 5, is_commit=True, transaction_version=2)
     assert sent(rig, [(key, late)]) == [[ErrorCode.INVALID_PRODUCER_EPOCH]]
-    rig.handler().begin_stop()
+    rig.handler().drain()
     assert sent(rig, [(key, COMMIT)]) == [[ErrorCode.NOT_LEADER_OR_FOLLOWER]]

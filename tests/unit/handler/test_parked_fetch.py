@@ -211,7 +211,7 @@ def test_a_client_that_leaves_is_forgotten(rig: HandlerRig) -> None:
 
 def test_a_handler_that_stops_answers_what_waits(rig: HandlerRig) -> None:
     park(rig, 11)
-    rig.handler().begin_stop()
+    rig.handler().drain()
     row = answers_alike(rig, 11)
     assert row is not None
     assert row["records"] == b""
@@ -278,7 +278,7 @@ def test_a_leader_epoch_that_is_raised_meanwhile_fences(rig: HandlerRig, version
 
 def test_one_that_was_in_the_ring_at_a_stop_is_answered_in_the_same_turn(rig: HandlerRig) -> None:
     Asker(rig).one(frame(rig, 11, 30, max_wait_ms=500), connection=KNOWN)
-    rig.handler().begin_stop()
+    rig.handler().drain()
     for connection in (KNOWN, GENERAL):
         rig.processors[0].send_frames([frame(rig, 11, END, max_wait_ms=500)], connection=connection)
     rig.handler().do_work(0)

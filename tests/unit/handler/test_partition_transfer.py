@@ -617,7 +617,7 @@ def test_stop_in_the_middle_of_a_move_closes_what_nobody_has_taken(start: Start)
     rig.set_handler_count(2, settles=False)
     rig.handler(0).do_work(0)
     assert not parts_of(rig.handler(0)).transfers.is_idle
-    rig.handler(0).begin_stop()
+    rig.handler(0).drain()
     assert not rig.handler(0).is_drained()
     rig.handler(0).close()
     row = rig.table.read(rig.image_of("t", index))

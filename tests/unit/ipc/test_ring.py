@@ -280,7 +280,7 @@ def test_records_that_an_ended_consumer_never_took_are_told_and_no_others(ends):
     assert producer.untaken() is None, (
         "it may have taken any of them, as long as it goes on or if it was killed"
     )
-    consumer.end()
+    consumer.finish()
     assert producer.untaken() == [
         *((2, b"%0100d" % number) for number in range(12, 18)),
         (3, b"not published"),

@@ -363,7 +363,7 @@ def test_host_without_descriptors_makes_the_acceptor_back_off(
 def test_stopping_acceptor_takes_nobody_and_is_drained_when_all_are_registered(rig: AcceptorRig) -> None:
     rig.connect(2)
     rig.step()
-    rig.acceptor.begin_stop()
+    rig.acceptor.drain()
     assert not rig.acceptor.is_drained()
     rig.connect(2)
     rig.step(3)

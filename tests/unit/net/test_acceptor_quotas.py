@@ -276,7 +276,7 @@ def test_parked_sockets_are_closed_when_the_acceptor_stops(start: Callable[..., 
     rig.clock.advance_ms(100)
     rig.step()
     assert rig.count("connections_parked") == 3
-    rig.acceptor.begin_stop()
+    rig.acceptor.drain()
     assert all(is_closed(client) for client in clients)
     assert rig.acceptor.is_drained()
 

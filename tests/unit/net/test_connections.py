@@ -240,7 +240,7 @@ def test_stopping_processor_reads_nothing_more_and_answers_what_it_read(rig: Pro
     client, quiet = rig.connect(), rig.connect()
     client.send(framed(b"in work"))
     assert not rig.processor.is_drained()
-    rig.processor.begin_stop()
+    rig.processor.drain()
     assert not rig.processor.is_drained()
     client.send(framed(b"too late"))
     rig.step(3)
@@ -262,7 +262,7 @@ def test_stopping_processor_drains_what_a_slow_reader_has_not_read(rig: Processo
     while rig.handler.outbox.has_overflow:
         rig.step()
         rig.handler.outbox.flush()
-    rig.processor.begin_stop()
+    rig.processor.drain()
     rig.step(3)
     assert not rig.processor.is_drained()
     assert len(client.receive_through(3 << 20)) == 3 << 20
@@ -271,7 +271,7 @@ def test_stopping_processor_drains_what_a_slow_reader_has_not_read(rig: Processo
 
 
 def test_stopping_processor_registers_no_more_sockets(rig: ProcessorRig) -> None:
-    rig.processor.begin_stop()
+    rig.processor.drain()
     client = rig.connect()
     assert client.is_closed()
     assert rig.processor.is_drained()

@@ -616,7 +616,7 @@ def test_a_stop_in_the_middle_of_a_move_answers_what_is_parked(rig: MoveRig, ste
     for turn in turns[:steps]:
         turn(0)
     for processor in rig.processors.values():
-        processor.begin_stop()
+        processor.drain()
     rig.handler.answer(work, framed(b"the end"))
     rig.step(6)
     assert received(client) == framed(b"the end")
@@ -666,7 +666,7 @@ def test_refused_connection_that_was_to_be_rebalanced_stays(rig: MoveRig) -> Non
     client.sendall(framed(b"long poll"))
     rig.step(2)
     work = only(rig.handler.take())
-    rig.processors[1].begin_stop()
+    rig.processors[1].drain()
     assert rig.processors[0].move_connections(1, ONE) == 1
     rig.step(6)
     assert rig.held() == {0: 1, 1: 0}

@@ -390,7 +390,7 @@ def test_stopping_processor_is_not_drained_while_a_large_frame_waits_for_room(ri
         pass
     client.send(b"\0")
     rig.step(3)
-    rig.processor.begin_stop()
+    rig.processor.drain()
     assert not rig.processor.is_drained()
     rig.handler.inbox.poll(10_000)
     rig.handler.inbox.release()

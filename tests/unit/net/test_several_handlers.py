@@ -306,7 +306,7 @@ def test_stopping_processor_passes_on_what_waits_for_another_handler(rig: Proces
     client = client_at(rig, 0)
     client.send(FIRST + SECOND)
     (first,) = rig.handlers[0].take()
-    rig.processor.begin_stop()
+    rig.processor.drain()
     rig.handlers[0].answer(first, framed(b"1"))
     rig.step(3)
     assert rig.handlers[1].bodies() == [b"second"]
@@ -320,7 +320,7 @@ def test_stopping_processor_is_not_drained_while_a_frame_waits_for_room(rig: Pro
             pass
     sender.publish()
     client.send(SECOND)
-    rig.processor.begin_stop()
+    rig.processor.drain()
     rig.step(3)
     assert not rig.processor.is_drained()
     rig.handlers[1].inbox.poll(100_000)

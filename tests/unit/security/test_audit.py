@@ -188,8 +188,8 @@ def test_denials_of_a_flood_are_counted_in_one_line(lines: Lines) -> None:
         ask(asked, name=f"g{at}")
     assert len(lines.messages) == LINES_PER_SECOND
     now_ns += SECOND_NS
-    asked.tell_of_floods(now_ns)
-    asked.tell_of_floods(now_ns)
+    asked.report_suppressed(now_ns)
+    asked.report_suppressed(now_ns)
     assert lines.messages[LINES_PER_SECOND:] == [
         f"and {1_000 - LINES_PER_SECOND} more decisions at level INFO"
     ]

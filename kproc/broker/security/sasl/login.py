@@ -85,12 +85,12 @@ class Login:
         """True if the next frame is a bare token instead of a request, after SaslHandshake v0."""
         return self.stage is Stage.TOKENS and not self._has_requests
 
-    def may_ask_versions(self) -> None:
+    def check_versions(self) -> None:
         """The client sent ApiVersions. Raises Refused."""
         if self.stage is not Stage.BEGUN or self.is_again:
             raise self._out_of_turn("ApiVersions")
 
-    def asked_versions(self) -> None:
+    def on_versions_sent(self) -> None:
         """Note that the client got the ApiVersions response. It must not send the request again."""
         self.stage = Stage.ASKED_VERSIONS
 

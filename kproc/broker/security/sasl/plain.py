@@ -76,16 +76,16 @@ class PlainExchange:
         except UnicodeDecodeError as error:
             raise AuthenticationFailed("a PLAIN token that is not UTF-8") from error
         if not user:
-            raise _told("Authentication failed: username not specified")
+            raise _shown_failure("Authentication failed: username not specified")
         if not parts[2]:
-            raise _told("Authentication failed: password not specified")
+            raise _shown_failure("Authentication failed: password not specified")
         if not self._passwords.is_right(user, parts[2]):
-            raise _told("Authentication failed: Invalid username or password")
+            raise _shown_failure("Authentication failed: Invalid username or password")
         if authorization_id and authorization_id != user:
-            raise _told(_OTHER_NAME)
+            raise _shown_failure(_OTHER_NAME)
         self.outcome = Outcome(user)
         return b""
 
 
-def _told(text: str) -> AuthenticationFailed:
+def _shown_failure(text: str) -> AuthenticationFailed:
     return AuthenticationFailed(text, told=text)
