@@ -36,7 +36,7 @@ class CountingFs:
         try:
             return self._fs.open(path, create=create, writable=writable)
         except DiskFull:
-            self.note(0)
+            self._count(0)
             raise
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], *, position: int) -> None:
@@ -44,7 +44,7 @@ class CountingFs:
         try:
             self._fs.write(descriptor, buffers, position=position)
         except DiskFull:
-            self.note(sum(map(len, buffers)))
+            self._count(sum(map(len, buffers)))
             raise
 
     def make_directory(self, path: Path) -> bool:
@@ -52,7 +52,7 @@ class CountingFs:
         try:
             return self._fs.make_directory(path)
         except DiskFull:
-            self.note(0)
+            self._count(0)
             raise
 
     def _count(self, wanted_bytes: int) -> None:

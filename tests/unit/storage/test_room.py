@@ -1,0 +1,49 @@
+"""CountingFs: every operation that fails on a full disk is counted in the role's metrics."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kproc.broker.metrics.spec import SLOT
+from kproc.broker.storage.fs import DiskFull, OsFs
+from kproc.broker.storage.room import counting
+
+
+class FullFs(OsFs):
+    """A disk without space: nothing can be created or written."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        raise DiskFull(errno.ENOSPC, "open")
+
+    def write(self, *_: Any, **__: Any) -> None:
+        raise DiskFull(errno.ENOSPC, "write")
+
+    def make_directory(self, path: Path) -> bool:
+        raise DiskFull(errno.ENOSPC, "mkdir")
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted_bytes"),
+    [
+        (lambda fs: fs.open(Path("x"), create=True), 0),
+        (lambda fs: fs.write(3, [b"abc", b"de"], position=0), 5),
+        (lambda fs: fs.make_directory(Path("x")), 0),
+    ],
+)
+def test_full_disk_is_counted_and_raised(call: Callable[[Any], None], wanted_bytes: int) -> None:
+    values = [0] * len(SLOT)
+    with pytest.raises(DiskFull):
+        call(counting(FullFs(), values))
+    assert values[SLOT["writes_without_room"]] == 1
+    assert values[SLOT["room_wanted_bytes"]] == wanted_bytes
+
+
+def test_other_calls_are_delegated_uncounted(tmp_path: Path) -> None:
+    values = [0] * len(SLOT)
+    assert counting(FullFs(), values).list_directory(tmp_path) == []
+    assert not any(values)
