@@ -29,13 +29,13 @@ from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.controller.answers import add_change_calls
 from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.handler.checkpoint import Checkpoint
 from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.handler.groups import groups
+from kproc.broker.handler.coordinator_kinds import groups
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partition_transfer import PartitionsClaimed, PartitionTransfer, StatesGiven
 from kproc.broker.handler.partitions import Partitions

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind
 from kproc.broker.coordinator.partitioning import partition_for
-from kproc.broker.coordinator.rules import Producer, Timing
+from kproc.broker.coordinator.rules import Marker, Producer, Timing
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
-from kproc.broker.handler.coordinator_shard import CoordinatorKind
-from kproc.broker.handler.transactions import transactions
+from kproc.broker.handler.coordinator_kinds import transactions
 from kproc.broker.peers.markers import append_marker
 from kproc.broker.storage.validate import TRANSACTION
 from kproc.broker.transaction.coordinator import Environment, TransactionCoordinator

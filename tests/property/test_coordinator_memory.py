@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import DueOf, Producer, Timing
+from kproc.broker.coordinator.coordinator_log import C, CoordinatorKind, CoordinatorLog
+from kproc.broker.coordinator.rules import DueOf, Marker, Producer, Timing
 from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.broker.group.member import NEVER_MS
 from kproc.broker.group.messages import JoinRequest, JoinResult, LeavingMember, SyncRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
 from kproc.broker.group.state import GroupState
-from kproc.broker.handler.coordinator_shard import C, CoordinatorKind, Shard
 from kproc.broker.storage.log import LogConfig
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
@@ -81,9 +80,9 @@ class Scene(Generic[C]):
     def now_ms(self) -> int:
         return self.clock.now_ns() // NS_PER_MS
 
-    def load(self) -> Shard[C]:
+    def load(self) -> CoordinatorLog[C]:
         self.deadlines_of_load: Deadlines[DueOf] = Deadlines()
-        shard = Shard(self.kind(), self.owned, CONFIG, self.clock, self.deadlines_of_load, {}, 1, UNGUARDED)
+        shard = CoordinatorLog(self.kind(), self.owned, CONFIG, self.clock, self.deadlines_of_load, {}, 1, UNGUARDED)
         while not shard.is_loaded:
             shard.load_some(ALL_TOPICS)
             assert not shard.is_damaged

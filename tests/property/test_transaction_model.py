@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import Marker
 from kproc.broker.transaction.messages import Granted
 from kproc.broker.transaction.state import PartitionKey, State
 from kproc.common.errors import ErrorCode

@@ -18,13 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import Producer
+from kproc.broker.coordinator import coordinator_log
+from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+from kproc.broker.coordinator.rules import Marker, Producer
 from kproc.broker.group.coordinator import CommitRequest, GroupCoordinator
 from kproc.broker.group.records import CommittedOffset, OffsetKey
-from kproc.broker.handler import coordinator_shard
-from kproc.broker.handler.coordinator_shard import Shard
-from kproc.broker.handler.groups import groups
+from kproc.broker.handler.coordinator_kinds import groups
 from kproc.broker.storage.log import LogConfig
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
@@ -78,10 +77,10 @@ class Scene:
 
     def load(self, chunk_bytes: int, *, compacts: bool) -> None:
         kind, clock = groups(Config(), ManualClock(wall_ms=NOW_MS)), ManualClock(wall_ms=NOW_MS)
-        self.shard: Shard[GroupCoordinator] = Shard(
+        self.shard: CoordinatorLog[GroupCoordinator] = CoordinatorLog(
             kind, OwnedLog(self.log), Config(), clock, Deadlines(), {}, 0, UNGUARDED
         )
-        with patch.object(coordinator_shard, "LOAD_CHUNK_BYTES", chunk_bytes):
+        with patch.object(coordinator_log, "LOAD_CHUNK_BYTES", chunk_bytes):
             while not self.shard.is_loaded:
                 self.shard.load_some(ALL_TOPICS)
                 assert not self.shard.is_damaged

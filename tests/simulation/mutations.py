@@ -19,11 +19,11 @@ from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.cleaner import Cleaner
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.controller.freed_names import FreedNames
+from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
+from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.group import coordinator as group_coordinator
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler import checkpoint as handler_checkpoint
-from kproc.broker.handler.coordinator_epochs import CoordinatorEpochs
-from kproc.broker.handler.coordinator_shard import Shard
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partition_transfer import PartitionTransfer
@@ -65,7 +65,7 @@ _SYNC_POINT: Final = LogDurability.sync_point
 _MARK_SYNCED: Final = LogDurability.mark_synced
 _WHEN_SYNCED: Final = OwnedPartition.when_synced
 _SYNC: Final = doubles.OsDouble.fdatasync
-_WRITE: Final = Shard.write
+_WRITE: Final = CoordinatorLog.write
 _APPLY: Final = ClusterImage.apply_records
 _STALL: Final = ConnectionTable.stall
 _HAS_ANSWERS: Final = HandlerSet.has_answers
@@ -348,7 +348,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "answers-found-and-forgotten": [(HandlerSet, "has_answers", _found_and_forgotten)],
     "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
-    "commit-answered-before-written": [(Shard, "write", _written_after_the_answer)],
+    "commit-answered-before-written": [(CoordinatorLog, "write", _written_after_the_answer)],
     "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
     "nobody-has-to-log-in": [(Connection, "close_gate", _nothing)],
     "decisions-outlive-rules": [(StandardAuthorizer, "_forget", _nothing)],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kproc.broker.coordinator.coordinator_log import Guard
 from kproc.broker.coordinator.rules import Coordinator, KnownTopics
-from kproc.broker.handler.coordinator_shard import Guard
 from kproc.common.containment import Containment
 from tests.support.logs import TOPIC_ID
 

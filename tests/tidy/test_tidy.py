@@ -30,14 +30,11 @@ GROUND = {"common", "broker.config"}  # Any room may import these two.
 LAYERS: dict[str, set[str]] = {
     "broker.config": set(),
     "common": set(),
-    "broker.coordinator": set(),
     "broker.ipc": set(),
     "broker.metrics": set(),
     "broker.security": set(),
     "wire": set(),
-    "broker.group": {"broker.coordinator", "wire"},
     "broker.storage": {"broker.metrics", "wire"},
-    "broker.transaction": {"broker.coordinator", "wire"},
     "broker.transport": {"broker.ipc", "wire"},
     "client": {"wire"},
     "broker.cluster": {"broker.security", "wire", "broker.storage"},
@@ -56,9 +53,14 @@ LAYERS: dict[str, set[str]] = {
         "broker.ipc", "broker.metrics", "broker.security", "wire", "broker.transport", "broker.role",
     },
     "broker.request": {
-        "broker.coordinator", "broker.metrics", "broker.security", "wire", "broker.storage",
+        "broker.metrics", "broker.security", "wire", "broker.storage",
         "broker.transport", "broker.cluster", "broker.calls", "broker.role",
     },
+    "broker.coordinator": {
+        "wire", "broker.storage", "broker.cluster", "broker.calls", "broker.request",
+    },
+    "broker.group": {"broker.coordinator", "wire"},
+    "broker.transaction": {"broker.coordinator", "wire"},
     "broker.observe": {
         "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",
         "broker.cluster", "broker.calls", "broker.role", "broker.processor",

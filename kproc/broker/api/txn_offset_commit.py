@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
-from kproc.broker.coordinator.rules import Producer
-from kproc.broker.coordinator.write_errors import write_error
+from kproc.broker.coordinator.rules import Producer, write_error
 from kproc.broker.group.messages import NO_GENERATION, UNKNOWN_MEMBER_ID
 from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome
 from kproc.broker.peers.group_call import GROUPS

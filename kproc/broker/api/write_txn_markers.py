@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import Marker
 from kproc.broker.peers.markers import send_markers
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api

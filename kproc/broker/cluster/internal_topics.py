@@ -1,7 +1,7 @@
 """Table of the topics that the broker creates for itself, with Kafka's partition counts and configs.
 
-A row with `found_by` has coordinators: each of its partitions is the log of one (handler/coordinators.py). What else
-knows of such a topic reads it here: FindCoordinator, Metadata, who creates it, who opens its partitions.
+A row with `found_by` has coordinators (handler/coordinator_kinds.py): each partition is the log of one. This table is
+read by FindCoordinator, by Metadata, and by the code that creates such a topic or opens its partitions.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Rules that all coordinators of internal topics (groups, transactions) share. No I/O, no clock, no thread."""
+"""Coordinators of internal topics: the rules that all share, and the runtime that loads them and writes for them."""

@@ -1,9 +1,9 @@
 """Coordinator: the interface between a coordinator's rules, for one partition of an internal topic, and its runtime.
 
-The runtime (handler/coordinator_runtime.py) replays the partition's log into the rules, then lets requests ask them.
-The rules write durable state through a `CoordinatorLog`. Their state follows the log: it changes when a record is
-appended, never before, so a failed write has nothing to undo. A request that caused or reads a change is answered when
-the change is as durable as acks=all promises.
+The runtime (coordinator_runtime.py) replays the partition's log into the rules, then lets requests ask them.
+The rules write durable state through a `CoordinatorLog` (coordinator_log.py). Their state follows the log: it changes
+when a record is appended, never before, so a failed write has nothing to undo. A request that caused or reads a change
+is answered when the change is as durable as acks=all promises.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
+
+from kproc.common.errors import ErrorCode
 
 Code = int
 OnCode = Callable[[Code], None]
 KeyAndValue = tuple[bytes, bytes | None]
-
-
 # Applies one record to the state. Arguments: the number of the record in its write, its offset in the log.
 ApplyRecord = Callable[[int, int], None]
 
@@ -62,17 +62,17 @@ class Write(msgspec.Struct):
     is_awaited: bool = True  # Else on_done does not wait for the disk: what is lost is written anew.
 
 
-class CoordinatorLog(Protocol):
-    """The owned log, as a coordinator uses it."""
+class Marker(msgspec.Struct, frozen=True, array_like=True):
+    """A commit or abort of one producer's open transaction (WriteTxnMarkers, KIP-98; version: KIP-1228).
 
-    def write(self, write: Write) -> None:
-        """Append in the order of the calls, at the end of the duty cycle at the latest."""
+    The transaction's coordinator sends it to the owner of each partition.
+    """
 
-    def flush(self) -> None:
-        """Append now what waits, so that the state holds it."""
-
-    def guarded(self, callback: Callable[..., object]) -> Callable[..., None]:
-        """`callback` for who calls it later: if it raises unexpectedly, the coordinator is dropped and loaded anew."""
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    is_commit: bool
+    transaction_version: int  # 2: the epoch is raised with each transaction, and is checked strictly.
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -122,3 +122,20 @@ class Coordinator(Protocol):
 
 # What a deadline is for: whose, and its name there.
 DueOf = tuple[Coordinator, str]
+
+# As in Kafka: after a failed append the client retries, looks for the coordinator again, or gives up.
+_CODE_OF_WRITE: Final[dict[int, ErrorCode]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def write_error(code: int) -> int:
+    """Return the error code for the client of an append that failed with `code`. Other codes stay as they are."""
+    return _CODE_OF_WRITE.get(code, code)

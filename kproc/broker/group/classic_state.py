@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kproc.broker.coordinator.write_errors import write_error
+from kproc.broker.coordinator.rules import write_error
 from kproc.broker.group.config import GroupConfig
 from kproc.broker.group.member import NEVER_MS, Member
 from kproc.broker.group.messages import (

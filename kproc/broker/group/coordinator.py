@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from kproc.broker.config import Config
 from kproc.broker.coordinator.rules import (
     Code,
-    CoordinatorLog,
     DueOf,
     KeyAndValue,
     KnownTopics,
@@ -27,8 +26,8 @@ from kproc.broker.coordinator.rules import (
     Producer,
     Timing,
     Write,
+    write_error,
 )
-from kproc.broker.coordinator.write_errors import write_error
 from kproc.broker.group.classic_group import ClassicGroup, GroupEnvironment, join_refusal
 from kproc.broker.group.config import GroupConfig
 from kproc.broker.group.messages import (
@@ -59,6 +58,9 @@ from kproc.broker.group.records import (
 from kproc.broker.group.snapshot import GroupSnapshot, OnWritten
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class GroupCoordinator:
     """One instance for each partition that its Handler owns and somebody has asked for."""
 
     def __init__(
-        self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog
+        self, config: Config, timing: Timing, deadlines: Deadlines[DueOf], log: CoordinatorLog[Any]
     ) -> None:
         self._config = config
         self._timing = timing

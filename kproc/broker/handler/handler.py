@@ -18,10 +18,10 @@ from kproc.broker.calls.call_links import serve_raw_call
 from kproc.broker.calls.calls import B, Call, Lost, R
 from kproc.broker.cluster.image import ClusterImage, MovedPartition, TopicImage
 from kproc.broker.config import Config
+from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.client_requests import ClientRequests
 from kproc.broker.handler.compaction_calls import CompactionCalls
-from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.handler.coordinators import all_kinds
+from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.handler_peers import UnlinkedCalls
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
 from kproc.broker.handler.owner_calls import OwnerCalls

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
-from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
+from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.transaction.coordinator import TransactionCoordinator

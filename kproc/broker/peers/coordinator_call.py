@@ -20,8 +20,8 @@ from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import shortened
 
 if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_runtime import TopicCoordinators
     from kproc.broker.coordinator.rules import Coordinator
-    from kproc.broker.handler.coordinator_runtime import TopicCoordinators
     from kproc.broker.request.context import RequestContext, Services
 
 C = TypeVar("C", bound="Coordinator")
@@ -241,7 +241,7 @@ class CoordinatorCalls(Generic[C]):
             coordinator = coordinators.coordinator(partition)
         except KafkaError as error:
             if may_wait and error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                coordinators.when_settled(partition, ask_again)
+                coordinators.park(partition, ask_again)
             else:
                 on_outcome(int(error.code))
             return
@@ -256,8 +256,8 @@ class CoordinatorCalls(Generic[C]):
             # Fail only this item, also if another Handler sent it. The other items of its call go on.
             services.containment.caught(f"{operation} of {self.name} {item.name!r}", error)
             if serve is not None:
-                # The exception may have left the coordinator half changed. Giving it up may also call `answer`.
-                coordinators.give_up(partition)
+                # The exception may have left the coordinator half changed. The reload may also call `answer`.
+                coordinators.reload(partition)
             if not answer.is_given:
                 answer(int(ErrorCode.UNKNOWN_SERVER_ERROR))
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import Marker
 from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
 from kproc.broker.request.context import PartitionKey, PartitionMoving, Services
 from kproc.common.errors import ErrorCode, KafkaError

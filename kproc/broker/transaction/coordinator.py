@@ -18,11 +18,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, OnCode, Producer, Write
-from kproc.broker.coordinator.write_errors import write_error
+from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, OnCode, Producer, Write, write_error
 from kproc.broker.transaction import rules
 from kproc.broker.transaction.entry import Entry, Environment, Waiting
 from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest, Overview
@@ -48,6 +46,9 @@ from kproc.common.bounded import short_name
 from kproc.common.deadlines import Deadlines
 from kproc.common.errors import RETRIABLE, ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+
 logger = logging.getLogger(__name__)
 
 OnGranted = Callable[[Granted], None]
@@ -71,7 +72,7 @@ class TransactionCoordinator:
     """One instance for each partition that its Handler owns; `epoch` is higher than that of any before it."""
 
     def __init__(
-        self, environment: Environment, log: CoordinatorLog, deadlines: Deadlines[DueOf], epoch: int
+        self, environment: Environment, log: CoordinatorLog[Any], deadlines: Deadlines[DueOf], epoch: int
     ) -> None:
         self._config = environment.config
         self._environment = environment

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import OnCode, Timing
+from kproc.broker.coordinator.rules import Marker, OnCode, Timing
 from kproc.broker.transaction.messages import AddRequest
 from kproc.broker.transaction.state import PREDECESSORS, PREPARED, PartitionKey, State, Transaction
 from kproc.common.errors import KafkaError

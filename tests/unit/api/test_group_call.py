@@ -42,8 +42,8 @@ def services() -> Any:
         coordinators={
             GROUPS.topic: SimpleNamespace(
                 coordinator=coordinator,
-                when_settled=lambda _index, on_settled: on_settled(),
-                give_up=given_up.append,
+                park=lambda _index, on_wake: on_wake(),
+                reload=given_up.append,
             )
         },
         given_up=given_up,

@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
+from kproc.broker.coordinator.coordinator_runtime import WAIT_MS, CoordinatorRuntime, State
 from kproc.broker.coordinator.partitioning import partition_for
-from kproc.broker.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
-from kproc.broker.handler.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.handler.coordinator_shard import CoordinatorKind
-from kproc.broker.handler.coordinator_waits import WAIT_MS
-from kproc.broker.handler.coordinators import all_kinds
+from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
+from kproc.broker.handler.coordinator_kinds import all_kinds
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.peers.coordinator_call import CoordinatorCalls, Item, OnOutcome, Outcome
 from kproc.broker.peers.served_calls import SERVED
@@ -256,10 +254,10 @@ def test_what_was_not_appended_yet_is_before_the_partition_goes(
     rig.create_topic(TOPIC)
     client = Client(rig)
     client.begin(calls, "add", "n")
-    (shard,) = runtime(rig)._shards.values()
+    (counters,) = runtime(rig).loaded(TOPIC)
     assert client.outcomes == []
     runtime(rig).release((TOPIC, 0))
-    assert (client.outcomes, shard.coordinator.events) == ([{"value": 1}], ["loaded", "resigned"])
+    assert (client.outcomes, counters.events) == ([{"value": 1}], ["loaded", "resigned"])
     assert not runtime(rig).dirty
     assert coordinator(rig).values == {"n": 1}
 
@@ -321,7 +319,7 @@ def test_who_waits_for_one_topics_coordinators_does_not_wait_for_anothers(
     Client(rig).ask(rig, calls, "add", *NAMES)
     Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
     loaded: list[str] = []
     runtime(rig).when_loaded(TOPIC, lambda: loaded.append(TOPIC))
     runtime(rig).when_loaded(GROUP_METADATA_TOPIC, lambda: loaded.append("groups"))
@@ -352,17 +350,10 @@ def eager(start: Start, *, handlers: int = 2, written: int = 4) -> HandlerRig:
 
 def loaded_epochs(rig: HandlerRig) -> dict[int, int]:
     """By partition, the epoch of the coordinator that is loaded without having been asked."""
-    shards = [
-        shard
-        for handler in rig.handlers
-        if handler
-        for shard in parts_of(handler).coordinators._shards.values()
+    loaded = [
+        each for handler in rig.handlers if handler for each in parts_of(handler).coordinators.loaded(EAGER_TOPIC)
     ]
-    return {
-        shard.owned.key[1]: shard.coordinator.epoch
-        for shard in shards
-        if shard.owned.key[0] == EAGER_TOPIC and shard.is_loaded
-    }
+    return {each.log.owned.key[1]: each.epoch for each in loaded}
 
 
 def test_an_eager_coordinator_gets_the_leader_epoch_that_the_controller_raised_for_it(start: Start) -> None:
@@ -506,7 +497,7 @@ def test_a_marker_is_taken_by_a_coordinator_that_has_loaded(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
     with pytest.raises(KafkaError) as raised:
         end(rig, 0, 0, 7, is_commit=True)
     assert raised.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -579,13 +570,13 @@ def test_requests_that_waited_are_served_in_their_order_before_later_ones(
     for _ in range(2):
         Client(rig).ask(rig, calls, "add", *NAMES)
     runtime(rig).release((TOPIC, 0))
-    monkeypatch.setattr("kproc.broker.handler.coordinator_shard.LOAD_CHUNK_BYTES", 1)
+    monkeypatch.setattr("kproc.broker.coordinator.coordinator_log.LOAD_CHUNK_BYTES", 1)
     clients = [Client(rig) for _ in range(4)]
     for client in clients[:3]:
         client.begin(calls, "add", "n0")
     (shard,) = runtime(rig)._shards.values()
-    while not shard.is_loaded:
-        runtime(rig)._go_on_loading()
+    while shard.state is not State.READY:
+        runtime(rig)._load_some(shard)
     clients[3].begin(calls, "add", "n0")
     rig.settle()
     assert [client.outcomes for client in clients] == [[{"value": 3}]] * 4

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import Producer
+from kproc.broker.coordinator.coordinator_log import CoordinatorLog
+from kproc.broker.coordinator.rules import Marker, Producer
 from kproc.broker.group.coordinator import CommitRequest
 from kproc.broker.group.records import CommittedOffset, OffsetKey
-from kproc.broker.handler.coordinator_shard import Shard
-from kproc.broker.handler.groups import groups
+from kproc.broker.handler.coordinator_kinds import groups
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
 from tests.support.coordinators import ALL_TOPICS, UNGUARDED
@@ -33,7 +32,7 @@ def fill(rig: LogRig) -> None:
     """Offset 1 outside, 2 and 3 in transactions of two producers; one commits, the other aborts."""
     with closing(rig.open()) as log:
         clock = ManualClock(wall_ms=NOW_MS)
-        shard = Shard(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0, UNGUARDED)
+        shard = CoordinatorLog(groups(Config(), clock), OwnedLog(log), Config(), clock, Deadlines(), {}, 0, UNGUARDED)
         shard.load_some(ALL_TOPICS)
         for offset, producer in ((1, None), (2, Producer(7, 0)), (3, Producer(8, 4))):
             value = CommittedOffset(offset=offset, commit_timestamp_ms=NOW_MS, topic_id=TOPIC_ID)

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from kproc.broker.config import Config
+from kproc.broker.coordinator import coordinator_log
+from kproc.broker.coordinator.coordinator_log import CoordinatorLog
 from kproc.broker.coordinator.rules import DueOf
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
-from kproc.broker.handler import coordinator_shard
-from kproc.broker.handler.coordinator_shard import Shard
-from kproc.broker.handler.groups import groups
+from kproc.broker.handler.coordinator_kinds import groups
 from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
@@ -38,9 +38,9 @@ def test_a_piece_may_end_at_every_byte_of_a_batch(tmp_path: Path, monkeypatch: p
     clock = ManualClock()
     deadlines: Deadlines[DueOf] = Deadlines()
     for piece in range(size, 3 * size + HEADER_BYTES):
-        monkeypatch.setattr(coordinator_shard, "LOAD_CHUNK_BYTES", piece)
+        monkeypatch.setattr(coordinator_log, "LOAD_CHUNK_BYTES", piece)
         owned = cast(Any, SimpleNamespace(log=log, key=("__consumer_offsets", 0)))
-        shard = Shard(groups(Config(), clock), owned, Config(), clock, deadlines, {}, 0, UNGUARDED)
+        shard = CoordinatorLog(groups(Config(), clock), owned, Config(), clock, deadlines, {}, 0, UNGUARDED)
         for _ in range(BATCHES + 1):
             if shard.is_loaded or shard.is_damaged:
                 break

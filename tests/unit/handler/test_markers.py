@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.rules import Marker
 from kproc.broker.handler.partition_transfer import PartitionTransfer
 from kproc.broker.peers.markers import MarkerSender, append_marker, send_markers
 from kproc.broker.request.context import PartitionKey, PartitionMoving

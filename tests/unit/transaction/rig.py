@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import DueOf, KeyAndValue, KnownTopics, Timing, Write
+from kproc.broker.coordinator.rules import DueOf, KeyAndValue, KnownTopics, Marker, Timing, Write
 from kproc.broker.transaction.coordinator import TransactionCoordinator
 from kproc.broker.transaction.entry import Environment
 from kproc.broker.transaction.messages import AddRequest, EndRequest, Granted, InitRequest

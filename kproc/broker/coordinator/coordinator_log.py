@@ -1,4 +1,4 @@
-"""Shard: one coordinator and its log. It loads the coordinator from the log, and appends the coordinator's writes.
+"""CoordinatorLog: one coordinator and its log. It loads the coordinator from the log, and appends its writes.
 
 The load runs in steps, one per duty cycle: first it reads the log, then it replays the last record of each key
 (coordinator_replay.py). Writes are queued until the end of a drain, so that the commits of many consumers become one
@@ -11,22 +11,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
+from kproc.broker.coordinator.coordinator_replay import CoordinatorReplay, ReplayedRecord
 from kproc.broker.coordinator.rules import (
     Code,
     Coordinator,
-    CoordinatorLog,
     DueOf,
     KnownTopics,
+    Marker,
     OnCode,
     Producer,
     Write,
 )
-from kproc.broker.handler.coordinator_replay import CoordinatorReplay, ReplayedRecord
-from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.storage.fs import Shortage
 from kproc.broker.storage.results import AppendResult
 from kproc.broker.storage.validate import COORDINATOR
@@ -36,6 +33,10 @@ from kproc.common.deadlines import Deadlines
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, encode_batch
 from kproc.wire.records import Record
+
+if TYPE_CHECKING:
+    from kproc.broker.config import Config
+    from kproc.broker.handler.owned_partition import OwnedPartition
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class CoordinatorKind(NamedTuple, Generic[C]):
 
     topic: str
     # Creates the coordinator of a partition. The int is its epoch.
-    make: Callable[[CoordinatorLog, Deadlines[DueOf], int], C]
+    make: Callable[[CoordinatorLog[C], Deadlines[DueOf], int], C]
     codec: int  # The compression codec of its records.
     sweep_interval_ms: int
     # An eager coordinator is loaded as soon as its partition is ours, with an epoch (coordinator_epochs.py), because it
@@ -70,13 +71,13 @@ class Guard(NamedTuple):
     """Runs code that changes a coordinator. After an unexpected exception it discards the coordinator, for a reload."""
 
     containment: Containment
-    give_up: Callable[[Coordinator], None]
+    discard: Callable[[Coordinator], None]
 
     def run(self, coordinator: Coordinator, what: str, work: Callable[..., object], *arguments: Any) -> bool:
         """Run `work`. Return False if it raised. `what` is the subject of the log line."""
         if self.containment.run(what, None, work, *arguments):
             return True
-        self.give_up(coordinator)
+        self.discard(coordinator)
         return False
 
 
@@ -88,7 +89,7 @@ class _Span(NamedTuple):
     length: int
 
 
-class Shard(Generic[C]):
+class CoordinatorLog(Generic[C]):
     """A coordinator with its log: one partition of an internal topic that this Handler owns."""
 
     def __init__(
@@ -98,7 +99,7 @@ class Shard(Generic[C]):
         config: Config,
         clock: Clock,
         deadlines: Deadlines[DueOf],
-        dirty: dict[Shard[Any], None],
+        dirty: dict[CoordinatorLog[Any], None],
         epoch: int,
         guard: Guard,
     ) -> None:
@@ -108,7 +109,9 @@ class Shard(Generic[C]):
         self.began_ns = clock.now_ns()
         self.is_loaded = False
         self.is_damaged = False
-        self.is_starved = False  # A Shortage ended the load. It starts again later, with another Shard.
+        self.is_starved = (
+            False  # A Shortage ended the load. It starts again later, with another CoordinatorLog.
+        )
         # A Shortage interrupted a change of the log, which rejects writes until it is opened again.
         self.is_interrupted = False
         self._codec = kind.codec

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from kproc.broker.config import Config
-from kproc.broker.coordinator.marker import Marker
-from kproc.broker.coordinator.rules import CoordinatorLog, DueOf, KnownTopics, Producer, Write
-from kproc.broker.handler.coordinator_shard import CoordinatorKind, Shard
+from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
+from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
 from kproc.broker.storage.log import LogConfig
 from kproc.common.clock import ManualClock
 from kproc.common.deadlines import Deadlines
@@ -75,7 +74,7 @@ class Rig:
         self.owned = OwnedLog(LogRig(directory, config=config, fs=self.fs).open())
         self.codes: list[tuple[str, int]] = []
 
-    def shard(self, *, with_transactions: bool = True) -> Shard[Notes]:
+    def shard(self, *, with_transactions: bool = True) -> CoordinatorLog[Notes]:
         """A coordinator that has loaded what the log holds."""
         kind = CoordinatorKind(
             topic="notes",
@@ -84,12 +83,12 @@ class Rig:
             sweep_interval_ms=1,
             end_transaction=Notes.end_transaction if with_transactions else None,
         )
-        shard = Shard(kind, self.owned, Config(), ManualClock(), Deadlines(), {}, 0, UNGUARDED)
+        shard = CoordinatorLog(kind, self.owned, Config(), ManualClock(), Deadlines(), {}, 0, UNGUARDED)
         shard.load_some(ALL_TOPICS)
         assert shard.is_loaded
         return shard
 
-    def write(self, shard: Shard[Notes], *keys: str, producer: Producer | None = None, size: int = 1) -> None:
+    def write(self, shard: CoordinatorLog[Notes], *keys: str, producer: Producer | None = None, size: int = 1) -> None:
         notes, name = shard.coordinator, keys[0]
 
         def apply(number: int, offset: int) -> None:

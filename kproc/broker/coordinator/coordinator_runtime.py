@@ -1,0 +1,587 @@
+"""CoordinatorRuntime: runs all coordinators of one Handler and the logs that store their state.
+
+A `Shard` is one partition of an internal topic at this Handler. It has one state and one queue of requests that wait:
+
+    absent ---> opening ---> loading ---> ready
+       ^           |  ^         |           |
+       |           v  |         v           |
+       +-------- failed <-------+-----------+ (all states: absent again when the partition gets another owner)
+
+absent: no shard. Nobody has used the partition, or it belongs to another Handler.
+opening: the log is still in transfer from another Handler, or an eager coordinator waits for its epoch.
+loading: the coordinator replays its log, one step in a duty cycle.
+ready: requests are handled.
+failed: the log cannot be opened or replayed. Clients get NOT_COORDINATOR.
+
+A coordinator is created at the first use of its partition, or, if its kind is eager, as soon as the partition is ours.
+rules.py has the interface between runtime and coordinators.
+
+All coordinators share one heap of deadlines and one list of pending writes, and `_busy` has the shards with work. So a
+duty cycle without work costs the same with any number of topics.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic
+
+from kproc.broker.coordinator.coordinator_epochs import CoordinatorEpochs
+from kproc.broker.coordinator.coordinator_log import C, CoordinatorKind, CoordinatorLog, Guard
+from kproc.broker.coordinator.partitioning import partition_for
+from kproc.broker.coordinator.rules import Code, Coordinator, DueOf, KnownTopics, Marker, OnCode
+from kproc.broker.request.context import PartitionKey, PartitionMoving
+from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
+from kproc.common.containment import Containment
+from kproc.common.deadlines import NEVER, Deadlines
+from kproc.common.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from kproc.broker.calls.controller_calls import AskController
+    from kproc.broker.cluster.image import ClusterImage, MovedPartition, PartitionImage, TopicImage
+    from kproc.broker.config import Config
+    from kproc.broker.handler.partitions import Partitions
+
+logger = logging.getLogger(__name__)
+
+OnWake = Callable[[], None]
+
+# An eager coordinator that cannot be created yet is tried again after 50 ms, and after 5 s if its log cannot be opened.
+_TRY_AGAIN_MS: Final = 50
+_OFFLINE_MS: Final = 5_000
+# A client that gets COORDINATOR_LOAD_IN_PROGRESS retries after its own pause (500 ms in librdkafka), but most loads
+# take a few ms. So a request waits for so long before it gets that error.
+WAIT_MS: Final = 200
+# The metrics show the loads of the last 30 s, as in Kafka, and at most 1,000 of them.
+_LOADS_KEPT_NS: Final = 30 * NS_PER_S
+_LOADS_MAX: Final = 1_000
+
+
+class State(Enum):
+    """The state of a shard. A partition without a shard is absent."""
+
+    OPENING = "opening"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+
+
+_UNLOADED: Final = frozenset({State.OPENING, State.LOADING})
+
+
+class Shard(Generic[C]):
+    """One partition of an internal topic at this Handler: its state, its queue, and its coordinator with the log."""
+
+    __slots__ = ("is_settled", "key", "log", "state", "try_at_ms", "wait_ends_ms", "waiting")
+
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.state: State | None = None  # None: absent. The shard exists only for the requests that wait.
+        self.log: CoordinatorLog[C] | None = (
+            None  # Set while loading and when ready, and when a replay has failed.
+        )
+        # The time in ms at which the runtime opens the shard without a request, or opens its interrupted log again.
+        self.try_at_ms = NEVER
+        # The requests that wait, in the order of their arrival. A later request may not use the coordinator while an
+        # earlier one waits. All are woken together: when the load has ended, or at `wait_ends_ms` for the first one.
+        self.waiting: list[OnWake] = []
+        self.wait_ends_ms = NEVER
+        self.is_settled = False  # The next duty cycle wakes the requests.
+
+    def park(self, on_wake: OnWake, now_ms: int) -> None:
+        """Let a request wait. Each request waits once: it then tries again and returns any error."""
+        if not self.waiting:
+            self.wait_ends_ms = now_ms + WAIT_MS
+        self.waiting.append(on_wake)
+
+    def dequeue(self) -> list[OnWake]:
+        """Empty the queue. A request that parks from now on waits for its own time."""
+        waiting, self.waiting = self.waiting, []
+        self.wait_ends_ms, self.is_settled = NEVER, False
+        return waiting
+
+    @property
+    def due_ms(self) -> int:
+        """The time in ms at which the runtime has work for the shard. 0: now. NEVER: none."""
+        if self.state is State.LOADING or self.is_settled:
+            return 0
+        return min(self.try_at_ms, self.wait_ends_ms)
+
+
+class CoordinatorRuntime:
+    """The coordinators of one Handler. It calls `work` in each duty cycle and sleeps for at most `due_ms`."""
+
+    def __init__(
+        self,
+        kinds: Sequence[CoordinatorKind[Any]],
+        *,
+        config: Config,
+        clock: Clock,
+        image: Callable[[], ClusterImage],
+        partitions: Partitions,
+        handler_index: int,
+        containment: Containment,
+        ask_controller: AskController,
+    ) -> None:
+        self.by_topic = {kind.topic: TopicCoordinators(self, kind) for kind in kinds}
+        self._containment = containment
+        self._config = config
+        self._clock = clock
+        self._image = image
+        self._partitions = partitions
+        self._handler_index = handler_index
+        self._deadlines: Deadlines[DueOf] = Deadlines()
+        self._shards: dict[PartitionKey, Shard[Any]] = {}
+        # The shards whose `due_ms` is not NEVER. `_update` keeps it after each change of a shard.
+        self._busy: dict[PartitionKey, Shard[Any]] = {}
+        self._epochs = CoordinatorEpochs(image, ask_controller, lambda key: self._try_at(key, 0))
+        self._on_loaded: list[tuple[str, Callable[[], None]]] = []  # (topic, callback of `when_loaded`).
+        self._sweeping: deque[Coordinator] = deque()
+        now_ms = clock.now_ns() // NS_PER_MS
+        self._sweep_at_ms = {kind.topic: now_ms + kind.sweep_interval_ms for kind in kinds}
+        self._next_sweep_ms = min(self._sweep_at_ms.values(), default=NEVER)
+        self._is_stopping = False
+        self.dirty: dict[CoordinatorLog[Any], None] = {}
+        # While all of these are empty, only the next timer and the next sweep can be due.
+        self._unfinished = (self.dirty, self._busy, self._sweeping, self._epochs.wanted)
+        self._guard = Guard(containment, self._discard)
+        # By topic: the end and the duration of each recent load of a coordinator, in ns.
+        self._loads: dict[str, deque[tuple[int, int]]] = {
+            kind.topic: deque(maxlen=_LOADS_MAX) for kind in kinds
+        }
+        self.due_ms = 0  # Milliseconds until `work` has something to do again.
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def image(self) -> ClusterImage:
+        """Return our present metadata."""
+        return self._image()
+
+    def ready_log(self, key: PartitionKey) -> CoordinatorLog[Any]:
+        """Return the loaded coordinator of a partition of ours, with its log. Open the shard first if necessary.
+
+        Raises KafkaError with the code for the client: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS (also while an
+        earlier request waits) or, at a stop, COORDINATOR_NOT_AVAILABLE.
+        """
+        shard = self._shard(key)
+        if shard.log is None or shard.state is not State.READY or shard.waiting:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard.log
+
+    def park(self, key: PartitionKey, on_wake: OnWake) -> None:
+        """Call back once, when a request that got COORDINATOR_LOAD_IN_PROGRESS should try again.
+
+        The callback runs contained, for the owner of the present work.
+        """
+        now_ms = self._clock.now_ns() // NS_PER_MS
+        shard = self._shards.setdefault(key, Shard(key))
+        shard.park(self._containment.bind_owner("a request that waited for a coordinator", on_wake), now_ms)
+        if shard.state is State.READY:
+            shard.is_settled = True
+        elif shard.log is None and shard.try_at_ms == NEVER:
+            shard.state = State.OPENING
+            shard.try_at_ms = now_ms + _TRY_AGAIN_MS  # The log is still being transferred to us.
+        self._update(shard)
+
+    def reload(self, key: PartitionKey) -> None:
+        """Discard a coordinator after an unexpected exception of one of its operations, and load it again."""
+        shard = self._shards.get(key)
+        if shard is not None and shard.log is not None:
+            self._discard(shard.log.coordinator)
+
+    def append_marker(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
+        """Append a transaction marker to a partition of ours. `on_code` gets its code when the marker is durable.
+
+        Raises KafkaError if the partition has no loaded coordinator.
+        """
+        log = self.ready_log(key)
+        codes: list[Code] = []
+        if not self._containment.run(
+            "a marker of a transaction", None, lambda: codes.append(log.append_marker(marker))
+        ):
+            # The marker may be in the log or not. Its transaction coordinator sends it again after this error.
+            self._discard(log.coordinator)
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if codes[0]:
+            on_code(codes[0])
+        else:
+            log.when_durable(on_code)
+
+    def loaded(self, name: str | None = None) -> list[Any]:
+        """Return the loaded coordinators of one topic, or of all topics."""
+        return [
+            shard.log.coordinator
+            for key, shard in self._shards.items()
+            if shard.state is State.READY and shard.log is not None and (name is None or key[0] == name)
+        ]
+
+    def recent_loads(self, name: str) -> list[int]:
+        """Return the durations in ns of the loads of a topic's coordinators that ended in the last 30 s."""
+        since_ns = self._clock.now_ns() - _LOADS_KEPT_NS
+        return [took_ns for ended_ns, took_ns in self._loads[name] if ended_ns > since_ns]
+
+    def when_loaded(self, name: str, on_loaded: Callable[[], None]) -> None:
+        """Load the coordinators of all our partitions of a topic that have records, then call back."""
+        if not self.by_topic[name].kind.is_eager:
+            for key in self._absent_with_records(name):
+                self._try_at(key, 0)
+        self._on_loaded.append((name, on_loaded))
+        self._report_loaded()
+
+    def _report_loaded(self) -> None:
+        if not self._on_loaded:
+            return
+        busy = {key[0] for key, shard in self._busy.items() if shard.state in _UNLOADED}
+        due = [each for each in self._on_loaded if each[0] not in busy]
+        self._on_loaded = [each for each in self._on_loaded if each[0] in busy]
+        for _, on_loaded in due:
+            on_loaded()
+
+    # -- states ------------------------------------------------------------------------------------------------
+
+    def _shard(self, key: PartitionKey) -> Shard[Any]:
+        """Return the shard of a partition of ours, loading or ready. Open it first if necessary.
+
+        Raises KafkaError as `ready_log` does.
+        """
+        if self._is_stopping:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        partition = self._image().partition(*key)
+        if partition is None or partition.owner != self._handler_index:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        shard = self._shards.get(key)
+        # If a Shortage interrupted a change of the log, the log accepts no writes. Release the coordinator; opening the
+        # partition again below completes the change.
+        if shard is not None and shard.log is not None:
+            owned = shard.log.owned
+            if self._partitions.find(key) is not owned or owned.log.state.can_reopen:
+                self.release(key)
+                if self.by_topic[key[0]].kind.is_eager:
+                    self._try_at(key, _TRY_AGAIN_MS)  # Try again later if opening it below fails.
+                shard = self._shards.get(key)
+        if shard is None or shard.log is None:
+            shard = self._open(key, partition)
+        if shard.state is State.FAILED:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return shard
+
+    def _open(self, key: PartitionKey, partition: PartitionImage) -> Shard[Any]:
+        """Open the log and create the coordinator: the shard is loading, or already ready."""
+        try:
+            owned = self._partitions.get(key[0], partition)
+        except PartitionMoving as error:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) from error
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+        kind = self.by_topic[key[0]].kind
+        epoch = self._epochs.take(key, at_least=owned.log.state.leader_epoch) if kind.is_eager else 0
+        if epoch is None:
+            self._try_at(key, _TRY_AGAIN_MS)
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        shard = self._shards.setdefault(key, Shard(key))
+        shard.log = CoordinatorLog(
+            kind, owned, self._config, self._clock, self._deadlines, self.dirty, epoch, self._guard
+        )
+        shard.state, shard.try_at_ms = State.LOADING, NEVER
+        self._update(shard)
+        self._load_some(shard)
+        return shard
+
+    def _load_some(self, shard: Shard[Any]) -> None:
+        """Run one step of a load. It ends in ready, in failed, or, after a Shortage, in opening."""
+        log = shard.log
+        assert log is not None, "a shard without a log does not load"
+        if not self._containment.run("loading a coordinator", None, log.load_some, self._known_topics()):
+            log.is_damaged = True  # Another attempt would fail at the same record.
+        if log.is_starved:
+            shard.log = None
+            self._try_at(shard.key, _TRY_AGAIN_MS)
+        elif log.is_loaded or log.is_damaged:
+            now_ns = self._clock.now_ns()
+            self._loads[shard.key[0]].append((now_ns, now_ns - log.began_ns))
+            shard.state = State.FAILED if log.is_damaged else State.READY
+            shard.is_settled = bool(shard.waiting)
+            self._update(shard)
+
+    def _try_at(self, key: PartitionKey, delay_ms: int) -> None:
+        """Open the shard of a partition without a request, after a delay."""
+        shard = self._shards.setdefault(key, Shard(key))
+        if shard.log is None:
+            shard.state = State.OPENING
+        shard.try_at_ms = self._clock.now_ns() // NS_PER_MS + delay_ms
+        self._update(shard)
+
+    def _open_due(self, shard: Shard[Any], now_ms: int) -> None:
+        """Open a shard whose time has come."""
+        key = shard.key
+        shard.try_at_ms = NEVER
+        try:
+            self._shard(key)
+        except KafkaError as error:
+            shard = self._shards.setdefault(key, shard)  # A release may have removed it.
+            is_eager = self.by_topic[key[0]].kind.is_eager
+            if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and (is_eager or shard.waiting):
+                self._try_at(key, _TRY_AGAIN_MS)
+                return
+            if shard.log is None:
+                partition = self._image().partition(*key)
+                if is_eager and partition is not None and partition.owner == self._handler_index:
+                    shard.state, shard.try_at_ms = State.FAILED, now_ms + _OFFLINE_MS
+                else:
+                    logger.info("%s-%d is left out: %s", *key, error)
+                    shard.state = None
+            shard.is_settled = bool(shard.waiting)
+        self._update(shard)
+
+    def _update(self, shard: Shard[Any]) -> None:
+        """Keep `_busy` as it must be after a change of a shard, and remove a shard that has become absent."""
+        key = shard.key
+        if self._shards.get(key) is not shard:
+            return  # A callback has removed it, and another one may be in its place.
+        if shard.due_ms != NEVER:
+            self._busy[key] = shard
+            return
+        self._busy.pop(key, None)
+        if shard.state is None:
+            del self._shards[key]
+
+    def _absent_with_records(self, name: str) -> list[PartitionKey]:
+        """Return our partitions of a topic that have records and no coordinator."""
+        topic = self._image().topic(name)
+        return [
+            key
+            for partition in (topic.partitions if topic is not None else ())
+            if partition.owner == self._handler_index
+            and ((shard := self._shards.get(key := (name, partition.index))) is None or shard.log is None)
+            # A log that was never written has no directory, and opening it would create one.
+            and self._partitions.fs.exists(Path(self._config.log_dirs) / f"{name}-{partition.index}")
+        ]
+
+    def load_eagerly(self) -> None:
+        """Load the coordinators of eager kinds for all our partitions. Called at the start and when owners change."""
+        if self._is_stopping:
+            return
+        for name, coordinators in self.by_topic.items():
+            if coordinators.kind.is_eager:
+                for key in self._absent_with_records(name):
+                    self._epochs.want(key)
+                    self._try_at(key, 0)
+
+    def release(self, key: PartitionKey) -> None:
+        """Release the coordinator of a partition that gets another owner. Waiting requests are routed to that owner."""
+        self._epochs.forget(key)
+        shard = self._shards.get(key)
+        if shard is None:
+            return
+        log, shard.log = shard.log, None
+        shard.state, shard.try_at_ms = None, NEVER
+        # The next duty cycle wakes the requests, and calls back who waits for all loads.
+        shard.is_settled = bool(shard.waiting or self._on_loaded)
+        self._update(shard)
+        if log is not None:
+            log.coordinator.resign()
+            log.flush()
+            self.dirty.pop(log, None)
+
+    def _discard(self, coordinator: Coordinator) -> None:
+        """Discard a coordinator that an exception left half changed. Clients look it up again, and it is reloaded."""
+        for key, shard in list(self._shards.items()):
+            log = shard.log
+            if log is not None and log.coordinator is coordinator:
+                shard.log, shard.state, shard.try_at_ms = None, None, NEVER
+                self.dirty.pop(log, None)
+                self._update(shard)
+                if self.by_topic[key[0]].kind.is_eager:
+                    self._try_at(key, _TRY_AGAIN_MS)
+                self._containment.run("discarding a coordinator", None, coordinator.abandon)
+                self._containment.run("discarding a coordinator", None, log.abandon)
+
+    # -- changes of the metadata -------------------------------------------------------------------------------
+
+    def _known_topics(self) -> KnownTopics:
+        return KnownTopics(self._topic_id, self._image().deleted_topics, self._leader_epoch)
+
+    def _leader_epoch(self, name: str, index: int) -> int:
+        partition = self._image().partition(name, index)
+        return -1 if partition is None else partition.leader_epoch
+
+    def _topic_id(self, name: str) -> bytes | None:
+        topic = self._image().topic(name)
+        return topic.topic_id if topic is not None else None
+
+    def on_moved(self, moved: Sequence[MovedPartition]) -> None:
+        """Release partitions that have another owner. Call it while their logs are open, to append queued writes."""
+        for each in moved:
+            if each.topic.name in self.by_topic and each.partition.owner != self._handler_index:
+                self.release((each.topic.name, each.partition.index))
+
+    def topics_deleted(self, topics: Sequence[TopicImage]) -> None:
+        """Release the coordinators of deleted internal topics. The others remove their state about deleted topics."""
+        names = {topic.name for topic in topics}
+        for key in list(self._shards):
+            if key[0] in names:
+                self.release(key)
+        known = self._known_topics()
+        for coordinator in self.loaded():
+            self._guard.run(coordinator, "the end of a topic", coordinator.topics_deleted, known)
+
+    def drain(self) -> None:
+        """Release all coordinators at a stop. Requests that wait for a load get COORDINATOR_NOT_AVAILABLE."""
+        self._is_stopping = True
+        self._next_sweep_ms = NEVER
+        for key in list(self._shards):
+            self.release(key)
+        for shard in list(self._busy.values()):
+            self._wake(shard)
+        self._report_loaded()
+
+    # -- the duty cycle ----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Append the writes that were queued since the last call."""
+        while self.dirty:
+            logs = list(self.dirty)
+            self.dirty.clear()
+            for log in logs:
+                if not self._containment.run("a coordinator's write", None, log.flush):
+                    self._discard(log.coordinator)
+                elif log.is_interrupted:
+                    # Reopen the log soon. The coordinator's timers write, too, and without a request nothing else would
+                    # reopen it.
+                    self._try_at(log.owned.key, _TRY_AGAIN_MS)
+
+    def _next_deadline_ms(self, now_ns: int) -> int:
+        """Return how many ms the Handler may sleep before a coordinator has work."""
+        due_ms = self._deadlines.first
+        if self._next_sweep_ms < due_ms:
+            due_ms = self._next_sweep_ms
+        if any(self._unfinished):
+            if self.dirty or self._sweeping or self._epochs.wanted:
+                return 0
+            due_ms = min(due_ms, *(shard.due_ms for shard in self._busy.values()))
+        left_ms = due_ms - now_ns // NS_PER_MS
+        return left_ms if left_ms > 0 else 0
+
+    def work(self, now_ns: int) -> int:
+        """Run what is due: timers, one step of a load, one step of a sweep. Return the amount of work.
+
+        This runs in every duty cycle, so it returns after one check if nothing is due.
+        """
+        self.due_ms = self._next_deadline_ms(now_ns)
+        if self.due_ms:
+            return 0
+        now_ms = now_ns // NS_PER_MS
+        work = 0
+        if self._deadlines.first <= now_ms:
+            for coordinator, name in self._deadlines.pop_due(now_ms):
+                self._guard.run(coordinator, "a timer of a coordinator", coordinator.tick, name)
+                work += 1
+        if self._busy:
+            work += self._work_on_shards(now_ms)
+        if self._epochs.wanted:
+            self._epochs.ask()
+        if now_ms >= self._next_sweep_ms:
+            self._begin_sweeps(now_ms)
+        if self._sweeping:
+            work += 1
+            self._sweep_some()
+        self.flush()
+        self.due_ms = self._next_deadline_ms(now_ns)
+        return work
+
+    def _work_on_shards(self, now_ms: int) -> int:
+        """Open one shard, run one step of one load, and wake the requests whose wait is over."""
+        work = 0
+        opening = next((each for each in self._busy.values() if each.try_at_ms <= now_ms), None)
+        if opening is not None:
+            self._open_due(opening, now_ms)
+            work += 1
+        loading = next((each for each in self._busy.values() if each.state is State.LOADING), None)
+        if loading is not None:
+            self._load_some(loading)
+            work += 1
+        self._report_loaded()
+        for shard in list(self._busy.values()):
+            if shard.is_settled or shard.wait_ends_ms <= now_ms:
+                work += self._wake(shard)
+        return work
+
+    def _wake(self, shard: Shard[Any]) -> int:
+        """Let the requests of a shard try once more, in their order. Return their number."""
+        waiting = shard.dequeue()
+        for on_wake in waiting:
+            on_wake()
+        self._update(shard)
+        return len(waiting)
+
+    def _begin_sweeps(self, now_ms: int) -> None:
+        for name, at_ms in self._sweep_at_ms.items():
+            if now_ms >= at_ms:
+                self._sweep_at_ms[name] = now_ms + self.by_topic[name].kind.sweep_interval_ms
+                self.when_loaded(name, partial(self._begin_sweep, name))
+        self._next_sweep_ms = min(self._sweep_at_ms.values())
+
+    def _begin_sweep(self, name: str) -> None:
+        for coordinator in self.loaded(name):
+            if self._guard.run(coordinator, "a sweep", coordinator.begin_sweep):
+                self._sweeping.append(coordinator)
+
+    def _sweep_some(self) -> None:
+        coordinator = self._sweeping[0]
+        if not coordinator.is_sweeping or not self._guard.run(coordinator, "a sweep", coordinator.sweep_some):
+            self._sweeping.popleft()
+
+
+class TopicCoordinators(Generic[C]):
+    """The coordinators of one topic: the interface of the runtime for the APIs."""
+
+    def __init__(self, runtime: CoordinatorRuntime, kind: CoordinatorKind[C]) -> None:
+        self.kind = kind
+        self._runtime = runtime
+
+    def partition_of(self, name: str) -> PartitionImage | None:
+        """Return the partition whose coordinator is responsible for a name. None before the topic exists.
+
+        Only the partitions that the topic was created with count. Otherwise adding partitions would change the
+        coordinators of names that are stored already.
+        """
+        topic = self._runtime.image().topic(self.kind.topic)
+        if topic is None:
+            return None
+        _, count = next(topic.blocks())
+        return topic.partitions[partition_for(name, count)]
+
+    def coordinator(self, index: int) -> C:
+        """Return the loaded coordinator of a partition of ours. Raises KafkaError with the code for the client."""
+        log: CoordinatorLog[C] = self._runtime.ready_log((self.kind.topic, index))
+        return log.coordinator
+
+    def park(self, index: int, on_wake: OnWake) -> None:
+        """Call back when a coordinator is loaded, when it belongs to another Handler, or after 200 ms.
+
+        The request then tries once more and returns whatever error it gets.
+        """
+        self._runtime.park((self.kind.topic, index), on_wake)
+
+    def reload(self, index: int) -> None:
+        """Discard and reload a coordinator of ours that an unexpected exception left half changed."""
+        self._runtime.reload((self.kind.topic, index))
+
+    def append_marker(self, index: int, marker: Marker, on_code: OnCode) -> None:
+        """Append a transaction marker to a partition of ours. `on_code` gets NONE when it is durable, or an error.
+
+        Raises KafkaError (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS) if it was not appended, or if that is unknown.
+        """
+        self._runtime.append_marker((self.kind.topic, index), marker, on_code)
+
+    def loaded(self) -> list[C]:
+        """Return the loaded coordinators of the topic."""
+        return self._runtime.loaded(self.kind.topic)
+
+    def when_loaded(self, on_loaded: Callable[[], None]) -> None:
+        """Load the coordinators of all our partitions that have records, then call back."""
+        self._runtime.when_loaded(self.kind.topic, on_loaded)
