@@ -22,7 +22,7 @@ from kproc.wire.header import ApiKey, encode_request_header, encode_response_hea
 from kproc.wire.primitives import INT32, Buffer
 from kproc.wire.schema import Field, Reader, RowBudget, Schema, StepReader, reader_of, step_reader_of
 from kproc.wire.schema_table import find_schema, supported_versions
-from kproc.wire.schema_writer import NameCheck, Writer, row_writer_of, writer_of
+from kproc.wire.schema_writer import MessageInPieces, NameCheck, Writer, row_writer_of, writer_of
 
 Direction = Literal["request", "response"]
 
@@ -139,14 +139,21 @@ def _decode(read: Reader, data: bytes, position: int, what: str) -> dict[str, An
 def _encode(
     head: bytes, api_key: int, version: int, direction: Direction, fields: Mapping[str, Any]
 ) -> bytes:
-    frame = bytearray(INT32.size)
-    frame += head
+    pieces = _encode_pieces(head, api_key, version, direction, fields)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _encode_pieces(
+    head: bytes, api_key: int, version: int, direction: Direction, fields: Mapping[str, Any]
+) -> list[bytes]:
+    body = MessageInPieces(head)
     try:
-        _writer(api_key, version, direction)(frame, fields)
+        _writer(api_key, version, direction)(body, fields)
     except StructError as error:
         raise ValueError(f"{ApiKey(api_key).name} {direction} v{version}: {error}") from error
-    frame[0 : INT32.size] = INT32.pack(len(frame) - INT32.size)
-    return bytes(frame)
+    pieces = body.pieces()
+    pieces[0] = INT32.pack(sum(map(len, pieces))) + pieces[0]
+    return pieces
 
 
 def prepare(api_key: int, version: int) -> None:
@@ -191,6 +198,14 @@ def encode_response(api_key: int, version: int, correlation_id: int, fields: Map
     """Encode the whole frame of a response: length, header, body. Raises ValueError for wrong fields."""
     head = encode_response_header(api_key, version, correlation_id)
     return _encode(head, api_key, version, "response", fields)
+
+
+def encode_response_in_pieces(
+    api_key: int, version: int, correlation_id: int, fields: Mapping[str, Any]
+) -> list[bytes]:
+    """Encode as `encode_response`. A frame with large EncodedRows has several pieces, any other one."""
+    head = encode_response_header(api_key, version, correlation_id)
+    return _encode_pieces(head, api_key, version, "response", fields)
 
 
 def encode_request(

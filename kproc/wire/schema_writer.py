@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from kproc.wire.primitives import (
     INT16,
@@ -85,17 +85,63 @@ def _write_fixed(kind: str) -> Writer:
     return write_uuid if kind == "uuid" else write_fixed
 
 
-class EncodedRows:
-    """An array of encoded rows. A writer accepts it in place of the list of an array field."""
+# Size of the pieces in which many encoded rows are kept. Copying a piece takes about 0.2 ms.
+PIECE_BYTES: Final = 256 << 10
 
-    __slots__ = ("count", "data")
+
+class EncodedRows:
+    """An array of encoded rows. A writer accepts it in place of the list of an array field.
+
+    `data` has the last rows, behind those in `pieces`. Writers append to it, and count the rows in `count`.
+    """
+
+    __slots__ = ("_piece_bytes", "count", "data", "pieces")
 
     def __init__(self) -> None:
         self.count = 0
         self.data = bytearray()
+        self.pieces: list[bytes] = []
+        self._piece_bytes = 0
 
     def __len__(self) -> int:
         return self.count
+
+    def size_bytes(self) -> int:
+        """Return the size of all rows."""
+        return self._piece_bytes + len(self.data)
+
+    def last_bytes(self, position: int) -> bytes:
+        """Return the bytes from `position` on. Nothing was sealed since the rows had that size."""
+        return bytes(self.data[position - self._piece_bytes :])
+
+    def seal(self) -> None:
+        """Make a piece of the rows in `data` if they are many."""
+        if len(self.data) >= PIECE_BYTES:
+            self.pieces.append(bytes(self.data))
+            self._piece_bytes += len(self.data)
+            self.data = bytearray()
+
+
+class MessageInPieces(bytearray):
+    """A message that is being written: its end, behind the pieces that are complete.
+
+    The pieces of large EncodedRows are used as they are. Copying 20 MB into a message takes 20 ms, and a Handler serves
+    nobody else meanwhile.
+    """
+
+    __slots__ = ("_complete",)
+
+    def __init__(self, beginning: bytes) -> None:
+        super().__init__(beginning)
+        self._complete: list[bytes] = []
+
+    def add_pieces(self, pieces: list[bytes]) -> None:
+        self._complete += (bytes(self), *pieces)
+        self.clear()
+
+    def pieces(self) -> list[bytes]:
+        """Return all pieces of the message in their order. The first one has at least the `beginning`."""
+        return [*self._complete, bytes(self)]
 
 
 def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer) -> Writer:
@@ -107,6 +153,11 @@ def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer)
             return
         out += encode_unsigned_varint(len(items) + 1) if is_flexible else INT32.pack(len(items))
         if type(items) is EncodedRows:
+            if items.pieces:
+                if type(out) is MessageInPieces:
+                    out.add_pieces(items.pieces)
+                else:
+                    out += b"".join(items.pieces)
             out += items.data
             return
         for item in items:

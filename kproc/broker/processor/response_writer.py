@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection import Connection, unsent
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.files import FileCache, StaleFile
 from kproc.broker.processor.handler_set import HandlerSet
@@ -181,7 +181,7 @@ class ResponseWriter:
             size += sent
             connection.last_active_ns = now_ns
             if sent != len(frame):
-                connection.out = deque((bytes(frame[sent:]),))
+                connection.out = deque((unsent(frame, sent),))
                 touched[connection] = None  # `_send` lets it wait for room in the socket.
         counts[_RESPONSES] += count
         counts[_BYTES_OUT] += size

@@ -289,7 +289,11 @@ class RequestContext:
         # Their connections are throttled nevertheless.
         if self.throttle_ms and codec.has_response_field(self.api_key, self.api_version, "throttle_time"):
             answer["throttle_time"] = self.throttle_ms
-        self.send(codec.encode_response(self.api_key, self.api_version, self.correlation_id, answer))
+        pieces = codec.encode_response_in_pieces(self.api_key, self.api_version, self.correlation_id, answer)
+        if len(pieces) == 1:
+            self.send(pieces[0])
+        else:
+            self.send_parts([*pieces])
 
     def settle(self) -> None:
         """Charge the client for the time of this request. Called right before the response is encoded.

@@ -154,6 +154,7 @@ class DividedRequest:
         "_errors_per_step",
         "_failure",
         "_fields",
+        "_has_no_slices",
         "_is_waiting",
         "_joined",
         "_key",
@@ -195,6 +196,7 @@ class DividedRequest:
         self._failure: KafkaError | None = None  # The error for the remaining rows.
         self._left: Iterator[Slice] | None = None  # The rest of a long response to a slice.
         self._is_waiting = False
+        self._has_no_slices = False  # True if all slices are handled.
         self._errors_per_step = 1
         # Encoded answers by encoded slice, if equal rows are looked up once (Rows.are_looked_up_once).
         self._known: dict[bytes, tuple[int, bytes]] | None = None
@@ -216,19 +218,26 @@ class DividedRequest:
                 self._add(left.fields, left.continued)
                 return
             self._left = None
+        if self._has_no_slices:
+            self._answer()
+            return
         if self._failure is None:
             self._handle_slice(self._slices)
             return
         # Error rows are cheap, even for an API whose slices are small because its rows are expensive.
         for _ in range(self._errors_per_step):
             self._handle_slice(self._slices)
-            if self.is_over:
+            if self.is_over or self._has_no_slices:
                 return
 
     def _handle_slice(self, slices: Iterator[Slice]) -> None:
         part = next(slices, None)
         if part is None:
-            self._answer()
+            assert self._joined is not None
+            self._has_no_slices = True
+            # The iterator has just freed the rows of the request. That takes up to 10 ms, so answer in another step.
+            if self._joined.count() <= SLICE_ROWS:
+                self._answer()
             return
         if self._known is not None and self._failure is None:
             self._key = msgpack.encode(part.fields)

@@ -173,16 +173,17 @@ class JoinedAnswer:
 
     def size_bytes(self) -> int:
         """Return the encoded size of the rows that were added."""
-        return sum(len(each.data) for each in self._rows)
+        return sum(each.size_bytes() for each in self._rows)
 
     def repeat(self, count: int, encoded: bytes) -> None:
         """Add rows that `rows_since` returned earlier."""
+        self._rows[0].seal()
         self._rows[0].data += encoded
         self._rows[0].count += count
 
     def rows_since(self, count: int, position: int) -> tuple[int, bytes]:
-        """Return (number, bytes) of the encoded rows after the first `count` rows, which take `position` bytes."""
-        return self._rows[0].count - count, bytes(self._rows[0].data[position:])
+        """Return (number, bytes) of the rows of the last `add`: those after `count` rows of `position` bytes."""
+        return self._rows[0].count - count, self._rows[0].last_bytes(position)
 
     def count(self) -> int:
         """Return the number of rows that were added. A container counts as one."""
@@ -203,6 +204,7 @@ class JoinedAnswer:
 
     def _add(self, found: Sequence[Any], level: int, continued: int) -> None:
         rows_, schema = self._rows[level], self._schemas[level]
+        rows_.seal()
         if level == len(self.path) - 1:
             for row in found:
                 schema.write(rows_.data, row)

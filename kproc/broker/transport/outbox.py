@@ -92,17 +92,18 @@ class Outbox:
                 # The message is longer than a record may be, so send it in pieces, below. Checking the length before
                 # would cost time at every push.
                 pass
-        whole: bytes | memoryview = b"".join(parts)
-        limit = self._record_bytes_max
-        if len(whole) > limit:
-            # Slice a view, because copying the pieces would take 1 ms per megabyte.
-            whole = memoryview(whole)
-        start = 0
-        while len(whole) - start > limit:
-            self._overflow.append((CHUNK, whole[start : start + limit]))
-            start += limit
-        self._overflow.append((kind, whole[start:] if start else whole))
         self.has_overflow = True
+        limit = self._record_bytes_max
+        if sum(map(len, parts)) <= limit:
+            self._overflow.append((kind, b"".join(parts)))
+            return
+        pieces: list[memoryview] = []
+        for part in parts:
+            # Slice a view of bytes, because copying would take 1 ms per megabyte. Other buffers may be reused.
+            view = memoryview(part if isinstance(part, bytes) else bytes(part))
+            pieces += [view[start : start + limit] for start in range(0, len(view), limit)]
+        self._overflow += [(CHUNK, piece) for piece in pieces[:-1]]
+        self._overflow.append((kind, pieces[-1]))
 
     def flush(self) -> None:
         """Move queued messages into the ring as far as they fit, publish once, and wake the peer if it sleeps."""

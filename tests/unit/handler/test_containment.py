@@ -87,14 +87,14 @@ def test_answer_of_a_callback_that_cannot_be_encoded_becomes_an_error_of_that_re
     rig = start(settings={"group.initial.rebalance.delay.ms": 3000})
     rig.cluster.do("auto_create_topics", names=[GROUP_METADATA_TOPIC])
     rig.tell()
-    encode = codec.encode_response
+    encode = codec.encode_response_in_pieces
 
-    def refuse(key: int, version: int, number: int, fields: dict[str, Any]) -> bytes:
+    def refuse(key: int, version: int, number: int, fields: dict[str, Any]) -> list[bytes]:
         if fields.get("members"):
             raise ValueError("too long for the wire")
         return encode(key, version, number, fields)
 
-    monkeypatch.setattr(codec, "encode_response", refuse)
+    monkeypatch.setattr(codec, "encode_response_in_pieces", refuse)
     rig.processors[0].send(ApiKey.JOIN_GROUP, 2, join_fields("g"))
     rig.settle()
     rig.advance_ms(3000)  # The timer of the initial delay answers.

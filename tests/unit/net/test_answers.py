@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kproc.broker.processor.connection import INFLIGHT_MAX, Connection
+from kproc.broker.processor.connection import INFLIGHT_MAX, TURN_BYTES, Connection
 from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.envelope import CLOSE, HEAD, SEND, SENDS
 from kproc.wire.file_range import FileRange
@@ -148,7 +148,37 @@ def test_what_a_slow_reader_has_not_taken_is_not_copied_at_each_send(rig: Proces
         views += [item for item in connection.out or () if isinstance(item, memoryview)]
     assert taken + client.received() == payload
     assert views, "it left in several sends"
-    assert all(view.obj is rest for view in views)
+    # The pieces were joined in a bytearray, which is sent as it is.
+    whole = memoryview(rest).obj
+    assert isinstance(whole, bytearray)
+    assert all(view.obj is whole for view in views)
+
+
+def test_client_that_reads_fast_leaves_turns_to_the_others(start: Start) -> None:
+    """Its socket never refuses a byte, so that the Processor could send a long answer in one pass."""
+    rig = start()
+    client, other = rig.connect(), rig.connect()
+    (request,) = ask(rig, client, 1)
+    (connection,) = (each for each in rig.processor.table.by_fd.values() if each.inflight)
+    sends: list[int] = []
+
+    def send(data: bytes | memoryview, _flags: int = 0) -> int:
+        sends.append(min(len(data), 1 << 20))
+        return sends[-1]
+
+    connection.send = send
+    size = 3 * TURN_BYTES
+    rig.handler.answer(request, bytes(size))
+    while sum(sends) < size:
+        before = sum(sends)
+        rig.step()
+        rig.handler.outbox.flush()
+        assert sum(sends) - before <= TURN_BYTES + (1 << 20)
+    assert len(sends) >= 3
+    (question,) = ask(rig, other, 1)
+    rig.handler.answer(question, framed(b"answer"))
+    rig.settle()
+    assert other.received() == framed(b"answer")
 
 
 def test_client_that_does_not_read_is_not_read_from(rig: ProcessorRig) -> None:
