@@ -94,14 +94,12 @@ class RowSchema:
 
     def __init__(self, field: Field, write: Writer) -> None:
         self.write = write
-        # Error messages do not identify a row, because two responses about one resource can have different ones.
+        # Errors do not identify a row, because two responses about one resource can have different ones.
         self.identity = (
             tuple(
                 each.name
                 for each in field.struct.fields
-                if not each.is_array
-                and (each.kind in ("string", "uuid") or each.name == "error_code")
-                and each.name != "error_message"
+                if not each.is_array and each.kind in ("string", "uuid") and each.name != "error_message"
             )
             if field.struct is not None
             else ()

@@ -107,6 +107,7 @@ class _Cutter:
     def __init__(self, path: tuple[str, ...], size: int) -> None:
         self._path = path
         self._size = self._room = size
+        self._is_empty = True  # True until the slice has a row or a whole container.
         # The request itself and the containers within it that are being copied, outermost first.
         self._open: list[Fields] = []
 
@@ -118,7 +119,7 @@ class _Cutter:
             before, self._open = self._open[: depth + 1], []
             for at, container in enumerate(before):
                 self._copy(container, at)
-            self._room = self._size
+            self._room, self._is_empty = self._size, True
         yield Slice(self._open[0], continued)
 
     def _copy(self, container: Fields, depth: int) -> None:
@@ -137,16 +138,17 @@ class _Cutter:
         if found is None:
             # Null stands for all existing rows, so it fills the slice.
             self._open[depth][name] = None
-            self._room = 0
+            self._room, self._is_empty = 0, False
             return
-        is_last = depth == len(self._path) - 1
+        levels = len(self._path) - depth
         at = 0
         while at < len(found):
-            # Start a container only if one of its rows fits, too.
-            if self._room < (1 if is_last else 2):
+            # Start a container only if one of its rows fits, too. Otherwise a slice would end with a container without
+            # rows, which means something else: a group without topics is answered without an offset.
+            if self._room < levels and not self._is_empty:
                 yield depth
-            if is_last:
-                taken = found[at : at + self._room]
+            if levels == 1:
+                taken = found[at : at + max(1, self._room)]
                 self._open[depth][name] += taken
                 at += len(taken)
                 self._room -= len(taken)
@@ -154,6 +156,13 @@ class _Cutter:
                 self._room -= 1
                 yield from self._walk(found[at], depth + 1)
                 at += 1
+            self._is_empty = False
+
+
+def _keep_error(fields: Fields, later: Mapping[str, Any]) -> None:
+    """Copy the error of a later part to `fields`, unless these have an error."""
+    if later.get("error_code") and not fields.get("error_code"):
+        fields.update({name: later[name] for name in ("error_code", "error_message") if name in later})
 
 
 class JoinedAnswer:
@@ -193,8 +202,9 @@ class JoinedAnswer:
         """Add the next part of the response. Its first rows continue the last ones at `continued` levels of `path`."""
         name = self.path[0]
         others = {key: value for key, value in fields.items() if key != name}
-        if not self._fields or (others.get("error_code") and not self._fields.get("error_code")):
+        if not self._fields:
             self._fields = others
+        _keep_error(self._fields, others)
         self._add(fields[name] or (), 0, max(continued, self._shared))
 
     def fields(self) -> Fields:
@@ -221,6 +231,10 @@ class JoinedAnswer:
             if not is_same:
                 self._close(level)
                 self._open[level] = {key: value for key, value in row.items() if key != name}
+            elif before is not None:
+                # The rest of a group may fail, because its Handler died. A client that saw error 0 here would take the
+                # missing rows for offsets that nobody committed.
+                _keep_error(before, row)
             self._add(row[name] or (), level + 1, continued if is_same else 0)
             continued = 0
 

@@ -206,14 +206,40 @@ def test_join_keeps_all_topics_within_one_log_directory() -> None:
     assert [topic["name"] for topic in row["topics"]] == names
 
 
-def test_join_separates_rows_of_one_topic_that_differ_in_their_error() -> None:
+def test_divide_never_ends_a_slice_with_an_empty_container() -> None:
+    """A group whose first topic did not fit was answered without topics by the slice that named it."""
+    where = rows_at("groups.topics.partitions", "groups.topics.partitions", size=5)
+    groups = [
+        {"group_id": name, "topics": [{"name": "t", "partitions": list(range(count))}]}
+        for name, count in [("a", 1), ("b", 3), ("empty", 0), ("c", 2), ("d", 9)]
+    ]
+    for size in range(1, 9):
+        slices = list(divide({"groups": groups}, replace(where, size=size)))
+        parts = [
+            (group["group_id"], topic["partitions"])
+            for each in slices
+            for group in each.fields["groups"]
+            for topic in group["topics"]
+        ]
+        assert {name for name, rows in parts if not rows} == {"empty"}
+        assert all(group["topics"] for each in slices for group in each.fields["groups"])
+        rows = [(name, row) for name, found in parts for row in found]
+        assert rows == [
+            (group["group_id"], row) for group in groups for row in group["topics"][0]["partitions"]
+        ]
+
+
+@pytest.mark.parametrize("codes", [(0, 16), (16, 0)])
+def test_join_keeps_the_error_of_any_part_of_a_group(codes: tuple[int, int]) -> None:
+    """Clients use the first row of a group: with error 0 they would take missing offsets for none."""
     where = Rows(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions"))
     joined = JoinedAnswer(ApiKey.OFFSET_FETCH, 8, where.response)
     row = {"partition_index": 0, "committed_offset": 1, "metadata": "", "error_code": 0}
     topics = [{"name": "t", "partitions": [row]}]
-    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]})
-    joined.add({"groups": [{"group_id": "g", "topics": topics, "error_code": 0}]}, 2)
-    joined.add({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}, 2)
+    for continued, code in enumerate(codes):
+        found = [] if code else topics
+        joined.add({"groups": [{"group_id": "g", "topics": found, "error_code": code}]}, continued)
+    joined.add({"groups": [{"group_id": "h", "topics": topics, "error_code": 0}]})
     groups = decoded(ApiKey.OFFSET_FETCH, 8, joined.fields())["groups"]
-    assert [(group["error_code"], len(group["topics"])) for group in groups] == [(0, 1), (16, 0)]
-    assert len(groups[0]["topics"][0]["partitions"]) == 2
+    assert [(group["group_id"], group["error_code"]) for group in groups] == [("g", 16), ("h", 0)]
+    assert groups[0]["topics"] == groups[1]["topics"]
