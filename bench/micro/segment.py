@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.timing import Benchmark, main
 from kproc.broker.storage.fs import OsFs
-from kproc.broker.storage.log import Log
+from kproc.broker.storage.log import Log, LogIdentity
 from kproc.broker.storage.log_config import LogConfig
 from kproc.common.clock import SystemClock
 from kproc.common.errors import ErrorCode
@@ -32,11 +32,8 @@ def open_log() -> Iterator[Log]:
     with tempfile.TemporaryDirectory(prefix="bench-segment-") as directory:
         clock = SystemClock()
         log = Log.open(
-            Path(directory) / "t-0",
+            LogIdentity(Path(directory) / "t-0", "t", bytes(16), 0),
             LogConfig(),
-            topic="t",
-            topic_id=bytes(16),
-            partition=0,
             leader_epoch=0,
             clock=clock,
             fs=OsFs(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kproc.broker.storage.fs import OsFs
-from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.log import LastStop, Log, LogConfig, LogIdentity
 from kproc.common.clock import SystemClock
 from kproc.spark import brokers
 from kproc.spark.brokers import LATEST, cluster_of
@@ -40,8 +40,8 @@ def served(data: Path) -> Iterator[ServedBroker]:
         topic_id = client.create_topic("t")
         assert client.produce("t", bytes(batch("one")))["error_code"] == 0
     log = Log.open(
-        data / "t-0", LogConfig(), topic="t", topic_id=topic_id, partition=0, leader_epoch=0,
-        clock=SystemClock(), fs=OsFs(), clean=True,
+        LogIdentity(data / "t-0", "t", topic_id, 0), LogConfig(), leader_epoch=0, clock=SystemClock(), fs=OsFs(),
+        last=LastStop(clean=True),
     )  # fmt: skip
     assert log.state.end_offset == 1
     put(log, in_transaction(7, "aborted"))

@@ -16,7 +16,7 @@ from confluent_kafka import TopicPartition as Assigned
 from bench.peers.kafka import KafkaPeer
 from kproc.broker.storage.checkpoints import read_partition_metadata
 from kproc.broker.storage.fs import OsFs
-from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.log import Log, LogConfig, LogIdentity
 from kproc.common.clock import SystemClock
 from kproc.spark.brokers import LATEST, READ_COMMITTED, READ_UNCOMMITTED, cluster_of
 from kproc.spark.decode import Decoder
@@ -162,7 +162,7 @@ def test_kproc_opens_a_log_with_transactions_and_makes_the_index_that_kafka_made
     topic_id = read_partition_metadata(OsFs(), directory)
     assert topic_id is not None
     log = Log.open(
-        directory, LogConfig(), topic=topic, topic_id=topic_id, partition=0, leader_epoch=1,
+        LogIdentity(directory, topic, topic_id, 0), LogConfig(), leader_epoch=1,
         clock=SystemClock(), fs=OsFs(),
     )  # fmt: skip
     assert (log.state.last_stable_offset, log.state.end_offset) == (stable, end)

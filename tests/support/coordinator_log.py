@@ -8,7 +8,7 @@ from pathlib import Path
 from kproc.broker.group.records import CommittedOffset, OffsetKey, encode_offset_key, encode_offset_value
 from kproc.broker.storage.checkpoints import read_partition_metadata
 from kproc.broker.storage.fs import OsFs
-from kproc.broker.storage.log import Log, LogConfig
+from kproc.broker.storage.log import LastStop, Log, LogConfig, LogIdentity
 from kproc.broker.storage.validate import COORDINATOR
 from kproc.common.clock import SystemClock
 from kproc.wire.record_batch import encode_batch
@@ -28,8 +28,8 @@ def write_commits(data: Path, groups: list[str], topic: str, partitions: int, of
     now_ms = int(time.time() * 1000)
     value = encode_offset_value(CommittedOffset(offset=offset, commit_timestamp_ms=now_ms))
     log = Log.open(
-        directory, LogConfig(), topic=_TOPIC, topic_id=topic_id, partition=0, leader_epoch=0, clock=SystemClock(),
-        fs=OsFs(), clean=True,
+        LogIdentity(directory, _TOPIC, topic_id, 0), LogConfig(), leader_epoch=0, clock=SystemClock(), fs=OsFs(),
+        last=LastStop(clean=True),
     )  # fmt: skip
     for group in groups:
         keys = (encode_offset_key(OffsetKey(group, topic, index)) for index in range(partitions))

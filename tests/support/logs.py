@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kproc.broker.storage.fs import Fs, OsFs
-from kproc.broker.storage.log import AppendResult, Log, LogConfig
+from kproc.broker.storage.log import AppendResult, LastStop, Log, LogConfig, LogIdentity
 from kproc.common.clock import ManualClock
 from kproc.wire.compression import compress
 from kproc.wire.record_batch import decode_records, encode_batch, parse_header, rebuild
@@ -56,11 +56,22 @@ class LogRig:
     leader_epoch: int = 0
 
     def open(self, **fields: Any) -> Log:
-        """Open (or create) the log."""
-        arguments: dict[str, Any] = {"leader_epoch": self.leader_epoch, "topic_id": TOPIC_ID, **fields}
+        """Open (or create) the log. `fields` are those of LastStop, the leader epoch and the topic id."""
+        leader_epoch = fields.pop("leader_epoch", self.leader_epoch)
+        identity = self.identity._replace(topic_id=fields.pop("topic_id", TOPIC_ID))
         return Log.open(
-            self.directory, self.config, topic="t", partition=0, clock=self.clock, fs=self.fs, **arguments
+            identity,
+            self.config,
+            leader_epoch=leader_epoch,
+            clock=self.clock,
+            fs=self.fs,
+            last=LastStop(**fields),
         )
+
+    @property
+    def identity(self) -> LogIdentity:
+        """The partition t-0 in the rig's directory."""
+        return LogIdentity(self.directory, "t", TOPIC_ID, 0)
 
     @property
     def files(self) -> dict[str, bytes]:

@@ -26,7 +26,15 @@ from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.catalog import describe_topic_id, read_topic_id
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure, sync_directory
-from kproc.broker.storage.log import EndsBelowStart, Log, OtherTopic, SyncPoint, TrustedEnd
+from kproc.broker.storage.log import (
+    EndsBelowStart,
+    LastStop,
+    Log,
+    LogIdentity,
+    OtherTopic,
+    SyncPoint,
+    TrustedEnd,
+)
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.log_traffic import LogTraffic
 from kproc.broker.storage.segment_files import holds_records
@@ -266,22 +274,22 @@ class Partitions:
             trusted = TrustedEnd(
                 row.end_offset, row.segment_base, row.position, row.start_offset, row.has_producers
             )
-        return Log.open(
-            directory,
-            self._log_config(topic),
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=partition.index,
-            leader_epoch=partition.leader_epoch,
-            clock=self._clock,
-            fs=self.fs,
-            trusted=trusted,
+        last = LastStop(
             recovery_point=known.recovery_point,
             start_offset=known.log_start,
             recorded_start=known.recorded_start,
             # If the row was written since the start, some Handler had the log open. Its last records may not be synced,
             # even if the stop before that was clean.
             clean=self._is_clean and self._table.is_untouched(partition),
+            trusted=trusted,
+        )
+        return Log.open(
+            LogIdentity(directory, topic.name, topic.topic_id, partition.index),
+            self._log_config(topic),
+            leader_epoch=partition.leader_epoch,
+            clock=self._clock,
+            fs=self.fs,
+            last=last,
         )
 
     def _log_config(self, topic: TopicImage) -> LogConfig:
@@ -417,12 +425,14 @@ class Partitions:
         key = (topic.name, partition.index)
         assert key not in self._open, f"{key} is open here already"
         log = Log.import_state(
-            self._directory / f"{topic.name}-{partition.index}",
+            LogIdentity(
+                self._directory / f"{topic.name}-{partition.index}",
+                topic.name,
+                topic.topic_id,
+                partition.index,
+            ),
             self._log_config(topic),
             state,
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=partition.index,
             clock=self._clock,
             fs=self.fs,
         )

@@ -39,17 +39,16 @@ from kproc.broker.storage.log_open import (
     OtherTopic,
     check_not_lost,
     check_topic,
-    confirmed_end,
     create_empty,
     load_from,
 )
 from kproc.broker.storage.log_read import LogReader
 from kproc.broker.storage.log_retention import LogRetention
 from kproc.broker.storage.log_start import write_start
-from kproc.broker.storage.log_state import LogState
+from kproc.broker.storage.log_state import LogIdentity, LogState
 from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.recovery import Loaded, TrustedEnd
+from kproc.broker.storage.recovery import LastStop, Loaded, TrustedEnd
 from kproc.broker.storage.results import AppendResult, ReadResult, RecordPosition, SyncPoint
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segments import Doomed
@@ -58,13 +57,15 @@ from kproc.common.clock import Clock
 from kproc.common.errors import Corrupt
 
 __all__ = [
-    "AppendResult", "EndsBelowStart", "Log", "LogConfig", "OtherTopic", "ReadResult", "RecordPosition", "SyncPoint",
-    "TrustedEnd",
+    "AppendResult", "EndsBelowStart", "LastStop", "Log", "LogConfig", "LogIdentity", "OtherTopic", "ReadResult",
+    "RecordPosition", "SyncPoint", "TrustedEnd",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION: Final = 3
+# The log of a partition that no owner has had before.
+NEVER_STOPPED: Final = LastStop()
 
 
 class Log:
@@ -95,20 +96,13 @@ class Log:
     @classmethod
     def open(
         cls,
-        directory: Path,
+        identity: LogIdentity,
         config: LogConfig,
         *,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
         leader_epoch: int,
         clock: Clock,
         fs: Fs,
-        trusted: TrustedEnd | None = None,
-        recovery_point: int = 0,
-        start_offset: int = 0,
-        recorded_start: int | None = None,
-        clean: bool = False,
+        last: LastStop = NEVER_STOPPED,
     ) -> Log:
         """Open a partition's directory, or create it with Kafka's files if it does not exist.
 
@@ -116,34 +110,19 @@ class Log:
         Raises Corrupt for damage and for records that are missing, OtherTopic for another topic's files,
         EndsBelowStart for a log that must be set aside, StorageFailure for a failed system call.
         """
-        if trusted is not None:
-            start_offset = max(start_offset, trusted.start_offset)
-        found = checkpoints.read_partition_metadata(fs, directory)
-        if found is None and not fs.exists(directory):
-            confirmed = confirmed_end(recovery_point, trusted)
-            check_not_lost(directory, None, confirmed=confirmed, start_offset=start_offset)
-        is_new = found is None and fs.make_directory(directory)
-        if not is_new:
-            check_topic(
-                fs, directory, found, topic_id, is_trusted=trusted is not None, recovery_point=recovery_point
-            )
-        now_ms = clock.wall_ms()
-        loaded = None if is_new else load_from(
-            fs, directory, config, now_ms=now_ms, recovery_point=recovery_point, start_offset=start_offset,
-            recorded_start=recorded_start, clean=clean, trusted=trusted,
-        )  # fmt: skip
+        directory, now_ms = identity.directory, clock.wall_ms()
+        found, loaded = _load(fs, identity, config, last, now_ms)
         is_empty = loaded is None
         if loaded is None:
-            loaded = create_empty(fs, directory, start_offset, now_ms=now_ms)
-        start_offset = max(start_offset, loaded.segments[0].base_offset)
+            loaded = create_empty(fs, directory, last.known_start, now_ms=now_ms)
+        start_offset = max(last.known_start, loaded.segments[0].base_offset)
         is_start_stale = loaded.epochs.truncate_to(start_offset)
         if loaded.epochs.latest > leader_epoch:
             # The files come from another broker, or the metadata from an older copy. A leader epoch never decreases.
             leader_epoch = min(loaded.epochs.latest + 1, INT32_MAX)
         state = LogState(
-            directory, config, topic=topic, topic_id=topic_id, partition=partition, leader_epoch=leader_epoch,
-            clock=clock, fs=fs, segments=loaded.segments, epochs=loaded.epochs, producers=loaded.producers,
-            end_offset=loaded.end_offset, start_offset=start_offset,
+            identity, config, leader_epoch=leader_epoch, clock=clock, fs=fs, segments=loaded.segments,
+            epochs=loaded.epochs, producers=loaded.producers, end_offset=loaded.end_offset, start_offset=start_offset,
         )  # fmt: skip
         state.snapshots.offsets = loaded.snapshots
         log = cls(state)
@@ -152,35 +131,30 @@ class Log:
             # DeleteRecords had moved the start, and a crash came before leader-epoch-checkpoint had the new start.
             if is_start_stale:
                 write_start(fs, directory, loaded.epochs)
-            log._complete(
-                loaded,
-                is_named=found is not None,
-                is_begun=is_empty,
-                recovery_point=recovery_point,
-                clean=clean,
-            )
+            log._complete(loaded, last, is_named=found is not None, is_empty=is_empty)
         except StorageFailure:
             log.close_files()
             raise
         return log
 
-    def _complete(
-        self, loaded: Loaded, *, is_named: bool, is_begun: bool, recovery_point: int, clean: bool
-    ) -> None:
-        """Write the small files that are missing, and record which files the next sync must cover."""
+    def _complete(self, loaded: Loaded, last: LastStop, *, is_named: bool, is_empty: bool) -> None:
+        """Write the small files that are missing, and record which files the next sync must cover.
+
+        `is_named`: partition.metadata exists. `is_empty`: the directory had no segment.
+        """
         state = self.state
         unsynced, fs, directory = state.unsynced, state.fs, state.directory
         if not is_named:
             checkpoints.write_partition_metadata(fs, directory, state.topic_id)
             unsynced.add_file(directory / checkpoints.PARTITION_METADATA_FILE)
             unsynced.add_directory(directory)
-        if is_begun:
+        if is_empty:
             checkpoints.write_leader_epochs(fs, directory, (), durable=False)
-        clean = clean and not loaded.is_suspect
+        clean = last.clean and not loaded.is_suspect
         if clean:
             state.recovery_point = loaded.end_offset
         else:
-            self.durability.trust(min(recovery_point, loaded.end_offset))
+            self.durability.trust(min(last.recovery_point, loaded.end_offset))
         # An empty log may be newer than the clean stop: its owner may have died, or run out of disk space, after it had
         # created the files and before it published a row. Its names are not synced. A log with records is older.
         if not clean or loaded.end_offset == state.active_base:
@@ -264,28 +238,19 @@ class Log:
 
     @classmethod
     def import_state(
-        cls,
-        directory: Path,
-        config: LogConfig,
-        exported: dict[str, Any],
-        *,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        clock: Clock,
-        fs: Fs,
+        cls, identity: LogIdentity, config: LogConfig, exported: dict[str, Any], *, clock: Clock, fs: Fs
     ) -> Log:
         """Open a log with the state that its last owner exported. Scans nothing and keeps the leader epoch."""
         if exported["version"] != _STATE_VERSION:
             raise Corrupt(f"log state of version {exported['version']} is not known")
+        directory = identity.directory
         segments = []
         for each in exported["segments"]:
             segments.append(LogSegment.adopt(fs, directory, each))
             segments[-1].close()
         end_offset = exported["end_offset"]
         state = LogState(
-            directory, config, topic=topic, topic_id=topic_id, partition=partition,
-            leader_epoch=exported["leader_epoch"], clock=clock, fs=fs, segments=segments,
+            identity, config, leader_epoch=exported["leader_epoch"], clock=clock, fs=fs, segments=segments,
             epochs=LeaderEpochs((epoch, start) for epoch, start in exported["epochs"]),
             producers=ProducerTable.from_export(exported["producers"], end_offset),
             end_offset=end_offset, start_offset=exported["start_offset"],
@@ -303,6 +268,26 @@ class Log:
         state.unsynced.directories = [Path(path) for path in exported["directories_dirty"]]
         state.unsynced.files = [Path(path) for path in exported["files_dirty"]]
         return log
+
+
+def _load(
+    fs: Fs, identity: LogIdentity, config: LogConfig, last: LastStop, now_ms: int
+) -> tuple[bytes | None, Loaded | None]:
+    """Return (the topic id in the directory or None, the loaded log or None if it has no segment).
+
+    Creates the directory if it does not exist and no record can be missing.
+    """
+    directory = identity.directory
+    found = checkpoints.read_partition_metadata(fs, directory)
+    if found is None and not fs.exists(directory):
+        check_not_lost(directory, None, confirmed=last.confirmed_end, start_offset=last.known_start)
+        if fs.make_directory(directory):
+            return None, None
+    check_topic(
+        fs, directory, found, identity.topic_id,
+        is_trusted=last.trusted is not None, recovery_point=last.recovery_point,
+    )  # fmt: skip
+    return found, load_from(fs, directory, config, last, now_ms=now_ms)
 
 
 def _is_of_another_topic(fs: Fs, directory: Path, topic_id: bytes) -> bool:

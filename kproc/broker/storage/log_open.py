@@ -10,7 +10,7 @@ from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.producer_state import ProducerTable
-from kproc.broker.storage.recovery import Loaded, TrustedEnd, load
+from kproc.broker.storage.recovery import LastStop, Loaded, load
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.segment_files import holds_records, holds_synced_records
 from kproc.common.errors import Corrupt
@@ -52,11 +52,6 @@ class EndsBelowStart(Corrupt):
     """The log ends below its start: a power loss removed records that a DeleteRecords had deleted already."""
 
 
-def confirmed_end(recovery_point: int, trusted: TrustedEnd | None) -> int:
-    """Return the offset that the log certainly reached: a sync confirmed it, or an owner published it and died."""
-    return recovery_point if trusted is None else max(recovery_point, trusted.end_offset)
-
-
 def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, start_offset: int) -> None:
     """Raise Corrupt if the log ends below `confirmed`: files were removed or truncated outside the broker.
 
@@ -73,38 +68,15 @@ def check_not_lost(directory: Path, end_offset: int | None, *, confirmed: int, s
     )
 
 
-def load_from(
-    fs: Fs,
-    directory: Path,
-    config: LogConfig,
-    *,
-    now_ms: int,
-    recovery_point: int,
-    start_offset: int,
-    recorded_start: int | None,
-    clean: bool,
-    trusted: TrustedEnd | None,
-) -> Loaded | None:
+def load_from(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: int) -> Loaded | None:
     """Load the directory's segments, or return None if there are none.
 
     Raises EndsBelowStart, Corrupt and StorageFailure.
     """
-    if start_offset or trusted is not None:
-        recorded_start = max(start_offset, recorded_start or 0)
-    loaded = load(
-        fs,
-        directory,
-        config,
-        now_ms=now_ms,
-        recovery_point=recovery_point,
-        recorded_start=recorded_start,
-        clean=clean,
-        trusted=trusted,
-    )
-    end_offset = None if loaded is None else loaded.end_offset
+    loaded = load(fs, directory, config, last, now_ms=now_ms)
+    end_offset, start_offset = None if loaded is None else loaded.end_offset, last.known_start
     try:
-        confirmed = confirmed_end(recovery_point, trusted)
-        check_not_lost(directory, end_offset, confirmed=confirmed, start_offset=start_offset)
+        check_not_lost(directory, end_offset, confirmed=last.confirmed_end, start_offset=start_offset)
         # The start is synced before DeleteRecords answers, and records of acks=1 may never have been. So a power loss
         # can leave a log that ends below its start.
         if end_offset is not None and end_offset < start_offset:

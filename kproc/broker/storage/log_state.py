@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
 from kproc.broker.storage.leader_epochs import LeaderEpochs
@@ -37,6 +38,15 @@ def _log_surprise(what: str, error: Exception) -> None:
     logger.error("%s failed", what, exc_info=error)
 
 
+class LogIdentity(NamedTuple):
+    """The partition of a log, and the directory of its files."""
+
+    directory: Path
+    topic: str
+    topic_id: bytes
+    partition: int
+
+
 class LogState:
     """The fields of a log, and the methods that change several of them together."""
 
@@ -49,12 +59,9 @@ class LogState:
 
     def __init__(
         self,
-        directory: Path,
+        identity: LogIdentity,
         config: LogConfig,
         *,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
         leader_epoch: int,
         clock: Clock,
         fs: Fs,
@@ -68,10 +75,7 @@ class LogState:
         self.on_surprise: Callable[[str, Exception], None] = _log_surprise
         # Counts this log only, until the Handler that opened it sets its topic's counters.
         self.traffic = LogTraffic()
-        self.directory = directory
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition = partition
+        self.directory, self.topic, self.topic_id, self.partition = identity
         self.leader_epoch = leader_epoch
         self.start_offset = start_offset
         self.end_offset = end_offset

@@ -23,8 +23,8 @@ A bad batch, or a segment that ends before the next one begins, is one of two th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,6 +84,38 @@ class TrustedEnd(NamedTuple):
     has_producers: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class LastStop:
+    """What is known about a log's last owner from outside of the log's directory."""
+
+    recovery_point: int = 0  # A sync has confirmed every record below it.
+    start_offset: int = 0  # DeleteRecords has moved the log's start there.
+    recorded_start: int | None = None  # The largest start in the data directory's checkpoints (log_start.py).
+    clean: bool = False  # The broker stopped in order, so that all logs were closed and synced.
+    trusted: TrustedEnd | None = None  # The published end, if only the owner died and the host did not.
+
+    @property
+    def known_start(self) -> int:
+        """The log's start by its checkpoint and its dead owner's row."""
+        return (
+            self.start_offset if self.trusted is None else max(self.start_offset, self.trusted.start_offset)
+        )
+
+    @property
+    def explained_start(self) -> int | None:
+        """The largest start at which the log may begin, by all records outside its directory. None: there is none."""
+        if self.known_start or self.trusted is not None:
+            return max(self.known_start, self.recorded_start or 0)
+        return self.recorded_start
+
+    @property
+    def confirmed_end(self) -> int:
+        """The offset that the log certainly reached: a sync confirmed it, or an owner published it and died."""
+        return (
+            self.recovery_point if self.trusted is None else max(self.recovery_point, self.trusted.end_offset)
+        )
+
+
 @dataclass(slots=True)
 class Loaded:
     """A log's state as loaded from its files."""
@@ -100,23 +132,8 @@ class Loaded:
     is_suspect: bool = False
 
 
-def load(
-    fs: Fs,
-    directory: Path,
-    config: LogConfig,
-    *,
-    now_ms: int,
-    recovery_point: int,
-    recorded_start: int | None,
-    clean: bool,
-    trusted: TrustedEnd | None,
-) -> Loaded | None:
+def load(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now_ms: int) -> Loaded | None:
     """Load the segments, leader epochs and producers of a partition's directory.
-
-    recovery_point: the offset below which a sync has confirmed everything.
-    recorded_start: the largest log start that is recorded outside the directory, or None (see log_start.py).
-    clean: the last stop of the broker was clean.
-    trusted: the published end, if the last owner died and the host did not.
 
     Returns None if the directory has no segment. Raises Corrupt for damage, StorageFailure for a failed system call.
     """
@@ -128,8 +145,8 @@ def load(
     if (first := _first_base(names)) is not None:
         # If only the owner died (`trusted`), the kernel still has every name. A power loss, or the death of the whole
         # broker with its published rows, may have lost names that no sync had confirmed.
-        is_after_crash = not clean and trusted is None
-        records = StartRecords(recorded_start, recovery_point, clean, is_after_crash)
+        is_after_crash = not last.clean and last.trusted is None
+        records = StartRecords(last.explained_start, last.recovery_point, last.clean, is_after_crash)
         check_start(fs, directory, names, first, records, is_deleting=config.is_deleting)
     # Finish the deletions and writes that a crash of the last owner interrupted, before any segment is opened.
     bases, snapshots = _tidy(fs, directory, names)
@@ -139,7 +156,7 @@ def load(
     # A sync failed before the last owner ended, and the kernel may have dropped dirty pages. Neither a published row
     # nor a clean stop then proves that bytes are on the disk.
     if is_suspect:
-        clean, trusted = False, None
+        last = replace(last, clean=False, trusted=None)
     segments: list[LogSegment] = []
     try:
         for base in bases:
@@ -147,30 +164,8 @@ def load(
                 # Close each segment before the next one, because a log may have more segments than a process may have
                 # descriptors.
                 segments[-1].close()
-            segments.append(segment := LogSegment.open(fs, directory, base))
-            # If only the owner died (`trusted`), it has made these two checks when it opened the log.
-            if trusted is None:
-                _check_size(segment)
-                # The message format of a log only goes up, so a segment with old messages begins with one.
-                _refuse_old_format(fs, segment, 0)
-            # Most logs have no aborted transaction. Record that now, so that no later Fetch pays a system call to look
-            # for the file.
-            if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
-                segments[-1].txn_index.mark_absent()
-        loader = _Loader(fs, directory, config, segments)
-        end_offset = loader.find_end(recovery_point=recovery_point, clean=clean, trusted=trusted)
-        loader.load_epochs(end_offset)
-        # A dead owner without producers had published that. The replay then skips all batches before its end, which
-        # makes the takeover of a large log fast.
-        known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
-        replay = ProducerReplay(fs, directory, config, segments, loader.first_transactional)
-        producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
-        # ProducerReplay has filled these transaction indexes again. Write the new checksums only now: if the process
-        # dies before this, the old ones do not match, and the next opening rebuilds the indexes again.
-        for segment in loader.without_aborts:
-            segment.write_aborted_mark()
-            if segment is not segments[-1]:
-                segment.close()
+            segments.append(_open_segment(fs, directory, base, names, is_checked=last.trusted is None))
+        loaded = _Loader(fs, directory, config, segments).load(snapshots, last, now_ms)
     # Close the files after any failure, because the Handler goes on with its other logs and must not leak descriptors.
     except BaseException as problem:
         for segment in segments:
@@ -179,16 +174,26 @@ def load(
             # _scan() handles torn tails. A bad header elsewhere is in the synced or published part, so it is damage.
             raise Corrupt(f"{directory}: {problem}") from problem
         raise
-    return Loaded(
-        segments,
-        loader.epochs,
-        producers,
-        snapshots,
-        end_offset,
-        loader.rebuilt,
-        loader.truncated_bytes,
-        is_suspect,
-    )
+    loaded.is_suspect = is_suspect
+    return loaded
+
+
+def _open_segment(fs: Fs, directory: Path, base: int, names: Set[str], *, is_checked: bool) -> LogSegment:
+    """Open a segment. `is_checked` is False if only the owner died, because it has checked the segment itself."""
+    segment = LogSegment.open(fs, directory, base)
+    try:
+        if is_checked:
+            _check_size(segment)
+            # The message format of a log only goes up, so a segment with old messages begins with one.
+            _refuse_old_format(fs, segment, 0)
+    except BaseException:
+        segment.close()
+        raise
+    # Most logs have no aborted transaction. Record that now, so that no later Fetch pays a system call to look for the
+    # file.
+    if segment_file_name(base, TXN_INDEX_SUFFIX) not in names:
+        segment.txn_index.mark_absent()
+    return segment
 
 
 def _refuse_old_format(fs: Fs, segment: LogSegment, position: int) -> None:
@@ -300,6 +305,26 @@ class _Loader:
             self.epochs = LeaderEpochs(entries)
             self.epochs_known = True
 
+    def load(self, snapshots: list[int], last: LastStop, now_ms: int) -> Loaded:
+        """Find the log's end, then load the epochs and the producers up to there."""
+        segments, trusted = self._segments, last.trusted
+        end_offset = self.find_end(recovery_point=last.recovery_point, clean=last.clean, trusted=trusted)
+        self.load_epochs(end_offset)
+        # A dead owner without producers had published that. The replay then skips all batches before its end, which
+        # makes the takeover of a large log fast.
+        known_none = trusted.end_offset if trusted is not None and not trusted.has_producers else 0
+        replay = ProducerReplay(self._fs, self._directory, self._config, segments, self.first_transactional)
+        producers = replay.load(snapshots, end_offset, now_ms, known_none=known_none)
+        # ProducerReplay has filled these transaction indexes again. Write the new checksums only now: if the process
+        # dies before this, the old ones do not match, and the next opening rebuilds the indexes again.
+        for segment in self.without_aborts:
+            segment.write_aborted_mark()
+            if segment is not segments[-1]:
+                segment.close()
+        return Loaded(
+            segments, self.epochs, producers, snapshots, end_offset, self.rebuilt, self.truncated_bytes
+        )
+
     def find_end(self, *, recovery_point: int, clean: bool, trusted: TrustedEnd | None) -> int:
         """Verify the segments as the module describes, truncate a torn tail, and complete the indexes.
 
@@ -325,12 +350,7 @@ class _Loader:
             if not is_last and (
                 following < believed_end or (following == believed_end and trusted is not None)
             ):
-                self._complete_sealed(segment, is_checked=trusted is None)
-                if trusted is None:
-                    # A dead owner has checked the ends when it opened the log, so its successor need not read them
-                    # again.
-                    self._check_sealed_end(segment, following)
-                segment.close()
+                self._believe_sealed(segment, following, is_checked=trusted is None)
                 end_offset = following
                 ends.append(end_offset)
                 continue
@@ -423,6 +443,14 @@ class _Loader:
         """
         is_deleting_only = "compact" not in self._config.cleanup_policy
         return is_deleting_only or not segment.size or bool(segment.read_synced_mark())
+
+    def _believe_sealed(self, segment: LogSegment, following: int, *, is_checked: bool) -> None:
+        """Believe a segment below the believed end. Complete its indexes, and check that the next one follows it."""
+        self._complete_sealed(segment, is_checked=is_checked)
+        # A dead owner has checked the ends when it opened the log, so its successor need not read them again.
+        if is_checked:
+            self._check_sealed_end(segment, following)
+        segment.close()
 
     def _complete_sealed(self, segment: LogSegment, *, is_checked: bool) -> None:
         """Complete the indexes of a segment below the believed end, without verifying its batches.

@@ -31,7 +31,7 @@ from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.compaction_files import SegmentIdentity
 from kproc.broker.storage.fs import Fs, OsFs, sync_directory
-from kproc.broker.storage.log import Log
+from kproc.broker.storage.log import Log, LogIdentity
 from kproc.broker.storage.log_compact import SegmentSwap
 from kproc.broker.storage.log_config import LogConfig
 from kproc.common.clock import ManualClock
@@ -92,8 +92,8 @@ class Rig:
         assert row["error_code"] == 0, row
         image = self.cluster.image.topics_by_name[name]
         log = Log.open(
-            self.directory / f"{name}-0", LogConfig().with_overrides(configs), topic=name,
-            topic_id=image.topic_id, partition=0, leader_epoch=0, clock=self.clock, fs=OsFs(),
+            LogIdentity(self.directory / f"{name}-0", name, image.topic_id, 0), LogConfig().with_overrides(configs),
+            leader_epoch=0, clock=self.clock, fs=OsFs(),
         )  # fmt: skip
         self._stack.callback(log.close, clean=False)
         self.logs[name, 0] = log

@@ -17,7 +17,7 @@ from kproc.broker.cluster.metadata_log import MetadataLog
 from kproc.broker.config import Config
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.fs import DiskFull, OsFs
-from kproc.broker.storage.log import Log
+from kproc.broker.storage.log import LastStop, Log, LogIdentity
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.offset_checkpoints import read_offset_checkpoint, write_offset_checkpoint
 from kproc.broker.storage.set_aside import set_aside
@@ -77,15 +77,12 @@ def opened(
     config: Config, name: str, topic_name: str = "t", *, settings: LogConfig = LogConfig(), **how: Any
 ) -> Log:
     return Log.open(
-        Path(config.log_dirs) / name,
+        LogIdentity(Path(config.log_dirs) / name, topic_name, topic_id_of(config, topic_name), 0),
         settings,
-        topic=topic_name,
-        topic_id=topic_id_of(config, topic_name),
-        partition=0,
         leader_epoch=1,
         clock=ManualClock(),
         fs=FS,
-        **how,
+        last=LastStop(**how),
     )
 
 

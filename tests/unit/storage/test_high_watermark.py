@@ -14,7 +14,7 @@ from kproc.broker.storage.log import Log, LogConfig
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL
 from tests.support.failing_fs import FailingFs
-from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch, read_all, sequenced
+from tests.support.logs import NOW_MS, LogRig, append_one, batch, read_all, sequenced
 
 PID = 9
 
@@ -186,12 +186,9 @@ def test_failed_sync_shows_nothing_and_a_transfer_keeps_it_so(rig: LogRig, log: 
     assert ends(log) == (1, 0, 2)
     state = log.export_state()
     again = Log.import_state(
-        rig.directory,
+        rig.identity,
         rig.config,
         state,
-        topic="t",
-        topic_id=TOPIC_ID,
-        partition=0,
         clock=rig.clock,
         fs=rig.fs,
     )

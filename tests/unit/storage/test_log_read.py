@@ -18,7 +18,6 @@ from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.record_batch import TRANSACTIONAL, ControlType, encode_end_transaction
 from tests.support.logs import (
     NOW_MS,
-    TOPIC_ID,
     LogRig,
     append_one,
     batch,
@@ -325,12 +324,9 @@ def handed_over(rig: LogRig, log: Log) -> Log:
     state: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(log.export_state()))
     log.close(clean=False)
     return Log.import_state(
-        rig.directory,
+        rig.identity,
         rig.config,
         state,
-        topic="t",
-        topic_id=TOPIC_ID,
-        partition=0,
         clock=rig.clock,
         fs=rig.fs,
     )
@@ -374,12 +370,9 @@ def test_files_that_changed_behind_a_transfer_are_refused(rig: LogRig) -> None:
     log.close(clean=False)
     with pytest.raises(Corrupt, match="handed over"):
         Log.import_state(
-            rig.directory,
+            rig.identity,
             rig.config,
             state,
-            topic="t",
-            topic_id=TOPIC_ID,
-            partition=0,
             clock=rig.clock,
             fs=rig.fs,
         )

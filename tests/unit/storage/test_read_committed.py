@@ -23,7 +23,7 @@ from kproc.wire.records import Record
 from tests.powerloss.disk import RecordingFs
 from tests.support.compaction import compact
 from tests.support.failing_fs import FailingFs
-from tests.support.logs import NOW_MS, TOPIC_ID, LogRig, append_one, batch
+from tests.support.logs import NOW_MS, LogRig, append_one, batch
 from tests.support.transactions import Values, committed_fetch, in_transaction, marker, put, read_committed
 
 CONFIG = LogConfig(
@@ -156,8 +156,7 @@ class Walk:
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.log.export_state()))
         self.log.close(clean=False)
         self.log = Log.import_state(
-            self.rig.directory, self.rig.config, state, topic="t", topic_id=TOPIC_ID, partition=0,
-            clock=self.rig.clock, fs=self.rig.fs,
+            self.rig.identity, self.rig.config, state, clock=self.rig.clock, fs=self.rig.fs,
         )  # fmt: skip
 
     def owners_death(self) -> None:
