@@ -241,19 +241,22 @@ class Broker:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
             self._log = os.open(self._directory / "stderr.log", flags, 0o600)
             self._make_security()
-            self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and package
-                self._command(ready_file),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._log,
-                start_new_session=True,
-            )
+            self._child = self._start_process(self._command(ready_file))
             self._child_pidfd = os.pidfd_open(self._child.pid)
             self.ready = self._wait_ready(ready_file)
         except BaseException:
             self._stop(graceful=False)
             raise
         return self
+
+    def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own interpreter and package
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            start_new_session=True,
+        )
 
     def _make_security(self) -> None:
         """Create certificates and users if TLS or logins are wanted."""

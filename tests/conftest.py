@@ -52,6 +52,7 @@ import hypothesis  # noqa: E402
 from hypothesis.internal.conjecture import providers  # noqa: E402
 
 from tests.support.broker import TRANSPORTS, VARIANTS, BrokerUnderTest, EmbeddedBroker, ExternalBroker  # noqa: E402
+from tests.support.broker_starts import forked_starts, real_starts  # noqa: E402
 from tests.support.budget import (  # noqa: E402
     PLAIN_EXAMPLES,
     Budget,
@@ -286,7 +287,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.fixture(scope="session")
-def transport(request: pytest.FixtureRequest) -> str:
+def fork_server() -> Iterator[None]:
+    """The process that forks brokers. Without it each of some hundred brokers imports all of kproc."""
+    with forked_starts():
+        yield
+
+
+@pytest.fixture
+def real_start() -> Iterator[None]:
+    """For a test whose subject is a start: brokers start as users start them."""
+    with real_starts():
+        yield
+
+
+@pytest.fixture(scope="session")
+def transport(request: pytest.FixtureRequest, fork_server: None) -> str:
     """The transport of this variant of the test."""
     return str(request.param)
 

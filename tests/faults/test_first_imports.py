@@ -17,7 +17,12 @@ from tests.support.secured import MECHANISMS, secured
 from tests.support.status import health, scraped, status
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.own_broker,
+    pytest.mark.transports("process"),
+    pytest.mark.usefixtures("real_start"),
+]
 
 MARK = "import time:"
 

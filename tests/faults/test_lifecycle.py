@@ -20,7 +20,7 @@ from tests.support.raw import RawClient, batch
 from tests.support.status import processes, rows
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process")]
+pytestmark = [pytest.mark.own_broker, pytest.mark.transports("process"), pytest.mark.usefixtures("real_start")]
 
 SECRET, RECORD = "planted-secret-4711", b"planted-record-4712"
 Capture = pytest.CaptureFixture[str]

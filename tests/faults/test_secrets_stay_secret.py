@@ -28,7 +28,7 @@ from tests.support.command_line import call_kproc
 from tests.support.secured_kafka import write_properties
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.transports("process")]
+pytestmark = [pytest.mark.faults, pytest.mark.transports("process"), pytest.mark.usefixtures("real_start")]
 PLAIN_PASSWORD = "mark-of-plain-Zq81"
 SCRAM_PASSWORD = "mark-of-scram-Xv52"
 STORE_PASSWORD = "mark-of-store-Lw93"

@@ -14,7 +14,12 @@ from tests.support.broker import ServedBroker
 from tests.support.status import processes
 from tests.support.wait import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process", "thread")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.own_broker,
+    pytest.mark.transports("process", "thread"),
+    pytest.mark.usefixtures("real_start"),
+]
 
 WATCHDOG_S = 3
 

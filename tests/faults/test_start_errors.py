@@ -12,7 +12,7 @@ from tests.support.broker import ServedBroker, run_kproc
 from tests.support.command_line import run_here
 from tests.support.proc import shared_memory_names, temporary_names
 
-pytestmark = [pytest.mark.faults, pytest.mark.own_broker]
+pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.usefixtures("real_start")]
 
 USAGE, REFUSED = 2, 1
 

@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.faults,
     pytest.mark.own_broker,
     pytest.mark.transports("process", "thread", "inline", slow=["inline"]),
+    pytest.mark.usefixtures("real_start"),
 ]
 
 CLEAN_STOP_SECONDS = 60.0

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from tests.support.broker_starts import start_kproc
 from tests.support.proc import is_alive, living
 from tests.support.wait import wait_until
 
@@ -64,7 +65,13 @@ class EmbeddedBroker:
         # Imported here: with --bootstrap the client tests run without the package.
         from kproc import Broker
 
-        self._broker = Broker(settings=dict(settings or {}), transport=transport)
+        class ForkedBroker(Broker):
+            def _start_process(self, command: list[str]) -> subprocess.Popen[bytes]:
+                with open(os.devnull, "w") as nothing:
+                    out = nothing.fileno()
+                    return start_kproc(command, cwd=os.getcwd(), stdout=out, stderr=self._log, new_session=True)
+
+        self._broker = ForkedBroker(settings=dict(settings or {}), transport=transport)
 
     def __enter__(self) -> EmbeddedBroker:
         self._broker.__enter__()
@@ -152,15 +159,13 @@ class ServedBroker:
             ready_file=ready_file,
         )
         with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
+            self._process = start_kproc(
                 [*command, *self._arguments],
                 cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=self._new_session,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                new_session=self._new_session,
             )
-
         try:
             self._ready = wait_until(
                 lambda: self._read_ready(ready_file), seconds=self._ready_seconds, what="the ready file"
