@@ -59,7 +59,10 @@ class Deadlines(Generic[K]):
     def discard(self, key: K) -> None:
         """Remove `key`, if it has a deadline."""
         at = self._at.pop(key, None)
-        if at is not None and (at == self.first or len(self._heap) > _STALE_MIN + 4 * len(self._at)):
+        if at is not None and not self._at:
+            self._heap.clear()
+            self.first = NEVER
+        elif at is not None and (at == self.first or len(self._heap) > _STALE_MIN + 4 * len(self._at)):
             self._remove_stale()
 
     def pop_due(self, now: int) -> list[K]:

@@ -465,13 +465,16 @@ class KnownFetchAnswer:
 
         `end` is the high watermark, `stable` the last stable offset, `start` the log start.
         """
-        before, after, length = self._before, self._after, self._rest_bytes + records_bytes
+        length = self._rest_bytes + records_bytes
         if self._is_flexible:
             size = encode_unsigned_varint(records_bytes + 1)
             length += len(size)
-            head = self._pack(length, correlation_id, before, end, stable, start, after)
+            head = self._pack(length, correlation_id, self._before, end, stable, start, self._after)
             return head + size, _FLEXIBLE_END
-        return self._pack(length, correlation_id, before, end, stable, start, after, records_bytes), b""
+        head = self._pack(
+            length, correlation_id, self._before, end, stable, start, self._after, records_bytes
+        )
+        return head, b""
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:

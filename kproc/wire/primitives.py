@@ -50,6 +50,8 @@ def encode_unsigned_varint(value: int) -> bytes:
         if value < 0:
             raise ValueError(f"unsigned varint of a negative number: {value}")
         return _ONE_BYTE[value]
+    if value < 16_384:
+        return bytes((value & 127 | 128, value >> 7))
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)

@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4-18.
 
 A response is header bytes plus file ranges, which the Processor sends with sendfile. A request that finds less than
-min.bytes is parked in the purgatory, and an append wakes it. Partitions of other Handlers are read by their owners: the
-client's Handler calls them, joins the results, and each owner tells it once when there is more (fetch_owners.py).
+min.bytes is parked in the purgatory, and an append wakes it (delayed_fetch.py). Other Handlers read their partitions,
+and the client's Handler joins the results (fetch_owners.py).
 
 A read_committed Fetch reads up to the last stable offset, and its response lists the aborted transactions among its
 records.
@@ -19,28 +19,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from kproc.broker.cluster.image import PartitionImage, TopicImage
+from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
 from kproc.broker.fetch.fetch_owners import RemoteReads
-from kproc.broker.fetch.fetch_read import (
-    PartitionRead,
-    deleted_code,
-    failed_read,
-    find_partition,
-    partition_now,
-    read_partition,
-)
+from kproc.broker.fetch.fetch_read import PartitionRead, failed_read, find_partition
 from kproc.broker.request.context import RequestContext
 from kproc.broker.request.fetch_session import FetchSession, FetchTarget
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import denied_topics
-from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.security.acl import Operation
 from kproc.common.clock import NS_PER_MS, NS_PER_S
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 from kproc.wire.hot import (
     READ_COMMITTED,
-    FetchPartition,
     FetchPartitionResult,
     FetchRequest,
     encode_fetch_response,
@@ -73,10 +64,12 @@ def handle_fetch(context: RequestContext, request: FetchRequest) -> None:
             )
         )
         return
-    operation = DelayedFetch(context, request, targets, session, is_incremental=is_incremental, now_ns=now_ns)
+    due_ns = now_ns + max(0, request.max_wait_ms) * NS_PER_MS
+    fetch = ClientFetch(context, request, targets, session, is_incremental=is_incremental, due_ns=due_ns)
     if services.authorizer is not None:
-        operation.refuse(_denied(context, targets))
-    operation.start()
+        # As in Kafka, a parked request is not authorized again.
+        fetch.denied = _denied(context, targets)
+    fetch.start()
 
 
 def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]:
@@ -86,28 +79,35 @@ def _denied(context: RequestContext, targets: Sequence[FetchTarget]) -> set[int]
     return {at for at, name in enumerate(names) if name in topics}
 
 
-class DelayedFetch(DelayedOperation):
-    """One Fetch request, from its first read to its response.
+class ClientFetch:
+    """One Fetch request of a client, from its first read to its response.
 
     Case A: it has no partitions, it may not wait, or a partition that the client may read has an error: respond now.
     Case B: min.bytes are available: respond now.
-    Case C: otherwise wait for an append here, a message from another owner, the deadline, or the client's disconnect.
+    Case C: otherwise wait for an append here, more records at another owner, the deadline, or the client's disconnect.
     Case D: there are no records, and a log is still being opened or transferred from another Handler: wait for the log,
     even beyond max.wait.ms. Kafka opens logs before clients can see their topic, so its clients never meet this.
+
+    `reads` has the reads of other owners and errors, by position in `targets`. Those of our own partitions are in a
+    DelayedFetch, which also waits for the deadline. A change of an owner replaces both.
     """
 
     __slots__ = (
         "_context",
         "_due_ns",
-        "_has_moved",
+        "_is_done",
         "_is_incremental",
         "_local",
         "_others",
-        "_reads",
-        "_refused",
+        "_positions",
+        "_request",
         "_session",
         "_targets",
-        "request",
+        "bytes_max",
+        "deadline_ns",
+        "denied",
+        "is_committed",
+        "reads",
     )
 
     def __init__(
@@ -118,207 +118,163 @@ class DelayedFetch(DelayedOperation):
         session: FetchSession | None,
         *,
         is_incremental: bool,
-        now_ns: int,
+        due_ns: int,
     ) -> None:
-        super().__init__(now_ns + max(0, request.max_wait_ms) * 1_000_000)
-        self._due_ns = self.deadline_ns
         self._context = context
-        self.request = request
+        self._request = request
         self._targets = targets
         self._session = session
         self._is_incremental = is_incremental
-        self._reads: dict[int, PartitionRead] = {}  # By position in targets.
-        self._refused: Collection[int] = ()  # Positions that the client may not read.
-        # (position in targets, topic, partition) of our partitions. The topic is kept, because a topic that is created
-        # again under the same name is a different one.
-        self._local: list[tuple[int, TopicImage, PartitionImage]] = []
-        self._others: RemoteReads | None = None  # Replaced when owners change.
-        self._has_moved = False
+        self._due_ns = self.deadline_ns = due_ns
+        self.is_committed = request.isolation_level == READ_COMMITTED
+        self.denied: Collection[int] = ()  # Positions that the client may not read.
+        self.reads: dict[int, PartitionRead] = {}
+        self._is_done = False
+        self._others: RemoteReads | None = None
 
-    # -- the life of the operation -----------------------------------------------------------------------------
-
-    def refuse(self, refused: Collection[int]) -> None:
-        """Fail the partitions that the client may not read. As in Kafka, a parked request is not authorized again."""
-        self._refused = refused
-        for at in refused:
-            self._reads[at] = failed_read(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    # -- reading and waiting -----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Find the owner of each partition, read our own, and call the other owners."""
         services = self._context.services
+        self.bytes_max = self._find_bytes_max()
+        self.reads = {at: failed_read(ErrorCode.TOPIC_AUTHORIZATION_FAILED) for at in self.denied}
+        self._positions: list[int] = []
+        parts: list[FetchPart] = []
+        others: RemoteReads | None = None
         for at, target in enumerate(self._targets):
-            if at in self._refused:
+            if at in self.denied:
                 continue
             found = find_partition(services, target)
             if isinstance(found, int):
-                self._reads[at] = failed_read(found)
+                self.reads[at] = failed_read(found)
                 continue
             topic, partition = found
+            part = FetchPart(topic.name, topic.topic_id, target.request)
             if partition.owner == services.handler_index:
-                self._local.append((at, topic, partition))
+                self._positions.append(at)
+                parts.append(part)
             else:
-                if self._others is None:
-                    self._others = RemoteReads(self, services)
-                self._others.add(partition.owner, at, topic, partition)
-        self._read_local()
-        if self._others is None:
+                if others is None:
+                    others = RemoteReads(self, services)
+                others.add(partition.owner, at, part)
+        self._local = self._delay(parts)
+        self._others = others
+        if others is None:
             self.decide()
         else:
-            self._others.ask_all()
+            others.read_all()
 
-    def resume(self, topic: TopicImage, partition: PartitionImage) -> None:
-        """Take over a request for one partition of ours that the fast path had parked. Replaces `start`."""
-        self._local.append((0, topic, partition))
-        self._read_local()
-        self.decide()
+    def resume(self, local: DelayedFetch) -> None:
+        """Take over a request for one partition of ours that has waited by the fast path. Replaces `start`."""
+        self.bytes_max = self._find_bytes_max()
+        self._positions = [0]
+        self._local = local
+        self._context.when_gone(self.cancel)
+        self._on_local(local)
 
-    def try_complete(self) -> bool:
-        """Read again after an append to a watched partition of ours. Other owners send a message for theirs."""
-        self._read_local()
-        if self._has_moved:
-            self.restart()
-            return self.is_completed
-        return self._complete_if_enough()
+    def _delay(self, parts: Sequence[FetchPart]) -> DelayedFetch:
+        return DelayedFetch(
+            self._context.services,
+            parts,
+            self._on_local,
+            self.deadline_ns,
+            self.bytes_max,
+            self.is_committed,
+        )
 
     def restart(self) -> None:
-        """Start again with the present owners, because an owner has changed. The deadline stays."""
-        if self.is_completed:
-            return
-        self._end_others()
-        self._context.services.purgatory.finished(self)
-        self._has_moved = False
-        # Keep `_reads`: the files do not change with their owner, and the deadline may come before the next reads.
-        self._local = []
-        self.start()
-
-    def on_expire(self) -> None:
-        """Respond with the last reads, because max.wait.ms is over. Wait on for a log that is not open yet."""
-        self._read_local()
-        now_ns = self._context.services.clock.now_ns()
-        if self._waits_for_a_log(now_ns):
-            self.deadline_ns = now_ns + _LOOK_AGAIN_NS
-            self.restart()
-        else:
-            self.complete()
+        """Start again with the present owners, because an owner has changed."""
+        if not self._is_done:
+            self._stop_waiting()
+            self.start()
 
     def decide(self) -> None:
-        """Respond or park, now that every owner has replied."""
-        if self.is_completed:
+        """Respond or park, now that every other owner has replied."""
+        if self._is_done:
             return
-        if self._others is not None and not self.is_parked:
-            # The purgatory watches our partitions only from here on. Appends during the calls have woken nobody.
-            self._read_local()
-        if self._has_moved:
-            self.restart()
-            return
-        if self._complete_if_enough() or self.is_parked:
-            return
-        services = self._context.services
-        services.purgatory.watch(self, [(topic.name, each.index) for _, topic, each in self._local])
-        self._context.when_gone(self.cancel)
+        request, local = self._request, self._local
+        count, has_error, has_logs = 0, len(self.denied) == len(self._targets), True
+        for at, read in self.reads.items():
+            if read.error:
+                # As in Kafka, a partition that the client may not read does not end the wait for the others.
+                has_error = has_error or at not in self.denied
+            else:
+                count += read.bytes
+                has_logs = has_logs and read.end >= 0
+        is_enough = has_error or (count > 0 and count >= request.min_bytes)
+        local.bytes_min = 0 if is_enough else max(1, request.min_bytes - count)
+        local.may_wait = not has_logs or (
+            request.max_wait_ms > 0
+            and count < request.min_bytes
+            and self._context.services.clock.now_ns() < self._due_ns
+        )
+        was_parked = local.is_parked
+        local.wait()
+        if local.is_parked:
+            if not was_parked:
+                self._context.when_gone(self.cancel)
+            if self._others is not None and request.max_wait_ms > 0:
+                self._others.watch_all()
 
     def cancel(self) -> None:
         """Abandon the request, because its client has disconnected."""
-        self._context.services.purgatory.cancel(self)
-        self._end_others()
+        self._is_done = True
+        self._stop_waiting()
 
-    def _end_others(self) -> None:
+    def _stop_waiting(self) -> None:
+        self._context.services.purgatory.cancel(self._local)
         others, self._others = self._others, None
         if others is not None:
             others.end()
 
-    def _complete_if_enough(self) -> bool:
-        is_due = self._is_due()
-        if is_due and not self.is_completed:
-            self.complete()
-            self._context.services.purgatory.finished(self)
-        return is_due
+    def _on_local(self, local: DelayedFetch) -> None:
+        """Respond, unless an owner has changed, or a log that was not open at the deadline may still open."""
+        if not local.is_expired:
+            if local.has_moved:
+                self.restart()
+                return
+        else:
+            now_ns = self._context.services.clock.now_ns()
+            if now_ns < self._due_ns + _LOG_PATIENCE_NS and any(
+                read.end < 0 and not read.error for read in (*local.reads, *self.reads.values())
+            ):
+                self.deadline_ns = now_ns + _LOOK_AGAIN_NS
+                self.restart()
+                return
+        self._is_done = True
+        if self._others is not None:
+            self._others.end()
+        self._respond()
 
-    def _is_due(self) -> bool:
-        reads = self._reads.values()
-        # As in Kafka, a partition that the client may not read does not end the wait for the others.
-        if len(self._refused) == len(self._targets) or any(
-            read.error for at, read in self._reads.items() if at not in self._refused
-        ):
-            return True
-        count = sum(read.bytes for read in reads)
-        if count and count >= self.request.min_bytes:
-            return True
-        now_ns = self._context.services.clock.now_ns()
-        if self._waits_for_a_log(now_ns):
-            return False
-        return self.request.max_wait_ms <= 0 or count >= self.request.min_bytes or now_ns >= self._due_ns
-
-    def _waits_for_a_log(self, now_ns: int) -> bool:
-        return now_ns < self._due_ns + _LOG_PATIENCE_NS and any(
-            read.end < 0 and not read.error for read in self._reads.values()
-        )
-
-    # -- reading -----------------------------------------------------------------------------------------------
-
-    def wanted(self, at: int) -> FetchPartition:
-        """Return the client's request for the partition at this position."""
-        return self._targets[at].request
-
-    def put(self, at: int, read: PartitionRead) -> None:
-        """Store what the owner of the partition at this position has read."""
-        self._reads[at] = read
-
-    def budget(self) -> int:
+    def _find_bytes_max(self) -> int:
         """Return how many bytes of records the response may have. The first batch may exceed it."""
         services = self._context.services
-        budget = min(self.request.max_bytes, services.config.fetch_max_bytes)
+        bytes_max = min(self._request.max_bytes, services.config.fetch_max_bytes)
         if services.client_rates.is_on:
             limit = services.client_rates.fetch_bytes_max(
                 self._context.principal.name, self._context.client_id_bytes
             )
-            budget = budget if limit is None else min(budget, limit)
-        return budget
+            bytes_max = bytes_max if limit is None else min(bytes_max, limit)
+        return bytes_max
 
-    def _read_local(self) -> None:
-        """Read our partitions in order; the first with data may exceed every limit by its first batch."""
-        services = self._context.services
-        left = self.budget()
-        has_data = False
-        is_committed = self.request.isolation_level == READ_COMMITTED
-        for at, topic, before in self._local:
-            target = self._targets[at]
-            partition = partition_now(services, topic.topic_id, before.index)
-            if partition is None:  # The topic was deleted meanwhile.
-                self._reads[at] = failed_read(deleted_code(services, topic.name, target))
-                continue
-            if partition.owner != services.handler_index:
-                self._has_moved = True
-                continue
-            read = read_partition(
-                services,
-                topic.name,
-                partition,
-                target.request,
-                left,
-                minimum_one=not has_data,
-                committed=is_committed,
-            )
-            self._reads[at] = read
-            left -= read.bytes
-            has_data = has_data or read.bytes > 0
+    # -- the response ------------------------------------------------------------------------------------------
 
-    # -- the answer --------------------------------------------------------------------------------------------
-
-    def on_complete(self) -> None:
-        self._end_others()
-        if self._context.services.client_rates.is_on and self._is_throttled():
-            return
+    def _respond(self) -> None:
         context = self._context
+        for at, read in zip(self._positions, self._local.reads, strict=True):
+            self.reads[at] = read
+        if context.services.client_rates.is_on and self._is_throttled():
+            return
         session = self._session
-        budget = self.budget()
+        budget = self.bytes_max
         has_data = False
-        is_committed = self.request.isolation_level == READ_COMMITTED
+        is_committed = self.is_committed
         topics: dict[str | bytes | None, tuple[str | None, bytes | None, list[FetchPartitionResult]]] = {}
         served: list[tuple[str | bytes | None, int]] = []
         for at, target in enumerate(self._targets):
-            read = self._reads.get(at)
-            if read is None or (read.end < 0 and not read.error):
+            read = self.reads[at]
+            if read.end < 0 and not read.error:
                 read = failed_read(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if read.bytes and has_data and read.bytes > budget:
                 # Each owner had the whole budget, so the sum can exceed it. Leave the rest to the next Fetch.
@@ -369,7 +325,7 @@ class DelayedFetch(DelayedOperation):
             context.principal.name,
             context.client_id_bytes,
         )
-        count = sum(read.bytes for read in self._reads.values())
+        count = sum(read.bytes for read in self.reads.values())
         context.settle()
         if count:
             context.begin_throttle(rates.fetch_wait_ms(user, client_id))

@@ -65,12 +65,13 @@ def read_partition(
         owned = services.partitions.get(name, partition)
         log = owned.log
         offset = request.fetch_offset
-        is_full = limit <= 0 and not minimum_one
         state = log.state
         if state.unconfirmed and owned.is_recovering:
             return _not_yet(-1, -1)
         high_watermark = state.high_watermark
-        if offset == high_watermark or (is_full and state.start_offset <= offset <= state.end_offset):
+        if offset == high_watermark or (
+            limit <= 0 and not minimum_one and state.start_offset <= offset <= state.end_offset
+        ):
             return PartitionRead(0, state.start_offset, high_watermark, state.last_stable_offset, [], 0)
         found = log.read(offset, min(limit, request.max_bytes), minimum_one=minimum_one, committed=committed)
         aborted = log.aborted_in(offset, found) if committed else None
@@ -87,7 +88,7 @@ def read_partition(
         state.start_offset,
         high_watermark,
         found.last_stable_offset,
-        list(found.ranges),
+        found.ranges,
         found.bytes,
         [(each.producer_id, each.first_offset) for each in aborted] if aborted else None,
     )

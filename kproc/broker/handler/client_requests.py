@@ -187,7 +187,7 @@ class ClientRequests:
     @property
     def known_count(self) -> int:
         """Number of requests that the fast paths have handled since the last `count`."""
-        return self._produce_paths.known_count + self._fetch_paths.answered
+        return self._produce_paths.known_count + self._fetch_paths.known_count
 
     # -- draining -----------------------------------------------------------------------------------------------
 

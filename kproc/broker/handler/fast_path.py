@@ -52,7 +52,13 @@ class RequestTemplate:
 
     def make_from_bytes(self, connection: bytes, sequence: bytes, correlation: bytes) -> HandlerRequest:
         """Create a request object from the first fields of its ring record (RECORD_START)."""
-        return self.make(*_IDS.unpack(connection + sequence), *_CORRELATION.unpack(correlation))
+        like = self._request
+        connection_id, sequence_id = _IDS.unpack(connection + sequence)
+        (correlation_id,) = _CORRELATION.unpack(correlation)
+        return HandlerRequest(
+            self.services, self.peer, connection_id, sequence_id, like.listener_index, like.flags,
+            like.api_key, like.api_version, correlation_id, like.client_id_bytes,
+        )  # fmt: skip
 
 
 class FastPath(Protocol):

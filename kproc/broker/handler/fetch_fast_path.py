@@ -4,18 +4,22 @@ It handles a request for one partition of this Handler, without a fetch session,
 file. A read_committed request must also have no aborted transaction in the range. Quotas on bytes and the request log
 switch the fast path off.
 
-If there are enough records, the response needs no object. Otherwise the request is parked, and each append costs it one
-read. All other requests and all errors fall back to the general path (fetch/fetch.py), even from a parked request.
+It replaces the decoding and the look-up. If there are enough records, the response needs no object. Otherwise the
+request waits as any other one (fetch/fetch.py). All other requests and all errors fall back to the general path.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import Final
 
+from msgspec.structs import replace
+
 from kproc.broker.cluster.image import PartitionImage, TopicImage
-from kproc.broker.fetch.fetch import DelayedFetch
-from kproc.broker.fetch.fetch_read import find_partition
+from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
+from kproc.broker.fetch.fetch import ClientFetch
+from kproc.broker.fetch.fetch_read import PartitionRead, find_partition, read_partition
 from kproc.broker.handler.fast_path import (
     RECORD_START,
     RECORD_START_BYTES,
@@ -28,22 +32,20 @@ from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.produce.produce import ProduceBatcher
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags
-from kproc.broker.request.fetch_session import targets_of
+from kproc.broker.request.fetch_session import FetchTarget, targets_of
 from kproc.broker.request.request import HandlerRequest
-from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.transport.envelope import HEAD_BYTES, SEND_PARTS, encode_range_answer
-from kproc.common.errors import Corrupt
-from kproc.wire.file_range import FileRange
+from kproc.common.clock import NS_PER_MS
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import (
+    FETCH_VERSIONS,
     FIRST_KNOWN_FETCH,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
     READ_COMMITTED,
     FetchRequest,
     KnownFetchAnswer,
-    decode_fetch,
     locate_fetch_offset,
 )
 
@@ -51,32 +53,31 @@ _FETCH: Final = int(ApiKey.FETCH)
 _FLEXIBLE: Final = first_flexible(ApiKey.FETCH)
 _OFFSET_BYTES: Final = 8
 _START_BYTES: Final = 8  # First fields of a frame: its length, API key, version.
-# (bytes of the records, their file range). The range is None without records. None as a whole: use the general path.
-Read = tuple[int, FileRange | None] | None
 
 
 class FetchFastPath:
     """The repeated bytes of one connection's Fetch requests, and the partition that they read."""
 
     __slots__ = (
-        "_after",
-        "_answer",
-        "_before",
-        "_body_at",
         "_bytes_max",
+        "_bytes_min",
+        "_expected",
         "_fetches",
         "_is_committed",
+        "_owned",
         "_partition",
         "_record_bytes",
+        "_request",
         "_requests",
-        "_start",
+        "_target",
+        "_template",
         "_topic",
+        "_traffic",
         "_unpack",
         "_version",
         "_wait_ns",
-        "bytes_min",
+        "_wanted",
         "misses",
-        "owned",
     )
 
     def __init__(
@@ -84,38 +85,42 @@ class FetchFastPath:
         fetches: FetchFastPaths,
         request: HandlerRequest,
         record: memoryview,
-        wanted: FetchRequest,
-        answer: KnownFetchAnswer,
+        decoded: FetchRequest,
+        template: KnownFetchAnswer,
         found: tuple[TopicImage, PartitionImage, OwnedPartition],
-        places: tuple[int, int],
+        offset_at: int,
     ) -> None:
         """Learn from a ring record that the general path has handled.
 
-        places: the positions of the request's body and of its fetch offset in the record.
+        offset_at: the position of the fetch offset in the record.
         """
         self.misses = 0
         self._fetches = fetches
         self._requests = RequestTemplate(request)
         self._version = request.api_version
-        self._answer = answer
-        self._topic, self._partition, self.owned = found
-        (target,) = targets_of(wanted)
-        fetch_bytes_max = min(wanted.max_bytes, fetches.services.config.fetch_max_bytes)
-        self._bytes_max = min(fetch_bytes_max, target.request.max_bytes)
-        self._is_committed = wanted.isolation_level == READ_COMMITTED
-        self.bytes_min = max(1, wanted.min_bytes if wanted.max_wait_ms > 0 else 1)
-        # Time that a request may be parked. 0: the general path decides.
-        may_wait = wanted.max_wait_ms > 0 and wanted.min_bytes > 0
-        self._wait_ns = wanted.max_wait_ms * 1_000_000 if may_wait else 0
-        self._body_at, offset_at = places
+        self._template = template
+        self._topic, self._partition, self._owned = found
+        self._traffic = self._owned.log.state.traffic
+        self._request = decoded
+        (self._target,) = targets_of(decoded)
+        self._wanted = self._target.request  # Its offset is that of the request that is being handled.
+        self._bytes_max = min(decoded.max_bytes, fetches.services.config.fetch_max_bytes)
+        self._is_committed = decoded.isolation_level == READ_COMMITTED
+        self._bytes_min = max(1, decoded.min_bytes if decoded.max_wait_ms > 0 else 1)
+        # Time that a request may wait. 0: the general path decides.
+        self._wait_ns = (
+            decoded.max_wait_ms * NS_PER_MS if decoded.max_wait_ms > 0 and decoded.min_bytes > 0 else 0
+        )
         self._record_bytes = len(record)
         frame_start = bytes(record[HEAD_BYTES : HEAD_BYTES + _START_BYTES])
-        self._start = self._requests.listener_and_flags + frame_start
-        self._before = bytes(record[RECORD_START_BYTES:offset_at])
-        self._after = bytes(record[offset_at + _OFFSET_BYTES :])
-        self._unpack = Struct(
-            f"={RECORD_START}{len(self._before)}s{_OFFSET_BYTES}s{len(self._after)}s"
-        ).unpack
+        start = self._requests.listener_and_flags + frame_start
+        before, after = (
+            bytes(record[RECORD_START_BYTES:offset_at]),
+            bytes(record[offset_at + _OFFSET_BYTES :]),
+        )
+        # The parts of a ring record that must be equal: everything but ids and offset.
+        self._expected = start, before, after
+        self._unpack = Struct(f"={RECORD_START}{len(before)}s{_OFFSET_BYTES}s{len(after)}s").unpack
 
     def serve(self, record: memoryview) -> bool:
         """Respond to or park a request that equals the learned one except for its offset.
@@ -125,31 +130,78 @@ class FetchFastPath:
         if len(record) != self._record_bytes:
             return False
         connection, sequence, start, correlation, before, at, after = self._unpack(record)
-        if not (before == self._before and after == self._after and start == self._start):
+        if (start, before, after) != self._expected:
             return False
-        fetches = self._fetches
-        fetches.see_appends()
-        offset = int.from_bytes(at, "big", signed=True)
-        read = self.read(offset)
-        if read is None:
-            return False
-        size, records = read
-        if size >= self.bytes_min and records is not None:
-            head, end = self.frame_around(correlation, size)
-            self._requests.peer.outbox.push(
-                SEND_PARTS, *encode_range_answer(connection, sequence, head, records, end)
-            )
-        elif self._wait_ns:
+        fetches, wanted = self._fetches, self._wanted
+        if fetches.produce.gathered:
+            fetches.produce.flush()  # A request sees the records of the Produce requests before it.
+        wanted.fetch_offset = int.from_bytes(at, "big", signed=True)
+        read = read_partition(
+            fetches.services,
+            self._topic.name,
+            self._partition,
+            wanted,
+            self._bytes_max,
+            minimum_one=True,
+            committed=self._is_committed,
+        )
+        size, ranges = read.bytes, read.ranges
+        if size >= self._bytes_min and len(ranges) == 1 and read.aborted is None:
+            traffic = self._traffic
+            traffic.bytes_out += size
+            traffic.fetches += 1
+            head, end = self._template.frame(correlation, read.end, read.stable, read.start, size)
+            answer = encode_range_answer(connection + sequence, head, ranges[0], end)
+            self._requests.peer.outbox.push(SEND_PARTS, answer)
+        elif self._wait_ns and not read.error and read.end >= 0 and size < self._bytes_min:
             request = self._requests.make_from_bytes(connection, sequence, correlation)
-            body = bytes(record[self._body_at :])
-            ParkedFetch(self, fetches.services, request, correlation, body, offset, self._wait_ns).park()
+            self._park(request, correlation, read)
         else:
             return False
-        fetches.services.counts.add(REQUESTS, _FETCH, self._version)
-        fetches.answered += 1
+        fetches.counts[self._version] += 1
         if self.misses:
             self.misses -= 1
         return True
+
+    def _park(self, request: HandlerRequest, correlation: bytes, read: PartitionRead) -> None:
+        """Let a request wait for more than `read`."""
+        services, topic = self._fetches.services, self._topic
+        part = FetchPart(topic.name, topic.topic_id, replace(self._wanted))
+        delayed = DelayedFetch(
+            services,
+            (part,),
+            partial(self._on_done, request, correlation),
+            services.clock.now_ns() + self._wait_ns,
+            self._bytes_max,
+            self._is_committed,
+        )
+        delayed.bytes_min = self._bytes_min
+        delayed.reads = [read]
+        delayed.owner = request
+        services.purgatory.watch(delayed, (self._owned.key,))
+        request.when_gone(partial(services.purgatory.cancel, delayed))
+
+    def _on_done(self, request: HandlerRequest, correlation: bytes, delayed: DelayedFetch) -> None:
+        """Respond to a request that has waited. Errors and other rare results go on by the general path."""
+        (read,) = delayed.reads
+        services = self._fetches.services
+        if (
+            len(read.ranges) == 1
+            and read.aborted is None
+            and not (delayed.has_moved or services.client_rates.is_on)
+        ):
+            traffic = self._traffic
+            traffic.bytes_out += read.bytes
+            traffic.fetches += 1
+            head, end = self._template.frame(correlation, read.end, read.stable, read.start, read.bytes)
+            request.send_range(head, read.ranges[0], end)
+            return
+        target = FetchTarget(self._target.name, self._target.topic_id, delayed.parts[0].wanted)
+        target.found_name = self._topic.name
+        fetch = ClientFetch(
+            request, self._request, [target], None, is_incremental=False, due_ns=delayed.deadline_ns
+        )
+        fetch.resume(delayed)
 
     def serve_frame(
         self, frame: memoryview, connection_id: int, sequence: int, listener: int, flags: int
@@ -159,153 +211,33 @@ class FetchFastPath:
 
     def repeats(self, record: memoryview) -> bool:
         """Return True if a record has the learned form. It then fell back for another reason, such as an error."""
-        return len(record) == self._record_bytes and self._unpack(record)[4::2] == (self._before, self._after)
-
-    def frame_around(self, correlation: bytes, records_bytes: int) -> tuple[bytes, bytes]:
-        """Return the bytes of a response before and after its records. Count the records as sent."""
-        log = self.owned.log.state
-        log.traffic.bytes_out += records_bytes
-        log.traffic.fetches += 1
-        return self._answer.frame(
-            correlation, log.high_watermark, log.last_stable_offset, log.start_offset, records_bytes
-        )
-
-    def read(self, offset: int) -> Read:
-        """Find the records at the offset. Return None if the general path must handle the request."""
-        owned = self.owned
-        log, state = owned.log, owned.log.state
-        if state.offline_reason is not None or self._fetches.partitions.find(owned.key) is not owned:
-            return None
-        end = state.high_watermark
-        if offset == end:
-            return 0, None
-        if not state.start_offset <= offset < end:
-            return None
-        try:
-            found = log.read(offset, self._bytes_max, committed=self._is_committed)
-            if self._is_committed and log.aborted_in(offset, found):
-                return None
-        except (Corrupt, OSError):
-            return None  # The general path meets the same error and reports it.
-        if not found.ranges:  # All records there belong to open transactions.
-            return 0, None
-        return (found.bytes, found.ranges[0]) if len(found.ranges) == 1 else None
-
-    def go_general_way(self, request: HandlerRequest, body: bytes, deadline_ns: int) -> None:
-        """Pass a parked request to the general path with its original deadline (ns; 0: it is due)."""
-        wanted = decode_fetch(self._version, memoryview(body))
-        now_ns = self._fetches.services.clock.now_ns()
-        targets = list(targets_of(wanted))
-        fetch = DelayedFetch(request, wanted, targets, None, is_incremental=False, now_ns=now_ns)
-        fetch.deadline_ns = deadline_ns
-        request.when_gone(fetch.cancel)
-        fetch.resume(self._topic, self._partition)
-
-
-class ParkedFetch(DelayedOperation):
-    """A request of a fast path that waits for records. A change of the metadata sends it to the general path."""
-
-    __slots__ = (
-        "_body",
-        "_correlation",
-        "_image_version",
-        "_offset",
-        "_path",
-        "_read",
-        "_request",
-        "_services",
-    )
-
-    def __init__(
-        self,
-        path: FetchFastPath,
-        services: Services,
-        request: HandlerRequest,
-        correlation: bytes,
-        body: bytes,
-        offset: int,
-        wait_ns: int,
-    ) -> None:
-        super().__init__(services.clock.now_ns() + wait_ns)
-        self._services = services
-        self._image_version = services.image.version
-        self._path = path
-        self._request = request
-        self._body = body
-        self._correlation = correlation
-        self._offset = offset
-        self._read: Read = None
-
-    def park(self) -> None:
-        """Wait for an append, the deadline, or the client's disconnect."""
-        self.owner = self._request
-        self._services.purgatory.watch(self, (self._path.owned.key,))
-        self._request.when_gone(self._cancel)
-
-    def try_complete(self) -> bool:
-        """Read again after an append, or because the partition has another owner. Respond if there is enough."""
-        read = self._look()
-        if read is None:
-            self._go_general_way(self.deadline_ns)
-            return True
-        if read[0] < self._path.bytes_min:
-            return False
-        self._read = read
-        return self.complete()
-
-    def on_expire(self) -> None:
-        """Respond with the available records, even if they are less than min.bytes.
-
-        Called when max.wait.ms is over, or when parked requests must end because the Handler stops or leaves.
-        """
-        self._read = self._look()
-        if self._read is None or self._read[1] is None:
-            self._go_general_way(0)
-        else:
-            self.complete()
-
-    def _look(self) -> Read:
-        """Read again. Return None if the metadata has changed: owners, epochs or quotas may differ."""
-        if self._services.image.version != self._image_version:
-            return None
-        return self._path.read(self._offset)
-
-    def on_complete(self) -> None:
-        """Send the response."""
-        assert self._read is not None
-        size, records = self._read
-        assert records is not None
-        head, end = self._path.frame_around(self._correlation, size)
-        self._request.send_range(head, records, end)
-
-    def _cancel(self) -> None:
-        self._services.purgatory.cancel(self)
-
-    def _go_general_way(self, deadline_ns: int) -> None:
-        self._services.purgatory.cancel(self)
-        self._path.go_general_way(self._request, self._body, deadline_ns)
+        return len(record) == self._record_bytes and self._unpack(record)[4::2] == self._expected[1:]
 
 
 class FetchFastPaths:
     """Learns Fetch fast paths and counts the requests that they handle. One per Handler."""
 
-    __slots__ = ("_produce", "answered", "partitions", "services")
+    __slots__ = ("_partitions", "counts", "produce", "services")
 
     def __init__(self, services: Services, partitions: Partitions, produce: ProduceBatcher) -> None:
         self.services = services
-        self.partitions = partitions
-        self._produce = produce
-        self.answered = 0
+        self._partitions = partitions
+        self.produce = produce
+        self.counts = [0] * FETCH_VERSIONS.stop  # Requests since the last `count`, by version.
+
+    @property
+    def known_count(self) -> int:
+        """Number of requests that the fast paths have handled since the last `count`."""
+        return sum(self.counts)
 
     def count(self) -> int:
-        """Return the number of requests that the fast paths have handled since the last call."""
-        answered, self.answered = self.answered, 0
-        return answered
-
-    def see_appends(self) -> None:
-        """Append queued Produce batches, because a request sees the records of Produce requests before it."""
-        if self._produce.gathered:
-            self._produce.flush()
+        """Add the handled requests to the metrics. Return their number and start again at 0."""
+        total = self.known_count
+        for version, count in enumerate(self.counts):
+            if count:
+                self.services.counts.add(REQUESTS, _FETCH, version, count)
+                self.counts[version] = 0
+        return total
 
     def learn(self, request: HandlerRequest, record: memoryview, body_bytes: int) -> FetchFastPath | None:
         """Return a fast path learned from a ring record that the general path has handled, or None.
@@ -330,7 +262,7 @@ class FetchFastPaths:
         ):
             return None
         topic, partition = found
-        owned = self.partitions.find((topic.name, partition.index))
+        owned = self._partitions.find((topic.name, partition.index))
         if (
             owned is None
             or owned.is_recovering
@@ -341,11 +273,10 @@ class FetchFastPaths:
             or min(wanted.max_bytes, services.config.fetch_max_bytes) <= 0
         ):
             return None
-        answer = KnownFetchAnswer.of(
+        template = KnownFetchAnswer.of(
             version, target.name, target.topic_id, target.index, wanted.isolation_level
         )
-        if answer is None:
+        if template is None:
             return None
-        body_at = len(record) - len(body)
-        places = body_at, body_at + offset_in_body
-        return FetchFastPath(self, request, record, wanted, answer, (topic, partition, owned), places)
+        offset_at = len(record) - len(body) + offset_in_body
+        return FetchFastPath(self, request, record, wanted, template, (topic, partition, owned), offset_at)

@@ -250,8 +250,8 @@ class HandlerRequest(RequestContext):
         self.is_answered = True
         if self._is_waiting:
             self._stop_waiting()
-        ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)
-        self.peer.outbox.push(SEND_PARTS, *encode_range_answer(ids[:8], ids[8:12], head, records, end))
+        ids = HEAD.pack(self.connection_id, self.sequence, 0, 0)[:12]
+        self.peer.outbox.push(SEND_PARTS, encode_range_answer(ids, head, records, end))
 
     def no_op(self) -> None:
         self._finish(NO_OP)

@@ -58,7 +58,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from kproc.broker.ipc.ring import RECORD_HEADER, RECORD_ROUND
@@ -120,6 +120,7 @@ _PART: Final = struct.Struct("=BI")  # 0 = bytes of that length; 1 = file range 
 _ANSWER_HEAD: Final = struct.Struct("=8s4s4xBI")  # A head with encoded ids, and the head of the first part.
 _RANGE_PART: Final = struct.Struct("=BIQQQ")  # A second part that is a file range, up to its path.
 _RANGE: Final = struct.Struct("=QQQ")  # inode, position, length
+_RANGE_STRUCTS_KEPT: Final = 1024
 
 
 def pack_sequences(sequences: Iterable[int]) -> bytes:
@@ -156,27 +157,24 @@ def encode_parts(parts: list[bytes | FileRange]) -> bytes:
     return b"".join(out)
 
 
-@cache
-def _range_struct(path_bytes: int, end_bytes: int) -> struct.Struct:
-    return struct.Struct(f"=BIQQQ{path_bytes}s" + (f"BI{end_bytes}s" if end_bytes else ""))
+@lru_cache(_RANGE_STRUCTS_KEPT)
+def _range_struct(head_bytes: int, path_bytes: int, end_bytes: int) -> struct.Struct:
+    end = f"BI{end_bytes}s" if end_bytes else ""
+    return struct.Struct(f"=12s4xBI{head_bytes}sBIQQQ{path_bytes}s{end}")
 
 
-def encode_range_answer(
-    connection_id: bytes, sequence: bytes, head: bytes, found: FileRange, end: bytes
-) -> tuple[bytes, bytes, bytes]:
+def encode_range_answer(ids: bytes, head: bytes, found: FileRange, end: bytes) -> bytes:
     """Encode a whole SEND_PARTS record with bytes, one file range and optional bytes behind it.
 
-    Returns the record in pieces. It equals a head and the output of `encode_parts`, but takes fewer calls.
+    ids: the encoded connection id and sequence.
+
+    The record equals a head and the output of `encode_parts`, but takes fewer calls.
     """
     path, inode, position, length = found
-    path_bytes, end_bytes = len(path), len(end)
-    pack = _range_struct(path_bytes, end_bytes).pack
-    last = (0, end_bytes, end) if end_bytes else ()
-    return (
-        _ANSWER_HEAD.pack(connection_id, sequence, 0, len(head)),
-        head,
-        pack(1, path_bytes, inode, position, length, path, *last),
-    )
+    head_bytes, path_bytes, end_bytes = len(head), len(path), len(end)
+    pack = _range_struct(head_bytes, path_bytes, end_bytes).pack
+    fixed = ids, 0, head_bytes, head, 1, path_bytes, inode, position, length, path
+    return pack(*fixed, 0, end_bytes, end) if end_bytes else pack(*fixed)
 
 
 def range_answer_of(view: memoryview) -> tuple[memoryview, FileRange, memoryview] | None:

@@ -12,7 +12,7 @@ import pytest
 from kproc.broker.api.init_producer_id import ProducerIdAllocator
 from kproc.broker.calls.controller_calls import ProducerIds
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
-from kproc.broker.fetch.fetch import DelayedFetch
+from kproc.broker.fetch.delayed_fetch import DelayedFetch
 from kproc.broker.group.coordinator import GroupCoordinator
 from kproc.broker.handler.partition_transfer import PartitionTransfer
 from kproc.broker.security.principal import Principal

@@ -147,8 +147,9 @@ def test_a_consumer_reads_everything_by_one_shape(rig: HandlerRig, version: int)
         offset = records_in(bytes(row["records"]))[-1].offset + 1
         fetches += 1
     assert ask.known == fetches - 1  # The first is learned from.
-    counts = parts_of(rig.handler()).services.counts
-    assert counts.get(REQUESTS, ApiKey.FETCH, version) == fetches
+    parts = parts_of(rig.handler())
+    parts.requests.count()
+    assert parts.services.counts.get(REQUESTS, ApiKey.FETCH, version) == fetches
 
 
 @pytest.mark.parametrize("version", SOME)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.handler.fetch_fast_path import ParkedFetch
+from kproc.broker.fetch.delayed_fetch import DelayedFetch
 from kproc.broker.role.partition_table import ROW_WORDS
 from kproc.broker.storage.fs import DiskFailed, Shortage
 from kproc.broker.storage.log_durability import LogDurability
@@ -18,6 +18,7 @@ from tests.support.logs import NOW_MS, batch, sequenced
 from tests.support.raw import fetch_fields, list_offsets_fields, produce_fields, values_of
 from tests.support.transactions import in_transaction, put
 from tests.unit.handler.rig import Answer, Fields, HandlerRig, parts_of
+from tests.unit.handler.test_parked_fetch import is_of_fast_path
 
 Start = Callable[..., HandlerRig]
 GROUP = {"kproc.flush": "group"}
@@ -145,7 +146,8 @@ def test_parked_fetch_wakes_when_the_high_watermark_moves(rig: HandlerRig, *, is
     tries = 0
     assert fetch(rig, 1, wait_ms=500) is None
     (parked,) = parts_of(rig.handler()).purgatory.deadlines
-    assert isinstance(parked, ParkedFetch) == is_known
+    assert isinstance(parked, DelayedFetch)
+    assert is_of_fast_path(parked) == is_known
     kind, try_complete = type(parked), type(parked).try_complete
 
     def counted(operation: Any) -> bool:
@@ -352,7 +354,11 @@ def test_transfer_waits_until_hidden_records_are_synced(start: Start) -> None:
     assert rig.partitions(0).find(("t", index)) is not None
     end_round(rig)
     log = rig.open("t", index).log
-    assert (rig.partitions(0).find(("t", index)), log.state.high_watermark, log.state.end_offset) == (None, 1, 1)
+    assert (rig.partitions(0).find(("t", index)), log.state.high_watermark, log.state.end_offset) == (
+        None,
+        1,
+        1,
+    )
 
 
 def test_transfer_ends_when_its_last_sync_cannot_start(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

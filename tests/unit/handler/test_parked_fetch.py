@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
-from kproc.broker.handler.fetch_fast_path import ParkedFetch
+from kproc.broker.fetch.delayed_fetch import DelayedFetch
+from kproc.broker.handler.fetch_fast_path import FetchFastPath
 from kproc.broker.role.roles import processor_id
 from kproc.broker.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.common.errors import ErrorCode
@@ -37,10 +39,16 @@ def rig(start: Start) -> HandlerRig:
     return filled(start)
 
 
+def is_of_fast_path(parked: DelayedFetch) -> bool:
+    """Return True if the fast path has parked the request."""
+    on_done = parked._on_done
+    return isinstance(on_done, partial) and isinstance(on_done.func.__self__, FetchFastPath)  # type: ignore[attr-defined]
+
+
 def operations(rig: HandlerRig, index: int = 0) -> list[bool]:
     """Of what is parked: whether its shape was known."""
     waiting = parts_of(rig.handler(index)).purgatory.deadlines
-    return [isinstance(operation, ParkedFetch) for operation in waiting]
+    return [is_of_fast_path(operation) for operation in waiting if isinstance(operation, DelayedFetch)]
 
 
 def park(rig: HandlerRig, version: int, offset: int = END, **more: Any) -> None:
@@ -329,7 +337,12 @@ def test_known_and_general_ones_side_by_side(rig: HandlerRig, seed: int) -> None
     log, knew = rig.open("t").log, 0
     for _ in range(40):
         state = log.state
-        ends = state.end_offset, state.end_offset - 1, state.end_offset + chance.randint(0, 3), state.start_offset - 1
+        ends = (
+            state.end_offset,
+            state.end_offset - 1,
+            state.end_offset + chance.randint(0, 3),
+            state.start_offset - 1,
+        )
         offset = chance.choice((*ends, log.state.end_offset, chance.randint(0, log.state.end_offset)))
         answers: dict[int, list[bytes]] = {KNOWN: [], GENERAL: []}
         rig.forget_fast_paths(GENERAL)
@@ -339,7 +352,9 @@ def test_known_and_general_ones_side_by_side(rig: HandlerRig, seed: int) -> None
             if what in (1, 2, 3):
                 append(rig, chance.choice((10, 300, 2000)))
             elif what == 4:
-                log.retention.advance_start(min(log.state.end_offset, log.state.start_offset + chance.randint(0, 20)))
+                log.retention.advance_start(
+                    min(log.state.end_offset, log.state.start_offset + chance.randint(0, 20))
+                )
             elif what:
                 rig.advance_ms(600 if what == 6 else chance.randint(1, 300))
             for each in rig.processors[0].answers():

@@ -1,0 +1,124 @@
+"""DelayedFetch: reads partitions of this Handler for a Fetch, and waits until there is more.
+
+A client's Fetch has one at its home (fetch.py). It has another one at each Handler that owns further partitions of the
+request (fetch_owners.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
+
+from kproc.broker.fetch.fetch_read import PartitionRead, read_partition
+from kproc.broker.request.context import Services
+from kproc.broker.role.purgatory import DelayedOperation
+from kproc.wire.hot import FetchPartition
+
+
+class FetchPart(msgspec.Struct, array_like=True):
+    """One partition of a Fetch, with the client's request for it."""
+
+    topic: str
+    # The id tells a topic from one that is created later under the same name.
+    topic_id: bytes
+    wanted: FetchPartition
+
+
+class DelayedFetch(DelayedOperation):
+    """The reads of one Fetch at one Handler, and the wait until there is more.
+
+    It completes when a read has an error, when the reads have `bytes_min` bytes, when a partition has another owner, or
+    at the deadline. Without `may_wait` it also completes as soon as every log is open: the read of a log that is still
+    being opened or transferred has no end (-1).
+
+    `on_done` gets this object once. Its `reads` have the order of `parts`.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_is_committed",
+        "_on_done",
+        "_services",
+        "bytes_min",
+        "has_moved",
+        "is_expired",
+        "may_wait",
+        "parts",
+        "reads",
+    )
+
+    def __init__(
+        self,
+        services: Services,
+        parts: Sequence[FetchPart],
+        on_done: Callable[[DelayedFetch], None],
+        deadline_ns: int,
+        bytes_max: int,
+        is_committed: bool,
+    ) -> None:
+        super().__init__(deadline_ns)
+        self._services = services
+        self._on_done = on_done
+        self._bytes_max = bytes_max
+        self._is_committed = is_committed
+        self.parts = parts
+        self.reads: list[PartitionRead] = []
+        self.bytes_min = 0
+        self.may_wait = True
+        self.has_moved = False
+        self.is_expired = False
+
+    def wait(self, *keys: Hashable) -> None:
+        """Complete now if there is enough. Otherwise park until an event at one of the partitions or at `keys`."""
+        purgatory = self._services.purgatory
+        if self.try_complete():
+            purgatory.finished(self)
+        elif not self.is_parked:
+            purgatory.watch(self, [*((part.topic, part.wanted.index) for part in self.parts), *keys])
+
+    def try_complete(self) -> bool:
+        """Read again, and complete if there is enough."""
+        return self._read() and self.complete()
+
+    def on_complete(self) -> None:
+        self._on_done(self)
+
+    def on_expire(self) -> None:
+        """Complete with what there is, at the deadline or because the Handler stops."""
+        self._read()
+        self.is_expired = True
+        self.complete()
+
+    def _read(self) -> bool:
+        """Read the partitions in order, and return True if there is enough.
+
+        The first partition with records may exceed every limit by its first batch.
+        """
+        services = self._services
+        topics, me = services.image.topics_by_id, services.handler_index
+        count, is_enough, has_logs = 0, False, True
+        reads: list[PartitionRead] = []
+        for part in self.parts:
+            topic, wanted = topics.get(part.topic_id), part.wanted
+            if topic is None or (partition := topic.partitions[wanted.index]).owner != me:
+                # Keep the former reads. Their files do not change with the owner.
+                self.has_moved = True
+                return True
+            read = read_partition(
+                services,
+                part.topic,
+                partition,
+                wanted,
+                self._bytes_max - count,
+                minimum_one=not count,
+                committed=self._is_committed,
+            )
+            reads.append(read)
+            count += read.bytes
+            if read.error:
+                is_enough = True
+            elif read.end < 0:
+                has_logs = False
+        self.reads = reads
+        return is_enough or count >= self.bytes_min or (has_logs and not self.may_wait)
