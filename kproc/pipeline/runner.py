@@ -6,11 +6,11 @@ import json
 import select
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from kproc.common.clock import NS_PER_S, SystemClock
 from kproc.pipeline.access import Access, access_of
@@ -22,7 +22,7 @@ from kproc.pipeline.delivery import with_deliveries
 from kproc.pipeline.errors import PipelineError, reason_of
 from kproc.pipeline.lock import STATE_DIRECTORY, CheckpointLock
 from kproc.pipeline.model import Pipeline, Sink
-from kproc.pipeline.progress import QueryFigures, Report, add, report_of
+from kproc.pipeline.progress import QueryFigures, add, report_of
 from kproc.pipeline.python_code import CodeError
 from kproc.pipeline.session import (
     JVM_DEATH_SECONDS,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from kproc.cli.pipeline import Screen
+
 POLL_SECONDS: Final = 0.25
 # Each poll makes a dozen calls to the JVM. After _LOOKS_BEFORE_REST polls without work in any query, poll at
 # REST_SECONDS.
@@ -51,22 +53,6 @@ BEGIN_SECONDS_MAX: Final = 60
 FINISH_SECONDS_MAX: Final = 600.0
 # Packages of Spark's query states: since 4.1, and before.
 _RUNTIME_PACKAGES: Final = ("streaming.runtime", "streaming")
-
-
-class Screen(Protocol):
-    """Output of a run."""
-
-    def note(self, text: str) -> None:
-        """Show a message about the run."""
-
-    def show(self, text: str) -> None:
-        """Show the text of a console sink."""
-
-    def report(self, report: Report) -> None:
-        """Show or store the report of a finished batch."""
-
-    def refresh(self, figures: Sequence[QueryFigures]) -> None:
-        """Show the figures of all queries. The run calls this a few times a second."""
 
 
 class Stopped(Exception):

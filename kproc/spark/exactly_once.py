@@ -30,11 +30,14 @@ import base64
 import binascii
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.client import ClientError
 from kproc.spark.lane import ProducerIdentity
 from kproc.spark.offsets import TopicPartition
+
+if TYPE_CHECKING:
+    from kproc.spark.transactions import Transactions
 
 DRIVER: Final = "driver"
 # A broker stores up to 4096 bytes of metadata with an offset (offset.metadata.max.bytes). Base64 makes 4000 of 3000.
@@ -81,7 +84,7 @@ class Slot(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An open transaction with all rows of a task. `place` is one of its partitions, for `Broker.is_open`."""
+    """An open transaction with all rows of a task. `place` is one of its partitions, for `Transactions.is_open`."""
 
     slot: Slot
     place: TopicPartition
@@ -94,38 +97,13 @@ class Decision(NamedTuple):
     slots: Mapping[int, Slot]
 
 
-class Broker(Protocol):
-    """Requests of the protocol. `Transactions` implements them. A transactional id is also the name of a group."""
-
-    def init(self, transactional_id: str) -> ProducerIdentity:
-        """Return a new epoch. An open transaction of the last epoch is aborted; a commit that began is completed."""
-
-    def mark(self, identity: ProducerIdentity, marks: Mapping[int, Mark]) -> None:
-        """Commit offsets by partition for the group of the identity's name, in its transaction."""
-
-    def is_open(self, identity: ProducerIdentity, place: TopicPartition) -> bool:
-        """Return True if the transaction, which contains this partition, is neither ended nor fenced."""
-
-    def end(self, identity: ProducerIdentity, *, commit: bool) -> bool:
-        """Commit or abort the transaction. Return False if it was fenced, or ended the other way before."""
-
-    def marks(self, group: str, partitions: Sequence[int]) -> dict[int, Mark]:
-        """Return the committed offsets by partition. Raise Unsettled while an open transaction holds pending ones."""
-
-    def open_ids(self, prefix: str) -> list[str]:
-        """Return the transactional ids with this prefix that have an open transaction."""
-
-    def wait(self) -> None:
-        """Sleep for a moment before the next try."""
-
-
 class Commit:
     """The commit of one batch, in one task or in the driver. The steps are those of the module's docstring.
 
     has_marks: False for a batch that is never run again. It then needs neither mark nor decision.
     """
 
-    def __init__(self, broker: Broker, name: str, batch: int, *, has_marks: bool = True) -> None:
+    def __init__(self, broker: Transactions, name: str, batch: int, *, has_marks: bool = True) -> None:
         self._broker = broker
         self._name = name
         self._batch = batch

@@ -22,7 +22,7 @@ import selectors
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.client import ApiError, AuthenticationFailed, ClientError, code_name
 from kproc.common.clock import NS_PER_MS, Clock, SystemClock
@@ -35,6 +35,9 @@ from kproc.spark.produce_link import ProduceLink
 from kproc.spark.sink_options import ProducerSettings
 from kproc.spark.topic_leaders import TopicLeaders
 from kproc.wire.header import ApiKey
+
+if TYPE_CHECKING:
+    from kproc.spark.transactions import OpenTransaction
 
 # Errors after which the batch can be sent under a new producer id without a duplicate, because the broker has stored
 # nothing of ours under the old one.
@@ -86,17 +89,6 @@ class _Node:
     backoff_ms: int = 0
 
 
-class Transaction(Protocol):
-    """The transaction of the batches, as the Producer sees it. Its owner begins and ends it."""
-
-    @property
-    def identity(self) -> ProducerIdentity:
-        """Producer id, epoch and transactional id."""
-
-    def add(self, places: Iterable[TopicPartition]) -> None:
-        """Add partitions before batches are sent to them. Raise ProduceFailed if the transaction is not open."""
-
-
 class Producer:
     """Writer of batches to the partitions' leaders. One task owns it. Close it after ProduceFailed."""
 
@@ -112,7 +104,7 @@ class Producer:
         self._identity: ProducerIdentity | None = None if settings.is_idempotent else NOBODY
         self._waiting_bytes = 0
         self._written: dict[tuple[str, int], Written] = {}
-        self._transaction: Transaction | None = None
+        self._transaction: OpenTransaction | None = None
         self.batch_bytes: dict[str, int] = {}
         """Size limit of the next batches, for topics that rejected a batch as too large."""
 
@@ -136,7 +128,7 @@ class Producer:
 
     # -- batches
 
-    def begin(self, transaction: Transaction) -> None:
+    def begin(self, transaction: OpenTransaction) -> None:
         """Write the following batches in a transaction. All earlier batches must be acknowledged."""
         self._transaction = transaction
         self._identity = transaction.identity

@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Final
 
+from kproc.broker.ipc.arena import ArenaReader
 from kproc.broker.ipc.link import create_link, open_first_end, open_second_end
-from kproc.broker.transport.agent import AgentId, BlockReader, Link, Wakeable
+from kproc.broker.transport.agent import AgentId, Link, Wakeable
 from kproc.broker.transport.thread import Pipe, PipeReceiver, PipeSender
 
 LINK_KINDS: Final = ("ring", "pipe")
@@ -47,7 +48,7 @@ class LinkMaker:
         capacity: int = 1 << 18,
         *,
         wake_near: Wakeable | None = None,
-        near_arena: BlockReader | None = None,
+        near_arena: ArenaReader | None = None,
     ) -> tuple[Link, Link]:
         """The link as `near` is given it, and as `far` is, who may read the arena of `near`."""
         self._generation += 1

@@ -14,7 +14,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.acceptor.connection_counts import ConnectionCounts
 from kproc.broker.acceptor.connection_limits import ConnectionLimits, Resolve
@@ -27,10 +27,13 @@ from kproc.broker.metrics.spec import SLOT
 from kproc.broker.role.handoff import NO_ADDRESS, address_text, pack_address
 from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.role import Role
-from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_SASL, FLAG_TLS
 from kproc.common.clock import Clock
 from kproc.common.deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.wait import Sleeper
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,7 @@ class Acceptor(Role):
         *,
         listener_index: int,
         listening: socket.socket,
-        doze: Doze,
+        doze: Sleeper,
         metrics: MetricsRow,
         clock: Clock,
         send_buffer_bytes: int = -1,

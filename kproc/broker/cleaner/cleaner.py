@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
 from kproc.broker.calls.calls import B, Call, FromImage, Lost, OnResult, R
@@ -42,9 +42,12 @@ from kproc.broker.storage.format import LOG_SUFFIX
 from kproc.broker.storage.fs import Fs, StorageFailure
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.set_aside import list_deleted
-from kproc.broker.transport.agent import AgentId, Doze, Link
+from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
 from kproc.common.clock import Clock
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.wait import Sleeper
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ class Cleaner(LinkedRole):
         self,
         agent_id: AgentId,
         *,
-        doze: Doze,
+        doze: Sleeper,
         metrics: MetricsRow,
         clock: Clock,
         config: Config,

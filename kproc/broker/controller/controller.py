@@ -55,7 +55,7 @@ from kproc.broker.role.lookups import Found, Lookups
 from kproc.broker.role.roles import CLEANER, CONTROL_PROCESSOR, HANDLER, handler_id
 from kproc.broker.storage.fs import StorageFailure
 from kproc.broker.storage.room import count_shortage
-from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_MS
@@ -63,6 +63,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from kproc.broker.controller.operations import Operations
+    from kproc.broker.ipc.wait import Sleeper
     from kproc.broker.role.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Controller(LinkedRole):
         agent_id: AgentId,
         *,
         plan: Plan,
-        doze: Doze,
+        doze: Sleeper,
         metrics: MetricsRow,
         state: ControllerState,
         image: ClusterImage,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.init_producer_id import ProducerIdAllocator
 from kproc.broker.calls.call_links import serve_raw_call
@@ -45,11 +45,14 @@ from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.purgatory import Purgatory
 from kproc.broker.role.roles import CLEANER, CONTROLLER, HANDLER, PROCESSOR, handler_id
 from kproc.broker.security.authorizer import make_authorizer
-from kproc.broker.transport.agent import AgentId, Doze, Link
+from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, DELTA_ACK, REPLY, SNAPSHOT, TOKEN
 from kproc.broker.transport.outbox import Outbox
 from kproc.common.clock import NS_PER_MS, NS_PER_S, Clock
 from kproc.wire.header import kafka_name
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.wait import Sleeper
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +92,7 @@ class Handler(LinkedRole):
         self,
         agent_id: AgentId,
         *,
-        doze: Doze,
+        doze: Sleeper,
         metrics: MetricsRow,
         clock: Clock,
         config: Config,

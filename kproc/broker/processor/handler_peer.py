@@ -1,22 +1,11 @@
-"""HandlerPeer: one Handler as a Processor sees it, and the Router that selects the Handler of a frame."""
+"""HandlerPeer: one Handler as a Processor sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.outbox import Buffer, Inbox, Outbox
-
-
-class Router(Protocol):
-    """Selects the Handler of a frame. Supplied from outside, because a Processor does not interpret frames."""
-
-    def route(self, frame: memoryview) -> int:
-        """Return the Handler's index, or -1 for the connection's home Handler."""
-
-    def learn(self, hint: memoryview) -> None:
-        """Store a Handler's hint about who owns the partition of frames like this one."""
 
 
 def _without_link(_: int) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kproc.broker.processor.connection import Connection
-from kproc.broker.processor.handler_peer import HandlerPeer, Router
+from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.transport.agent import AgentId, Sender
 from kproc.broker.transport.envelope import DISCONNECTED, HEAD, IDENTITY
 from kproc.broker.transport.outbox import Inbox
+
+if TYPE_CHECKING:
+    from kproc.broker.request.routing import ProduceRouter
 
 
 class HandlerSet:
@@ -19,9 +23,11 @@ class HandlerSet:
         "router", "unpublished",
     )  # fmt: skip
 
-    def __init__(self, router: Router | None) -> None:
+    def __init__(self, router: ProduceRouter | None) -> None:
         self._given_router = router
-        self.router: Router | None = None  # None with one Handler, because routing would only cost time.
+        self.router: ProduceRouter | None = (
+            None  # None with one Handler, because routing would only cost time.
+        )
         # The Handler, if there is only one. All connections then have it as their home.
         self.only: HandlerPeer | None = None
         self.by_id: dict[AgentId, HandlerPeer] = {}

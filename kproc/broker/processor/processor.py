@@ -23,7 +23,7 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd
@@ -33,7 +33,6 @@ from kproc.broker.processor.connection_books import ClientBooks, ProbeBooks
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory, LoginBlocks
 from kproc.broker.processor.gate import DEFAULT_LIMITS, LoginLimits
-from kproc.broker.processor.handler_peer import Router
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.homes import Homes
 from kproc.broker.processor.lent_blocks import LentBlocks
@@ -47,15 +46,20 @@ from kproc.broker.processor.run_reader import RunReader
 from kproc.broker.processor.slow_frames import SlowFrameReaper
 from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.timed_requests import TimedRequests
-from kproc.broker.processor.tls_listeners import TlsListeners, TlsSide
+from kproc.broker.processor.tls_listeners import TlsListeners
 from kproc.broker.processor.transport_layer import PlaintextTransport, Transport
 from kproc.broker.processor.unsent_answers import UnsentAnswers
 from kproc.broker.role.descriptors import descriptor_end
 from kproc.broker.role.handoff import EVICT, HANDOFF, NO_ADDRESS, REFUSED
 from kproc.broker.role.role import Role
-from kproc.broker.transport.agent import STORE_MS, AgentId, BlockOwner, Doze, Link
+from kproc.broker.transport.agent import STORE_MS, AgentId, BlockOwner, Link
 from kproc.broker.transport.envelope import FLAG_PROBE, FLAG_TLS
 from kproc.common.clock import Clock
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.wait import Sleeper
+    from kproc.broker.processor.tls_connections import TlsConnections
+    from kproc.broker.request.routing import ProduceRouter
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +91,7 @@ class Processor(Role):
         self,
         agent_id: AgentId,
         *,
-        doze: Doze,
+        doze: Sleeper,
         metrics: MetricsRow,
         clock: Clock,
         arena: BlockOwner,
@@ -95,7 +99,7 @@ class Processor(Role):
         idle_ms_max: int,
         receive_ms_max: int = 0,
         logins: LoginLimits = DEFAULT_LIMITS,
-        router: Router | None = None,
+        router: ProduceRouter | None = None,
         queued_bytes_max: int = -1,
         queued_requests_max: int = -1,
         processors_in_all: Callable[[DynamicSettings], int] = lambda settings: 1,
@@ -160,7 +164,7 @@ class Processor(Role):
         self._next_complaint_ns = self._next_second_ns = 0
         self.tls_listeners, self._tls = tls_listeners, None
 
-    _tls: TlsSide | None
+    _tls: TlsConnections | None
     # The parts that a Processor for comparison replaces (thread_processor.py).
     _table_kind: type[ConnectionTable] = ConnectionTable
     _writer_kind: type[ResponseWriter] = ResponseWriter

@@ -6,40 +6,17 @@ The TLS side (tls_connections.py) is made by `make` at the first TLS connection.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kproc.broker.config import Config
 from kproc.broker.config.dynamic import DynamicSettings
-from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.transport_layer import Transport
 from kproc.common.clock import Clock
 
-
-class TlsSide(Protocol):
-    """The TLS side of one Processor."""
-
-    def transport(self, sock: socket.socket, listener: int) -> Transport | None:
-        """Return the transport of a new connection, or None if it was closed because its listener has no usable key."""
-
-    def work(self, read: Callable[[Connection], None]) -> int:
-        """Read connections with buffered bytes, and answer handshakes. Called in each pass while `is_busy`."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Return True if `work` must be called again although no descriptor may report anything."""
-
-    def wait_ms(self) -> int:
-        """Return how long the Processor may sleep, in ms."""
-
-    def every_second(self) -> None:
-        """Close connections with an expired certificate or a late handshake."""
-
-    def renew(self) -> list[str]:
-        """Read all keys and certificates again, for new connections. Return the problems."""
+if TYPE_CHECKING:
+    from kproc.broker.processor.tls_connections import TlsConnections
 
 
 class TlsListeners:
@@ -69,4 +46,4 @@ class TlsListeners:
             self.on_change()
 
 
-MakeTls = Callable[[ConnectionTable, ProcessorState, Clock, TlsListeners], TlsSide]
+MakeTls = Callable[[ConnectionTable, ProcessorState, Clock, TlsListeners], "TlsConnections"]

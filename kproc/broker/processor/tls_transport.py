@@ -21,11 +21,14 @@ import os
 import select
 import socket
 import ssl
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.transport_layer import FILE_TOO_SHORT
 from kproc.broker.security.tls import TlsContext
+
+if TYPE_CHECKING:
+    from kproc.broker.processor.handshakes import Handshakes
 
 logger = logging.getLogger(__name__)
 
@@ -44,34 +47,12 @@ _INTERNAL_ERROR: Final = b"\x15\3\3\0\2\2\x50"
 _RECORD_OVERFLOW: Final = b"\x15\3\3\0\2\2\x16"
 
 
-class HandshakeRules(Protocol):
-    """Decides about handshakes: handshakes.py."""
-
-    def wait_for_turn(self, transport: TlsTransport) -> None:
-        """Queue a client whose first record is complete. `begin` is called when its turn comes."""
-
-    def received_hello(self, transport: TlsTransport, size: int) -> None:
-        """Account for a client's first record, of which `size` bytes have arrived so far."""
-
-    def advanced(self, transport: TlsTransport) -> None:
-        """Record that a client has begun to send its next flight. The rest of that flight is not reported."""
-
-    def finished(self, transport: TlsTransport) -> None:
-        """Finish a handshake. Raises OSError if the client's certificate gives no principal or has expired."""
-
-    def refused(self, transport: TlsTransport, reason: str) -> None:
-        """Count and log a failed handshake."""
-
-    def forget(self, transport: TlsTransport) -> None:
-        """Remove a connection that is closed."""
-
-
 class TlsShare:
     """The buffers and the budget that the TLS connections of one Processor share."""
 
     __slots__ = ("_left", "file_bytes", "handshakes", "is_spent", "scratch", "state", "unread")
 
-    def __init__(self, state: ProcessorState, handshakes: HandshakeRules) -> None:
+    def __init__(self, state: ProcessorState, handshakes: Handshakes) -> None:
         self.state = state
         self.handshakes = handshakes
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.calls.call_links import Calls
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.role.role import Role
-from kproc.broker.transport.agent import STORE_MS, AgentId, Doze, Link
+from kproc.broker.transport.agent import STORE_MS, AgentId, Link
 from kproc.broker.transport.envelope import REPLY
 from kproc.broker.transport.outbox import Inbox, Outbox
 from kproc.common.clock import Clock
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.wait import Sleeper
 
 _CALLS_PER_PASS: Final = 64
 _EMPTY: Final = SLOT["empty_cycles"]
@@ -40,7 +43,7 @@ class LinkedRole(Role):
         "_calls", "_empty_cycles", "_empty_since", "_inputs", "_is_stopping", "_outboxes", "_peers",
     )  # fmt: skip
 
-    def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
+    def __init__(self, agent_id: AgentId, *, doze: Sleeper, metrics: MetricsRow, clock: Clock) -> None:
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._peers: dict[AgentId, LinkedPeer] = {}
         # Lists for the duty cycle, which reads them in every pass. `_list_links` makes them when a peer comes or goes.

@@ -9,13 +9,16 @@ at most, so that the next tick stores what it has counted.
 from __future__ import annotations
 
 import select
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId, Doze
+from kproc.broker.transport.agent import REST_MS, STORE_MS, AgentId
 from kproc.common.clock import Clock
 from kproc.common.containment import Containment
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.wait import Sleeper
 
 _STORE_NS: Final = STORE_MS * 1_000_000
 _HEARTBEAT: Final = SLOT["heartbeat_ns"]
@@ -45,7 +48,7 @@ class Role:
         "sleep_ms_max",
     )
 
-    def __init__(self, agent_id: AgentId, *, doze: Doze, metrics: MetricsRow, clock: Clock) -> None:
+    def __init__(self, agent_id: AgentId, *, doze: Sleeper, metrics: MetricsRow, clock: Clock) -> None:
         self.id = agent_id
         self._doze = doze
         self._metrics = metrics

@@ -39,7 +39,6 @@ from kproc.broker.observe.prometheus import Exposition, load_prometheus
 from kproc.broker.observe.scrapes import Scrapes
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.gate import LoginLimits
-from kproc.broker.processor.handler_peer import Router
 from kproc.broker.processor.processor import Processor
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.tls_listeners import TlsListeners
@@ -60,19 +59,21 @@ from kproc.broker.security.authorizer import locks_everybody_out
 from kproc.broker.storage import checkpoints
 from kproc.broker.storage.room import counting
 from kproc.broker.supervisor import tls_check
-from kproc.broker.transport.agent import AgentId, BlockOwner, Doze, Link
+from kproc.broker.transport.agent import AgentId, BlockOwner, Link
 from kproc.common.clock import NS_PER_S, Clock
 
 if TYPE_CHECKING:
     from kproc.broker.controller.operations import Operations
+    from kproc.broker.ipc.wait import Sleeper
     from kproc.broker.observe.status import Status
     from kproc.broker.processor.tls_connections import TlsConnections
+    from kproc.broker.request.routing import ProduceRouter
 
 logger = logging.getLogger(__name__)
 
 
 def make_acceptor(
-    plan: Plan, index: int, *, listening: socket.socket, doze: Doze, metrics: MetricsRow
+    plan: Plan, index: int, *, listening: socket.socket, doze: Sleeper, metrics: MetricsRow
 ) -> Acceptor:
     agent, config = acceptor_id(index), plan.config
     others = [slab_row(acceptor_id(n)) for n in range(ACCEPTOR_COUNT_MAX) if n != index]
@@ -115,10 +116,10 @@ def make_processor(
     plan: Plan,
     index: int,
     *,
-    doze: Doze,
+    doze: Sleeper,
     metrics: MetricsRow,
     arena: BlockOwner,
-    router: Router | None = None,
+    router: ProduceRouter | None = None,
     make: Callable[..., Processor] = Processor,
 ) -> Processor:
     """Create a Processor. `make` is its class; turn_based.py passes other kinds with the same arguments."""
@@ -170,7 +171,7 @@ def make_handler(
     plan: Plan,
     index: int,
     *,
-    doze: Doze,
+    doze: Sleeper,
     metrics: MetricsRow,
     table: PartitionTable,
     syncer: Syncer,
@@ -215,7 +216,7 @@ def make_handler(
 def make_controller(
     plan: Plan,
     *,
-    doze: Doze,
+    doze: Sleeper,
     metrics: MetricsRow,
     operations: Operations,
     on_settings: Callable[[DynamicSettings], None],
@@ -289,7 +290,7 @@ def _tell_of_settings(plan: Plan, image: ClusterImage) -> None:
 def make_cleaner(
     plan: Plan,
     *,
-    doze: Doze,
+    doze: Sleeper,
     metrics: MetricsRow,
     table: PartitionTable,
 ) -> Cleaner:

@@ -7,9 +7,12 @@ objects, and the bytes that travel over a link are the same in all three (envelo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from kproc.broker.ipc.arena import ArenaReader
 
 
 class AgentId(NamedTuple):
@@ -64,29 +67,6 @@ class Wakeable(Protocol):
     def wake(self) -> None: ...
 
 
-class Doze(Protocol):
-    """The sleeping side (ipc/wait.py): `fd` goes into the agent's epoll, edge-triggered."""
-
-    fd: int
-    rescued_count: int
-    slept_ns: int
-
-    def wait(
-        self,
-        poll: Callable[[float], list[Any]],
-        timeout_s: float,
-        has_work: Callable[[], bool],
-        since_ns: int = 0,
-    ) -> list[Any]: ...
-
-
-class BlockReader(Protocol):
-    """A peer's arena, of which this agent reads single blocks."""
-
-    def view(self, offset: int, length: int) -> memoryview: ...
-    def close(self) -> None: ...
-
-
 class BlockOwner(Protocol):
     """An agent's own arena."""
 
@@ -110,7 +90,7 @@ class Link:
     receiver: Receiver
     waker: Wakeable
     generation: int = 0
-    arena: BlockReader | None = None
+    arena: ArenaReader | None = None
 
 
 # Longest sleep of a role whose metrics row has changed and must be stored, and of an idle role, which only has to store

@@ -22,9 +22,9 @@ from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.gate import DEFAULT_LIMITS, LoginLimits
-from kproc.broker.processor.handler_peer import Router
 from kproc.broker.processor.processor import Processor
 from kproc.broker.processor.tls_listeners import TlsListeners
+from kproc.broker.request.routing import ProduceRouter
 from kproc.broker.role.handoff import ADDRESS_BYTES, EVICT, HANDOFF, REPORT_BYTES_MAX, Report, pack_address
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId, Link
@@ -205,7 +205,7 @@ class ProcessorRig:
         arena_bytes: int = 4 << 20,
         idle_ms_max: int = 600_000,
         receive_ms_max: int = 0,
-        router: Router | None = None,
+        router: ProduceRouter | None = None,
         age_ms: int = 0,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         queued_bytes_max: int = -1,
