@@ -11,12 +11,19 @@ An idle connection has no buffer: `held` is the empty bytes and `out` is None.
 from __future__ import annotations
 
 import os
-import select
 import socket
 from collections import deque
 from typing import Final, NamedTuple, Protocol
 
-from kproc.broker.processor.channel_state import MuteState, mute_state
+from kproc.broker.processor.connection_state import (
+    ACTIVE,
+    NO_PAUSE,
+    OPEN,
+    PAUSED,
+    MuteState,
+    Pause,
+    mute_state,
+)
 from kproc.broker.processor.files import FileCache, OpenFile, StaleFile
 from kproc.broker.processor.gate import Gate
 from kproc.broker.processor.handler_peer import HandlerPeer
@@ -171,8 +178,6 @@ class Connection:
 
     __slots__ = (
         "activity_slot",
-        "awaits_block",
-        "awaits_turn",
         "block",
         "books",
         "client",
@@ -184,11 +189,7 @@ class Connection:
         "id",
         "inflight",
         "interest",
-        "is_closing",
-        "is_ended",
         "is_introduced",
-        "is_short_of_memory",
-        "is_stalled",
         "last_active_ns",
         "listener",
         "migration",
@@ -197,11 +198,13 @@ class Connection:
         "next_sequence",
         "origin",
         "out",
+        "pauses",
         "ready",
         "recv_into",
         "send",
         "session",
         "stash",
+        "state",
         "target",
         "throttled_until_ns",
         "transport",
@@ -248,15 +251,9 @@ class Connection:
         # Answers of this pass. Views of a ring are valid only until the pass ends.
         self.ready: list[bytes | memoryview | FileSend] = []
         self.out: deque[bytes | memoryview | FileSend] | None = None
-        self.interest = 0
-        self.is_closing = False  # Close the connection once everything in `out` is sent.
-        # Read nothing more, answer the requests that were read, then close. The client's bytes were not Kafka's
-        # protocol, or the Processor leaves and the connection cannot migrate.
-        self.is_ended = False
-        self.is_stalled = False
-        self.awaits_block = False  # Its unfinished frame waits for memory.
-        self.awaits_turn = False  # Its TLS handshake waits for its turn (handshakes.py).
-        self.is_short_of_memory = False
+        self.interest = PAUSED
+        self.state = OPEN
+        self.pauses = NO_PAUSE
         self.throttled_until_ns = 0
         self.migration: MigrationState | None = None
         self.last_active_ns = now_ns
@@ -280,11 +277,32 @@ class Connection:
         self.flags &= ~FLAG_GATED
         self.is_introduced = False
 
+    def start_migration(self, migration: MigrationState) -> None:
+        """Mark the connection as migrating. It is not read until the end of the migration."""
+        self.migration = migration
+        self.pauses |= Pause.MIGRATING
+
+    def end_migration(self) -> None:
+        """Mark the connection as not migrating any more."""
+        self.migration = None
+        self.pauses &= ~Pause.MIGRATING
+
+    def plan_home(self, home: HandlerPeer) -> None:
+        """Mark the connection to change to another home. It is not read until it has no request in work."""
+        self.next_home = home
+        self.pauses |= Pause.NEW_HOME
+
+    def change_home(self, home: HandlerPeer) -> None:
+        """Use another home from now on. Requires that no request is in work at the present one."""
+        self.home = self.target = home
+        self.next_home = None
+        self.pauses &= ~Pause.NEW_HOME
+
     def mute_state(self) -> MuteState:
         """Return Kafka's name for the present state of this connection."""
         return mute_state(
-            is_read=self.interest == select.EPOLLIN,
-            is_throttled=self.throttled_until_ns > 0,
+            is_read=self.interest == ACTIVE,
+            is_throttled=Pause.THROTTLED in self.pauses,
             has_work=self.inflight > 0,
         )
 
@@ -394,8 +412,9 @@ class Connection:
         return (
             sequence == self.next_send
             and self.inflight == 1
-            and self.interest == select.EPOLLIN
-            and not (self.stash or self.ready or self.out or self.is_closing)
+            and self.interest == ACTIVE
+            and self.state is OPEN
+            and not (self.stash or self.ready or self.out)
         )
 
     def add_parts(self, parts: list[bytes | FileRange], files: FileCache) -> None:

@@ -1,6 +1,7 @@
 """ConnectionTable: the connections of a Processor. It registers and closes them, and decides what each waits for.
 
-`update_interest` makes that decision. It must be called after every change of a condition that a connection waits for.
+`update_interest` makes that decision, by the table in connection_state.py. `pause`, `resume` and `drain` call it; every
+other function that changes one of its conditions must call it, too.
 request_reader.py reads connections, response_writer.py sends their answers.
 """
 
@@ -13,13 +14,22 @@ from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.activity import ActivityWheel
 from kproc.broker.processor.address_shares import share_key
 from kproc.broker.processor.connection import Books, Connection, Origin
+from kproc.broker.processor.connection_state import (
+    ACTIVE,
+    DETACHED,
+    DRAINING,
+    OPEN,
+    PAUSED,
+    WRITING,
+    Pause,
+)
 from kproc.broker.processor.describe import connection_name, describe
 from kproc.broker.processor.gate import DEFAULT_LIMITS, Gate
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.memory_budget import MemoryBudget
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.socket_watch import ACTIVE, DETACHED, PAUSED, WRITING, EpollWatch
+from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.transport_layer import Transport
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
@@ -128,9 +138,9 @@ class ConnectionTable:
         elif connection.session.ends_ns:
             self.begin_session(connection)
         # A connection that comes back from a failed migration may still be throttled.
-        if connection.throttled_until_ns:
+        if Pause.THROTTLED in connection.pauses:
             self._await_throttle(connection)
-        if connection.awaits_block:
+        if Pause.NO_BLOCK in connection.pauses:
             self._await_block(connection)
         self._budget.held_bytes += len(connection.held)
 
@@ -198,62 +208,73 @@ class ConnectionTable:
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def update_interest(self, connection: Connection) -> None:
-        """Set what the connection waits for: room in its socket first, then requests, if it may be read.
+        """Set what the connection waits for, by the table in connection_state.py.
 
-        Every function that makes a connection wait, or ends that, calls this. It also changes the home if one is
-        planned, continues the migration, and closes an ended connection after its last answer.
+        A connection that is not read may be able to go on: to its next home, with its migration, with stalled requests.
+        A draining connection is closed after its last answer.
         """
-        if connection.next_home is not None and not connection.inflight:
-            connection.home = connection.target = connection.next_home
-            connection.next_home = None
-        if connection.migration is not None:
-            self.mover.advance(connection)
-        if connection.is_stalled and not connection.out and not connection.is_full:
-            self.stalled[connection] = None
-            self._state.press()
+        if connection.pauses:
+            self._go_on_paused(connection)
         if connection.out:
             self.watch.set(connection, WRITING)
         elif (
-            connection.is_stalled
-            or connection.is_full
-            or self._state.is_stopping
-            or connection.is_closing
-            or connection.is_ended
-            or connection.throttled_until_ns
-            or connection.migration is not None
-            or connection.next_home is not None
-            or connection.is_short_of_memory
-            or connection.awaits_turn
-            or connection.awaits_block
+            connection.pauses or connection.is_full or connection.state is not OPEN or self._state.is_stopping
         ):
             self.watch.set(connection, PAUSED)
-            if connection.is_ended and not connection.inflight and not connection.is_stalled:
-                self.close(connection, "its bytes were not Kafka's protocol")
+            if (
+                connection.state is DRAINING
+                and not connection.inflight
+                and Pause.STALLED not in connection.pauses
+            ):
+                self.close(connection, "its last request is answered")
         else:
             self.watch.set(connection, ACTIVE)
 
+    def _go_on_paused(self, connection: Connection) -> None:
+        """Do what a paused connection waited for, if it can be done now."""
+        if connection.next_home is not None and not connection.inflight:
+            connection.change_home(connection.next_home)
+        if connection.migration is not None:
+            self.mover.advance(connection)
+        if Pause.STALLED in connection.pauses and not connection.out and not connection.is_full:
+            self.stalled[connection] = None
+            self._state.press()
+
+    def pause(self, connection: Connection, reason: Pause) -> None:
+        """Stop reading a connection. TCP then pushes back on the client."""
+        connection.pauses |= reason
+        self.update_interest(connection)
+
+    def resume(self, connection: Connection, reason: Pause) -> None:
+        """End one reason not to read a connection. It is read again if that was the last one."""
+        connection.pauses &= ~reason
+        self.update_interest(connection)
+
+    def drain(self, connection: Connection) -> None:
+        """Read nothing more from a connection, and close it after its last answer."""
+        if connection.state is OPEN:
+            connection.state = DRAINING
+        self.update_interest(connection)
+
     def stall(self, connection: Connection) -> None:
-        """Stop reading a connection whose bytes have no room in a ring. TCP then pushes back on the client."""
-        connection.is_stalled = True
+        """Pause a connection whose bytes have no room in a ring, or wait for answers of another Handler."""
         self.stalled[connection] = None
         self._state.press()
         self._state.counts[SLOT["reads_stalled"]] += 1
-        self.update_interest(connection)
+        self.pause(connection, Pause.STALLED)
 
     def wait_for_memory(self, connection: Connection) -> None:
-        """Stop reading a connection until the memory budget has room for a new request."""
-        connection.is_short_of_memory = True
+        """Pause a connection until the memory budget has room for a new request."""
         self.short_of_memory[connection] = None
         self._state.press()
         self._state.counts[SLOT["reads_stalled"]] += 1
-        self.update_interest(connection)
+        self.pause(connection, Pause.NO_MEMORY)
 
     def wait_for_block(self, connection: Connection) -> None:
-        """Stop reading a connection until there is memory for more of its unfinished frame."""
-        connection.awaits_block = True
+        """Pause a connection until there is memory for more of its unfinished frame."""
         self._await_block(connection)
         self._state.counts[SLOT["reads_stalled"]] += 1
-        self.update_interest(connection)
+        self.pause(connection, Pause.NO_BLOCK)
 
     def _await_block(self, connection: Connection) -> None:
         self.awaiting_block.setdefault(share_key(connection.origin.address), {})[connection] = None
@@ -270,23 +291,21 @@ class ConnectionTable:
     def resume_with_block(self, connection: Connection) -> None:
         """Resume reading a connection whose frame has received memory."""
         self._await_no_block(connection)
-        connection.awaits_block = False
-        self.update_interest(connection)
+        self.resume(connection, Pause.NO_BLOCK)
 
     def end_shortage(self) -> None:
         """Resume reading the connections that wait for memory, if the budget has room."""
         if self.short_of_memory and self._budget.has_room():
             for connection in list(self.short_of_memory):
                 del self.short_of_memory[connection]
-                connection.is_short_of_memory = False
-                self.update_interest(connection)
+                self.resume(connection, Pause.NO_MEMORY)
 
     def plan_home(self, connection: Connection, home: HandlerPeer) -> None:
         """Change the home as soon as no request is in work; until then the connection is not read."""
         planned = connection.next_home or connection.home
         planned.homes -= 1
         home.homes += 1
-        connection.next_home = home
+        connection.plan_home(home)
         self.update_interest(connection)
 
     def pause_all(self) -> None:
@@ -317,6 +336,7 @@ class ConnectionTable:
         """Do not read the connection before `until_ns`. The caller calls `update_interest`."""
         if until_ns > connection.throttled_until_ns:
             connection.throttled_until_ns = until_ns
+            connection.pauses |= Pause.THROTTLED
             self._await_throttle(connection)
 
     def _await_throttle(self, connection: Connection) -> None:
@@ -327,7 +347,7 @@ class ConnectionTable:
         """Resume reading the connections whose throttle has ended."""
         for connection in self._throttles.pop_due(now_ns):
             connection.throttled_until_ns = 0
-            self.update_interest(connection)
+            self.resume(connection, Pause.THROTTLED)
 
     def throttled_ms(self) -> int:
         """Return the milliseconds until the next throttle ends, rounded up. Requires `has_throttled`."""

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_state import ACTIVE, PAUSED, WRITING
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.response_writer import ResponseWriter
-from kproc.broker.processor.socket_watch import ACTIVE, PAUSED, WRITING, EpollWatch
+from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.transport.envelope import HEAD, SEND
 
 # Edge-triggered, so that a hang-up is reported once. Requests are not reported here, because the threads read them.

@@ -26,11 +26,13 @@ younger than _STALE_NS or whose client has begun its next flight since then, and
 from __future__ import annotations
 
 import logging
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.address_shares import AddressShares, share_key
 from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_state import Pause
+from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.describe import connection_name
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.tls_transport import TlsTransport
@@ -55,18 +57,6 @@ _HELLO_BYTES_MAX: Final = 16 << 20
 # kproc.tls.handshakes.max, so during a flood from one address other clients of that address can still finish.
 _STALE_NS: Final = 1_000_000_000
 _EXPIRED: Final = "its client's certificate has expired"
-
-
-class Table(Protocol):
-    """The part of ConnectionTable that Handshakes uses."""
-
-    by_fd: dict[int, Connection]
-
-    def update_interest(self, connection: Connection) -> None:
-        """Decide what the connection waits for."""
-
-    def close(self, connection: Connection, reason: str) -> None:
-        """Close the connection."""
 
 
 class WaitingHello(NamedTuple):
@@ -94,7 +84,7 @@ class Handshakes:
     )  # fmt: skip
 
     def __init__(
-        self, table: Table, state: ProcessorState, clock: Clock, *, timeout_ms: int, begun_max: int
+        self, table: ConnectionTable, state: ProcessorState, clock: Clock, *, timeout_ms: int, begun_max: int
     ) -> None:
         self._table = table
         self._state = state
@@ -183,8 +173,7 @@ class Handshakes:
         for fd in fresh:
             newcomer = self._connections.get(fd)
             if newcomer is not None and fd in self._turns.get(_key_of(newcomer), ()):
-                newcomer.awaits_turn = True
-                self._table.update_interest(newcomer)
+                self._table.pause(newcomer, Pause.HANDSHAKE)
         return answered + closed
 
     def _next_turn(self) -> tuple[bytes, WaitingHello]:
@@ -211,9 +200,8 @@ class Handshakes:
         except OSError as error:
             self._table.close(connection, str(error))
             return
-        if connection.awaits_turn:
-            connection.awaits_turn = False
-            self._table.update_interest(connection)
+        if Pause.HANDSHAKE in connection.pauses:
+            self._table.resume(connection, Pause.HANDSHAKE)
 
     def _make_place(self, key: bytes) -> bool:
         """Close a handshake if all places are taken. Return False if a client of this address has to wait instead."""

@@ -125,8 +125,7 @@ class Homes:
             if connection.home is not only and _logs_in_at(connection, connection.home):
                 self._table.close(connection, "its Handler is gone before it has logged in")
                 continue
-            connection.home = connection.target = only
-            connection.next_home = None
+            connection.change_home(only)
         for connection in list(self._table.by_fd.values()):
             self._table.update_interest(connection)
 

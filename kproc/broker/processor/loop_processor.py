@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kproc.broker.processor.connection import Connection
-from kproc.broker.processor.socket_watch import ACTIVE, PAUSED, WRITING, EpollWatch
+from kproc.broker.processor.connection_state import ACTIVE, PAUSED, WRITING
+from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.turn_processor import TurnProcessor
 
 OnEvent = Callable[[Connection], None]

@@ -10,13 +10,14 @@ import select
 import socket
 
 from kproc.broker.processor.connection import Books, Connection
+from kproc.broker.processor.connection_state import CLOSING, PAUSED, Pause
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.migration_channel import Given, MigrationChannel, unsent_of
 from kproc.broker.processor.migration_steps import MigrationSteps, claim
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.socket_watch import PAUSED, EpollWatch
+from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.agent import AgentId
@@ -107,7 +108,7 @@ class ConnectionMigration:
             each
             for each in self._table.by_fd.values()
             if each.migration is None
-            and not each.is_closing
+            and each.state is not CLOSING
             and each.gate is None
             and each.transport.can_move
         ]
@@ -124,9 +125,9 @@ class ConnectionMigration:
 
     def take_back(self, connection: Connection) -> None:
         self._watch.begin(connection, PAUSED)
-        if connection.is_stalled:
+        if Pause.STALLED in connection.pauses:
             self._table.stalled[connection] = None
-        connection.is_short_of_memory = False
+        connection.pauses &= ~Pause.NO_MEMORY
         self._table.keep(connection)
         # Its home may have died or begun to leave meanwhile. Homes plans a new home only for connections in the table.
         home = connection.next_home or connection.home
@@ -187,15 +188,16 @@ class ConnectionMigration:
         connection.inflight = len(state.kept) + len(state.stash)
         connection.held = state.held
         connection.out = unsent_of(given)
-        connection.is_closing, connection.is_ended = state.is_closing, state.is_ended
-        connection.is_stalled = state.is_stalled
+        connection.state = state.state
+        if state.is_stalled:
+            connection.pauses |= Pause.STALLED
         block = given.read_block()
         if block is not None:
             self._memory.assign(connection, block)
         self._watch.begin(connection, PAUSED)
         self._table.keep(connection)
         connection.books.moved_in(connection)
-        if connection.is_stalled:
+        if state.is_stalled:
             self._table.stalled[connection] = None
         if state.throttled_until_ns:
             self._table.throttle(connection, state.throttled_until_ns)

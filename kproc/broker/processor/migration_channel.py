@@ -24,6 +24,7 @@ import msgspec
 
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd, send_fd
 from kproc.broker.processor.connection import Block, Connection, FileSend, Origin
+from kproc.broker.processor.connection_state import ConnectionState, Pause
 from kproc.broker.processor.files import OpenFile
 from kproc.broker.processor.frame_memory import FrameMemory
 from kproc.broker.security.session import Session
@@ -43,7 +44,7 @@ _STATE_BYTES_MAX: Final = 16 * 1024
 WINDOW: Final = 16
 
 
-class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
+class MigratedConnection(msgspec.Struct, array_like=True, frozen=True):
     """The state of a connection, without its descriptors."""
 
     id: int
@@ -60,8 +61,7 @@ class ConnectionState(msgspec.Struct, array_like=True, frozen=True):
     block: tuple[int, int] | None  # Length and filled; the bytes are in BLOCK's memfd.
     out: list[bytes | tuple[int, int]]  # Unsent bytes, or position and length in the next FILE.
     is_stalled: bool
-    is_closing: bool
-    is_ended: bool
+    state: ConnectionState
     throttled_until_ns: int  # In CLOCK_MONOTONIC, which all processes of the host share.
     last_active_ns: int
 
@@ -72,7 +72,7 @@ class Given:
     def __init__(self, connection_id: int, peer: AgentId) -> None:
         self.id = connection_id
         self.peer = peer
-        self.state: ConnectionState | None = None
+        self.state: MigratedConnection | None = None
         self.sock: socket.socket | None = None
         self.files: list[OpenFile] = []
         self.block_fd = -1
@@ -245,10 +245,10 @@ class MigrationChannel:
                 return kind, connection_id, given
 
 
-def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
+def state_of(connection: Connection, kept: list[int]) -> MigratedConnection:
     """Return the state that another Processor needs to continue exactly where this one stopped."""
     block = connection.block
-    return ConnectionState(
+    return MigratedConnection(
         id=connection.id,
         origin=connection.origin,
         client=connection.client,
@@ -265,9 +265,8 @@ def state_of(connection: Connection, kept: list[int]) -> ConnectionState:
             (item.position, item.remaining) if isinstance(item, FileSend) else bytes(item)
             for item in connection.out or ()
         ],
-        is_stalled=connection.is_stalled,
-        is_closing=connection.is_closing,
-        is_ended=connection.is_ended,
+        is_stalled=Pause.STALLED in connection.pauses,
+        state=connection.state,
         throttled_until_ns=connection.throttled_until_ns,
         last_active_ns=connection.last_active_ns,
     )
@@ -284,8 +283,8 @@ def unsent_of(given: Given) -> deque[bytes | memoryview | FileSend] | None:
     )
 
 
-def _decode(data: bytes) -> ConnectionState:
-    return msgspec.msgpack.decode(data, type=ConnectionState)
+def _decode(data: bytes) -> MigratedConnection:
+    return msgspec.msgpack.decode(data, type=MigratedConnection)
 
 
 def _read_all(fd: int) -> bytes:

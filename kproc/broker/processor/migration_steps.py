@@ -206,7 +206,7 @@ class MigrationSteps:
 
     def _plan(self, connection: Connection, target: AgentId | None) -> None:
         self._attempt = (self._attempt + 1) & SEQUENCE_MASK
-        connection.migration = MigrationState(target, self._attempt)
+        connection.start_migration(MigrationState(target, self._attempt))
         self._todo[connection] = None
         self._holder.resume(connection)  # This stops reading it, because `migration` is set.
 
@@ -265,8 +265,9 @@ class MigrationSteps:
     def _give_up(self, connection: Connection) -> None:
         """Keep the connection here and claim its kept answers."""
         self.forget(connection)
-        state, connection.migration = connection.migration, None
+        state = connection.migration
         assert state is not None
+        connection.end_migration()
         if state.is_asked and connection.target.link is not None:
             claim(connection, state.kept)
         self._holder.resume(connection)
@@ -290,7 +291,7 @@ class MigrationSteps:
                 continue
             connection = channel.given.pop(connection_id)
             if kind == TAKEN:
-                connection.migration = None
+                connection.end_migration()
                 self._holder.let_go(connection)
             else:
                 assert kind == REFUSED, kind

@@ -18,6 +18,7 @@ from typing import Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.connection import INFLIGHT_MAX, Block, Connection
+from kproc.broker.processor.connection_state import Pause
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.describe import client_of, connection_name, why_refused
 from kproc.broker.processor.frame_memory import FrameMemory
@@ -416,9 +417,8 @@ class RequestReader:
     def retry_stalled(self) -> None:
         """Continue the connections that had no room; those that still have none stall again."""
         for connection in list(self._table.stalled):
-            if connection.migration is not None or (
-                connection.throttled_until_ns and not self._state.is_stopping
-            ):
+            is_throttled = Pause.THROTTLED in connection.pauses and not self._state.is_stopping
+            if connection.migration is not None or is_throttled:
                 continue
             if connection.out or connection.is_full:
                 # It must first send answers, or get some. Then ConnectionTable.update_interest enters it again.
@@ -429,7 +429,7 @@ class RequestReader:
             if link is None or link.sender.free_bytes() < _ROOM_BYTES:
                 continue
             del self._table.stalled[connection]
-            connection.is_stalled = False
+            connection.pauses &= ~Pause.STALLED
             before = self._counts[_REQUESTS]
             if connection.block is not None:
                 self._read_block(connection, connection.block)
@@ -528,8 +528,7 @@ class RequestReader:
         reason = why_refused(start, length, self._request_bytes_max, longest)
         if self._state.refusals.has_room(self._state.now_ns):
             logger.warning("closing connection %s: %s", connection_name(connection), reason)
-        connection.is_ended = True
-        self._table.update_interest(connection)
+        self._table.drain(connection)
 
     def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
         """Consider a request for timing, at most every _LOOK_NS. Return FLAG_TIMED if it is timed, otherwise 0."""

@@ -11,6 +11,7 @@ import msgspec
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.connection import Connection, unsent
+from kproc.broker.processor.connection_state import ACTIVE, CLOSING
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.files import FileCache, StaleFile
 from kproc.broker.processor.handler_set import HandlerSet
@@ -18,7 +19,6 @@ from kproc.broker.processor.lent_blocks import LentBlocks
 from kproc.broker.processor.metered import MeteredConnections
 from kproc.broker.processor.migration_steps import MigrationSteps
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.socket_watch import ACTIVE
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.security.session import Session
 from kproc.broker.transport.envelope import (
@@ -194,7 +194,7 @@ class ResponseWriter:
         touched: dict[Connection, None],
     ) -> None:
         """Queue a whole answer for the end of this pass if it is the next one. Otherwise store it until its turn."""
-        if sequence != connection.next_send or connection.stash or connection.is_closing:
+        if sequence != connection.next_send or connection.stash or connection.state is CLOSING:
             head = HEAD.pack(connection.id, sequence, 0, 0)
             self._take_response(SEND, memoryview(head + bytes(frame)), touched)
             return
@@ -246,7 +246,7 @@ class ResponseWriter:
         """Append the next answer in order to those that are sent in this pass."""
         connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
         connection.inflight -= 1
-        if connection.is_closing:
+        if connection.state is CLOSING:
             return
         if kind == SEND:
             connection.ready.append(view[HEAD_BYTES:])
@@ -256,11 +256,11 @@ class ResponseWriter:
             except (StaleFile, OSError, EOFError) as error:
                 # The segment is gone or shorter than the answer says. Close, because half an answer must not be sent.
                 logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
-                connection.is_closing = True
+                connection.state = CLOSING
         elif kind == CLOSE:
             if len(view) > HEAD_BYTES:
                 connection.ready.append(view[HEAD_BYTES:])
-            connection.is_closing = True
+            connection.state = CLOSING
         else:
             assert kind == NO_OP, kind
         self._counts[_RESPONSES] += 1
@@ -275,7 +275,7 @@ class ResponseWriter:
         except (OSError, EOFError) as error:
             self._table.close(connection, str(error))
             return
-        if connection.is_closing or connection.out or connection.interest != ACTIVE:
+        if connection.interest != ACTIVE or connection.out or connection.state is CLOSING:
             self.after_send(connection)
 
     def go_on(self, connection: Connection) -> None:
@@ -288,7 +288,7 @@ class ResponseWriter:
         self.after_send(connection)
 
     def after_send(self, connection: Connection) -> None:
-        if connection.is_closing and not connection.out:
+        if connection.state is CLOSING and not connection.out:
             self._table.close(connection, "a Handler asked for it")
         elif connection.out or connection.interest != ACTIVE:
             self._table.update_interest(connection)

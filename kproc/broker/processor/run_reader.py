@@ -14,11 +14,11 @@ from typing import Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.connection import INFLIGHT_MAX, Connection
+from kproc.broker.processor.connection_state import ACTIVE
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.request_reader import READ_BYTES, RESERVED_BYTES, RequestReader
-from kproc.broker.processor.socket_watch import ACTIVE
 from kproc.broker.transport.envelope import BEHIND_HEAD_ROUND, HEAD_BYTES, RECORD, REQUEST, SEQUENCE_MASK
 
 Event = tuple[int, int]  # As epoll reports it: descriptor, mask.

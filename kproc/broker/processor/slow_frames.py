@@ -23,12 +23,12 @@ from typing import Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_state import ACTIVE
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.describe import connection_name
 from kproc.broker.processor.frame_memory import FrameMemory
 from kproc.broker.processor.memory_budget import MemoryBudget
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.socket_watch import ACTIVE
 
 logger = logging.getLogger(__name__)
 

@@ -6,16 +6,9 @@ The Processors that exist for comparison replace it: one uses an asyncio loop, o
 from __future__ import annotations
 
 import select
-from typing import Final
 
 from kproc.broker.processor.connection import Connection
-
-ACTIVE: Final = select.EPOLLIN
-PAUSED: Final = 0
-WRITING: Final = select.EPOLLOUT
-# The client hung up while its connection was paused. epoll reports EPOLLHUP even for an empty event mask, and without
-# end, so the connection is not in the epoll.
-DETACHED: Final = -1
+from kproc.broker.processor.connection_state import ACTIVE, DETACHED, PAUSED
 
 
 class EpollWatch:

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.connection import Connection, FileSend, flags_before
+from kproc.broker.processor.connection_state import ACTIVE, CLOSING
 from kproc.broker.processor.connection_threads import ConnectionThread, ThreadTable, ThreadWatch, ThreadWriter
 from kproc.broker.processor.request_reader import READ_BYTES
-from kproc.broker.processor.socket_watch import ACTIVE, EpollWatch
+from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.turn_processor import TurnProcessor
 
 _JOIN_S: Final = 5.0
@@ -80,7 +81,8 @@ class ThreadProcessor(TurnProcessor):
         return ready
 
     def _may_read(self, connection: Connection) -> bool:
-        return not connection.inflight and connection.interest == ACTIVE and not connection.is_closing
+        is_read = connection.interest == ACTIVE and connection.state is not CLOSING
+        return is_read and not connection.inflight
 
     # -- a connection's thread -----------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from typing import Final
 
 from kproc.broker.config.values import ConfigError
 from kproc.broker.processor.connection import Connection
+from kproc.broker.processor.connection_state import ACTIVE, OPEN
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.handshakes import Handshakes
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.socket_watch import ACTIVE
 from kproc.broker.processor.tls_listeners import TlsListeners
 from kproc.broker.processor.tls_transport import TlsShare, TlsTransport
 from kproc.broker.security.tls import (
@@ -128,9 +128,7 @@ class TlsConnections:
     def _leave(self) -> int:
         """Close the next connection that cannot migrate, if one is due. Its requests in work are answered first."""
         staying = [
-            each
-            for each in self._table.by_fd.values()
-            if not (each.transport.can_move or each.is_ended or each.is_closing)
+            each for each in self._table.by_fd.values() if each.state is OPEN and not each.transport.can_move
         ]
         now_ns = self._clock.now_ns()
         if not self._leave_pause_ns:
@@ -138,9 +136,7 @@ class TlsConnections:
         if not staying or now_ns < self._next_leave_ns:
             return 0
         self._next_leave_ns = now_ns + self._leave_pause_ns
-        connection = staying[0]
-        connection.is_ended = True
-        self._table.update_interest(connection)
+        self._table.drain(staying[0])
         return 1
 
     # -- contexts ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.processor.channel_state import MuteState
+from kproc.broker.processor.connection_state import MuteState
 from kproc.broker.role.handoff import REFUSED, Report
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.session import Session

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from kproc.broker.processor.channel_state import MuteState, mute_state
 from kproc.broker.processor.connection import INFLIGHT_MAX
+from kproc.broker.processor.connection_state import MuteState, mute_state
 from tests.unit.net.rig import Client, ProcessorRig, Request, framed
 
 
