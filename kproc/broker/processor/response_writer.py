@@ -95,15 +95,19 @@ class ResponseWriter:
             touched: dict[Connection, None] = {}
             answers: list[tuple[int, int, bytes | memoryview]] = []  # Whole answers that were not sent yet.
             for kind, view in batch:
-                if kind == SEND:
-                    connection_id, sequence, _, _ = _unpack_head(view)
-                    if lent:
-                        self._blocks.give_back(connection_id, sequence)
-                    answers.append((connection_id, sequence, view[_BEHIND_HEAD]))
-                    continue
-                # SENDS answers requests of the Produce fast path. None of them came in a block, so none is freed.
-                if kind == SENDS:
-                    answers += answers_of(view)
+                try:
+                    if kind == SEND:
+                        connection_id, sequence, _, _ = _unpack_head(view)
+                        if lent:
+                            self._blocks.give_back(connection_id, sequence)
+                        answers.append((connection_id, sequence, view[_BEHIND_HEAD]))
+                        continue
+                    # SENDS answers requests of the Produce fast path. None of them came in a block, so none is freed.
+                    if kind == SENDS:
+                        answers += answers_of(view)
+                        continue
+                except Exception as error:  # noqa: BLE001 - contained: only the record's connection is closed
+                    self._close_misread(kind, view, error)
                     continue
                 if answers:
                     self._pass_back(answers, touched)
@@ -122,7 +126,7 @@ class ResponseWriter:
                     elif self._handlers.router is not None:
                         self._handlers.router.learn(view)
                 except Exception as error:  # noqa: BLE001 - contained: only the record's connection is closed
-                    self._close_misread(view, error)
+                    self._close_misread(kind, view, error)
             if answers:
                 self._pass_back(answers, touched)
             for connection in touched:
@@ -135,9 +139,10 @@ class ResponseWriter:
                 self._finish_timed()
         return work
 
-    def _close_misread(self, view: memoryview, error: Exception) -> None:
-        """Close the connection that an unreadable record of a Handler names."""
-        connection = self._table.by_id.get(_unpack_head(view)[0]) if len(view) >= HEAD_BYTES else None
+    def _close_misread(self, kind: int, view: memoryview, error: Exception) -> None:
+        """Close the connection that an unreadable record of a Handler names. A HINT has no head, so it names none."""
+        has_head = kind != HINT and len(view) >= HEAD_BYTES
+        connection = self._table.by_id.get(_unpack_head(view)[0]) if has_head else None
         if connection is not None:
             self._table.close_failed(connection, error)
         else:

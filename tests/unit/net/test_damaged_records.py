@@ -13,17 +13,20 @@ from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     CLOSE,
     HEAD,
+    HINT,
     METERED,
     MOVED,
     NOTE,
+    SEND,
     SEND_PARTS,
+    SENDS,
     THROTTLE,
     TIMES,
 )
 from tests.unit.net.rig import ProcessorRig, framed
 
 Start = Callable[..., ProcessorRig]
-KINDS = (AUTHENTICATED, BLOCK_FREE, CLOSE, METERED, MOVED, NOTE, SEND_PARTS, THROTTLE, TIMES)
+KINDS = (AUTHENTICATED, BLOCK_FREE, CLOSE, METERED, MOVED, NOTE, SEND, SEND_PARTS, SENDS, THROTTLE, TIMES)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -50,3 +53,22 @@ def test_damaged_record_ends_no_more_than_its_connection(start: Start, seed: int
     assert other.received() == framed(b"yes")
     rig.advance_ms(STORE_MS)
     assert rig.metric("contained_failures") > 0
+
+
+def test_hint_that_cannot_be_read_closes_no_connection(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint has no head. Its first bytes can look like the id of any connection."""
+
+    class Router:
+        def learn(self, _hint: memoryview) -> None:
+            raise ValueError("not a hint")
+
+    rig = start()
+    client = rig.connect()
+    (connection,) = rig.processor.table.by_fd.values()
+    monkeypatch.setattr(rig.processor.handlers, "router", Router())
+    rig.handler.outbox.push(HINT, HEAD.pack(connection.id, 0, 0, 0))
+    rig.handler.outbox.flush()
+    rig.step(3)
+    assert not client.is_closed()
+    rig.advance_ms(STORE_MS)
+    assert rig.metric("contained_failures") == 1
