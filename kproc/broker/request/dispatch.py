@@ -19,6 +19,7 @@ from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.request import registry
 from kproc.broker.request.divided_requests import (
     REQUEST_BYTES_MAX,
+    ROWS_MAX,
     DecodedBySteps,
     handle,
 )
@@ -86,7 +87,9 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
     size = len(body)
     if size > REQUEST_BYTES_MAX:
         raise ProtocolError(f"request of {size} bytes; {api.key.name} accepts at most {REQUEST_BYTES_MAX}")
-    decoded = DecodedBySteps(request.api_key, request.api_version, body)
+    # A request that cannot be divided is rejected before any row above its API's bound is decoded.
+    rows_max = ROWS_MAX if api.rows else api.rows_max
+    decoded = DecodedBySteps(request.api_key, request.api_version, body, rows_max)
     decoded.step()
     if decoded.fields is not None:
         where = api.rows_in(decoded.fields)

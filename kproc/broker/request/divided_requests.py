@@ -61,8 +61,8 @@ class DecodedBySteps:
 
     __slots__ = ("_steps", "fields")
 
-    def __init__(self, api_key: int, version: int, body: memoryview) -> None:
-        budget = RowBudget(ROWS_MAX, STEP_ROWS)
+    def __init__(self, api_key: int, version: int, body: memoryview, rows_max: int) -> None:
+        budget = RowBudget(rows_max, STEP_ROWS)
         self._steps: Generator[None, None, Fields] = codec.decode_request_by_steps(
             api_key, version, body, budget
         )
