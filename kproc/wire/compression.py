@@ -101,6 +101,7 @@ def compress(codec: int, raw: Buffer, level: int | None = None) -> bytes:
         case Compression.SNAPPY:
             return _compress_xerial(raw)
         case Compression.LZ4:
+            # Without linked blocks, because Java's LZ4 reader refuses them.
             compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(bytes(raw))
             return bytes(compressor.finish())

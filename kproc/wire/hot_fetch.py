@@ -142,6 +142,8 @@ def locate_fetch_offset(version: int, body: memoryview) -> tuple[FetchRequest, i
     comparing everything but this offset.
     """
     request = decode_fetch(version, body)
+    # Offsets of several partitions lie at several places of the body, so two requests cannot be compared around one of
+    # them.
     if len(request.topics) != 1 or len(request.topics[0][2]) != 1:
         return None
     _, position = _count(version, body, _head_of(version).size)
@@ -174,6 +176,7 @@ def _decode(version: int, body: memoryview) -> FetchRequest:
         forgotten, position = _decode_forgotten(version, body, position)
     if version >= _FLEXIBLE:
         rack_id, position = read_compact_string(body, position)
+        # The tagged fields are nearly always empty. Consumers send none, because KIP-903 is for followers.
         if body[position]:
             replica_id = _decode_tags(version, body, position, replica_id)
     elif version == _RACK:
@@ -274,6 +277,7 @@ def _decode_tags(version: int, body: memoryview, position: int, replica_id: int)
         size, position = read_unsigned_varint(body, position)
         if position + size > len(body):
             raise ProtocolError("tagged field runs past the end")
+        # KIP-903 moved the replica id from the head into a tagged field with v15.
         if tag == _REPLICA_STATE_TAG and version >= _REPLICA_STATE:
             (replica_id,) = INT32.unpack_from(body, position)
         position += size
@@ -321,6 +325,7 @@ def encode_fetch_response(
     The frame's length includes the file ranges. Records given as bytes are copied into the frame. Empty file ranges are
     left out.
     """
+    # The usual response: one partition with records that are sent from the file. One prepared struct encodes it.
     if len(topics) == 1 and version >= _RACK:
         name, topic_id, partitions = topics[0]
         if len(partitions) == 1 and len(partitions[0].records) == 1 and partitions[0].aborted is None:
@@ -354,6 +359,8 @@ def encode_fetch_response(
                 if not isinstance(piece, FileRange):
                     out += piece
                 elif piece.length:
+                    # Keep the bytes before a file range as one part, because each part costs the Processor a system
+                    # call.
                     if out:
                         parts.append(out)
                         out = bytearray()

@@ -112,12 +112,14 @@ def decode_produce(version: int, body: memoryview) -> ProduceRequest:
 
 def _decode_one(version: int, body: memoryview) -> ProduceRequest | None:
     transactional, acks, timeout_ms, topics, name_bytes = _HEAD.unpack_from(body)
+    # A transactional id would shift all fields behind it, so such a request takes the general decoder.
     if transactional != -1 or topics != 1 or name_bytes < 0:
         return None
     at = 14 + name_bytes
     partitions, index, length = _PARTITION.unpack_from(body, at)
     start = at + 12
     end = start + length
+    # Let the general decoder decide between null records, several partitions, and a malformed request.
     if partitions != 1 or length < 0 or end > len(body):
         return None
     topic = ProduceTopic(str(body[14:at], "utf-8"), None, [(index, body[start:end])])
@@ -147,6 +149,7 @@ def _decode_one_flexible(
         at = name_at = 29
     else:
         transactional, acks, timeout_ms, topics, name_size = _FLEXIBLE_HEAD.unpack_from(body)
+        # A length of two bytes shifts the fields. Topic names have at most 249 bytes, so this is rare.
         if not 0 < name_size < 128:
             return None
         name_at = 9
@@ -195,6 +198,7 @@ def _decode_general(version: int, body: memoryview) -> ProduceRequest:
         topic, position = _decode_topic(version, body, position, flexible)
         topics.append(topic)
         rows += 1 + len(topic.partitions)
+        # One Produce is handled in one step, in which no other client of this Handler is served.
         if rows > PRODUCE_ROWS_MAX:
             raise ProtocolError(f"Produce to more than {PRODUCE_ROWS_MAX} topics and partitions")
     if flexible:
@@ -204,6 +208,7 @@ def _decode_general(version: int, body: memoryview) -> ProduceRequest:
 
 def _count(body: memoryview, position: int, flexible: bool) -> tuple[int, int]:
     count, position = _length(body, position, flexible)
+    # Every element has at least one byte. The check comes before any allocation, because a client can claim billions.
     if not 0 <= count <= len(body) - position:
         raise ProtocolError(f"array of {count} elements, {len(body) - position} bytes remain")
     return count, position
@@ -232,6 +237,7 @@ def _decode_topic(version: int, body: memoryview, position: int, flexible: bool)
     for _ in range(count):
         (index,) = INT32.unpack_from(body, position)
         length, position = _length(body, position + 4, flexible)
+        # Null records are malformed in Kafka, too, but the error belongs to the partition and not to the connection.
         if length == -1:
             partitions.append((index, None))
         elif 0 <= length <= len(body) - position:
@@ -288,6 +294,7 @@ def _encode_topic_key(version: int, name: str | None, topic_id: bytes | None) ->
 
 def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer) -> None:
     index, error_code, base_offset, append_time_ms, log_start_offset, message, record_errors = partition
+    # v5 added the log start offset, by which a producer tells records that retention deleted from lost ones.
     if version < 5:
         frame += _ANSWER.pack(index, error_code, base_offset, append_time_ms)
         return
@@ -298,6 +305,7 @@ def _encode_partition(version: int, frame: bytearray, partition: PartitionAnswer
             frame += INT32.pack(number) + encode_compact_string(why) + b"\0"
         frame += b"\0" if message is None else encode_compact_string(shortened(message))
         frame += b"\0"
+    # KIP-467 added the record errors with v8, one version before the flexible encoding.
     elif version == 8:
         frame += INT32.pack(len(record_errors))
         for number, why in record_errors:

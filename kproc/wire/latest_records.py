@@ -82,6 +82,7 @@ class LatestRecords:
             left -= 1
             seen = self._counts[kind] = self._counts.get(kind, 0) + 1
             if seen >= _COMPILED_AFTER and self._compiled < _SHAPES_MAX:
+                # Count anew, because another shape of this length may have become the frequent one.
                 self._counts[kind] = 0
                 self._compile(raw[start:position], kind)
         if position != size:

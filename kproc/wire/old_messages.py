@@ -100,6 +100,7 @@ def records_of(message: OldMessage) -> Iterator[Record]:
     position = 0
     while position < len(raw):
         one, position = decode_old_message(raw, position)
+        # Kafka never nested them. Without this check a few bytes could unpack into a chain without end.
         if one.codec:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a compressed message inside a compressed message")
         inside.append(one)
@@ -107,6 +108,8 @@ def records_of(message: OldMessage) -> Iterator[Record]:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"the compressed message at offset {message.offset} is empty"
         )
+    # KIP-31: in format 1 the inner offsets are relative, and the outer offset is that of the last message. In format 0
+    # they are absolute.
     shift = message.offset - inside[-1].offset if message.magic else 0
     for one in inside:
         timestamp_ms = message.timestamp_ms if message.is_log_append_time else one.timestamp_ms

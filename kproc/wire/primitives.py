@@ -89,6 +89,7 @@ def _read_base128(data: Buffer, position: int, shift_max: int) -> tuple[int, int
                 return value | byte << shift, position
             value |= (byte & 127) << shift
             shift += 7
+            # More bytes than the number can need: malformed, or an attempt to keep the reader in this loop.
             if shift > shift_max:
                 raise ProtocolError("varint is too long")
     except IndexError:
@@ -126,6 +127,7 @@ def skip_tagged_fields(data: Buffer, position: int) -> int:
         _, position = read_unsigned_varint(data, position)
         size, position = read_unsigned_varint(data, position)
         position += size
+        # The size of an unknown field can have any value, so check it here, where nobody reads the field.
         if position > len(data):
             raise ProtocolError("tagged field runs past the end")
     return position

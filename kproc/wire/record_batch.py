@@ -162,10 +162,12 @@ def check_batch(view: memoryview | bytes | bytearray) -> BatchHeader:
         raise _why_short(view)
     header = _unpack_header(view)
     _, batch_length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, record_count = header
+    # Check magic and length before the CRC, because their errors have other codes and the CRC would hide them.
     if magic != MAGIC or batch_length != size - LOG_OVERHEAD_BYTES:
         raise _why_misshapen(size, batch_length, magic)
     if crc32c(memoryview(view)[CRC_FROM:]) != crc:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"CRC-32C of the batch is not the stored {crc:#010x}")
+    # A producer's batch has no gaps. Only compaction makes some, and it runs inside of the broker.
     if record_count <= 0 or last_offset_delta != record_count - 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
@@ -196,6 +198,7 @@ def _why_short(view: Buffer) -> KafkaError:
 
 
 def _why_misshapen(size: int, batch_length: int, magic: int) -> KafkaError:
+    # KIP-724: Kafka 4.0 rejects the formats before 0.11, which older versions converted.
     if magic in (0, 1):
         return NotOneBatch(f"message format {magic} is older than version {MAGIC}")
     if magic != MAGIC:
@@ -218,6 +221,7 @@ def check_from_client(header: BatchHeader) -> None:
     if header.attributes & CONTROL:
         raise KafkaError(ErrorCode.INVALID_RECORD, "clients are not allowed to write control records")
     check_base_offset(header.base_offset)
+    # KIP-98: an idempotent batch has a sequence, by which its retry is recognized.
     if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD, f"sequence {header.base_sequence} with producer id {header.producer_id}"
@@ -244,6 +248,7 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
     """Correct the max timestamp of a batch whose producer set another one. Return the new header."""
     view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
+    # The max timestamp lies behind the CRC's begin, so the CRC changes with it.
     crc = crc_of(view)
     view[CRC_AT:CRC_FROM] = _UINT32.pack(crc)
     return header._replace(max_timestamp=max_timestamp, crc=crc)

@@ -54,6 +54,8 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
         check_lengths(payload, count)
         return True
     check_count(codec, count, size)
+    # Decompressing a large batch costs the Handler more than appending it. Its magic number alone finds the usual
+    # mistake, a wrong codec in the attributes.
     if size > SMALL_COMPRESSED_BYTES:
         if not has_frame_start(codec, payload):
             raise KafkaError(
@@ -62,6 +64,7 @@ def check_small(codec: int, payload: Buffer, count: int) -> bool:
         return True
     try:
         raw = decompress(codec, payload, SMALL_INFLATED_BYTES)
+    # A consumer can decompress it, and the CRC proves that the producer has sent exactly this. So accept it unread.
     except InflatesTooMuch:
         return True
     check_lengths(raw, count)
@@ -87,6 +90,7 @@ def check_lengths(raw: Buffer, count: int) -> None:
                     position += 2
             else:
                 position += 1
+            # The length is zig-zag coded, so an odd one is negative.
             if length & 1 or length < _LENGTH_MIN:
                 raise _invalid(f"record {number} of the batch has an invalid length")
             position += length >> 1
@@ -95,6 +99,7 @@ def check_lengths(raw: Buffer, count: int) -> None:
     left = size - position
     if left < (count - walked) * RECORD_BYTES_MIN:
         raise _invalid(f"record {number} of the batch runs past its end")
+    # Without this check, bytes behind the last record would stay in the log, and consumers would report them as damage.
     if left and walked == count:
         raise _invalid(f"{left} bytes follow the last record of the batch")
 
@@ -124,6 +129,7 @@ def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | No
     """
     base, earliest, latest, needs_key = expected
     size = len(raw)
+    # The header's count is not under any other check, so bound the loop by it before it runs.
     if not 0 < count <= size // RECORD_BYTES_MIN:
         return None
     position = header_count = 0
@@ -153,6 +159,7 @@ def scan_records(raw: bytes, count: int, expected: RecordConditions) -> int | No
             position += 1
             if offset > 127:
                 offset, position = read_unsigned_varint(raw, position - 1)
+            # Zig-zag coding doubles the delta. Kafka numbers the records of a batch without gaps.
             if offset != 2 * number:
                 return None
             field = raw[position]

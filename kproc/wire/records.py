@@ -82,6 +82,7 @@ def _too_many_headers() -> KafkaError:
 
 def _read_headers(raw: bytes, position: int, end: int) -> tuple[list[tuple[str, bytes | None]], int]:
     count, position = read_varint(raw, position)
+    # Bound the count by the bytes before it is used, because a record of a few bytes can claim billions of headers.
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
         raise _invalid(f"record with {count} headers")
     if count > HEADER_COUNT_MAX:
@@ -174,6 +175,7 @@ def walk_records(raw: bytes, count: int, base_timestamp: int, base_offset: int) 
     try:
         for _ in range(count):
             record, position = read_record(raw, position, base_timestamp, base_offset)
+            # Offsets that repeat or fall would let a consumer read a record twice, or skip some.
             if record.offset <= last_offset:
                 raise _invalid(f"offset {record.offset} follows {last_offset}")
             last_offset = record.offset

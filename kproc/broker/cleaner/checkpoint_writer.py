@@ -88,6 +88,7 @@ class CheckpointWriter:
                 continue
             key = (topic.topic_id, index)
             directory = self._directory / f"{name}-{index}"
+            # The file with ids is newer, because this version wrote it.
             if offset <= self._log_starts.get(key, 0):
                 continue
             try:

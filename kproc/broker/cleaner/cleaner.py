@@ -154,6 +154,7 @@ class Cleaner(LinkedRole):
         """
         version = self._image.version
         waiting = [on_reply for known, on_reply in self._wait_for_checkpoint if known <= version]
+        # Before the first snapshot the partitions are unknown, and a checkpoint would lack them all.
         if not version or not waiting:
             return
         self._wait_for_checkpoint = [each for each in self._wait_for_checkpoint if each[0] > version]

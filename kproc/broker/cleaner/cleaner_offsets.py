@@ -33,6 +33,7 @@ class CleanerOffsets:
         while the pass runs.
         """
         self._offsets[topic.topic_id, index] = offset
+        # Otherwise the file would grow with every deleted topic.
         self._offsets = {key: at for key, at in self._offsets.items() if key[0] in image.topics_by_id}
         names = {topic_id: image.topics_by_id[topic_id].name for topic_id, _ in self._offsets}
         write_offset_checkpoint(

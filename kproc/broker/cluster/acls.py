@@ -123,6 +123,8 @@ class AclChanges:
             except KafkaError as error:
                 code, message = error.code, error.message or ""
             else:
+                # As in Kafka, a rule that exists already succeeds without a second copy, so that a retried request
+                # changes nothing.
                 if acl not in acls:
                     added[acl] = None
             results.append({"error_code": int(code), "error_message": message})
@@ -141,11 +143,13 @@ class AclChanges:
             code, message, found = ErrorCode.NONE, None, []
             try:
                 wanted = _checked_filter(row)
+                # A filter without wildcards is one look-up. Any other one compares itself with every rule.
                 looks += len(acls) if wanted.as_acl() is None else 1
                 if looks <= LOOKS_MAX:
                     found = acls.matching(wanted)
             except KafkaError as error:
                 code, message = error.code, error.message
+            # A rule that matches two filters is removed once, but Kafka reports it for both.
             removed.update(dict.fromkeys(found))
             found_count += len(found)
             if looks > LOOKS_MAX:
@@ -165,6 +169,7 @@ class AclChanges:
         return {"filter_results": results}, [r.AclRemoved(acls.id_of(acl)) for acl in removed]
 
     def _unused_id(self, acls: AclTable) -> bytes:
+        # The id is the rule's key in the metadata log, so a second rule with it would replace the first.
         while acls.has_id(acl_id := self._new_id()):
             pass
         return acl_id

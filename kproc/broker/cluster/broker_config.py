@@ -79,6 +79,7 @@ LISTENER_KEYS: Final = frozenset(("num.network.threads", "max.connections", "max
 def is_live(name: str) -> bool:
     """Return True if a client may change the setting on the running broker. The name may have a listener's prefix."""
     listener, plain = split_listener_key(name)
+    # As in Kafka, TLS settings are dynamic only with the prefix of a listener.
     if plain in TLS_SETTINGS:
         return bool(listener)
     if plain in _WITHOUT_EFFECT:
@@ -140,6 +141,7 @@ def check_settable(name: str, node: str) -> Setting:
         )
     if not is_live(name):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{name}]")
+    # Such a setting names something of one host, for example a file, so a value for all brokers makes no sense.
     if row.dynamic is Dynamic.PER_BROKER and node == CLUSTER_DEFAULT_NODE:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -177,6 +179,7 @@ def complaint_about(name: str, node: str, text: str) -> str | None:
         value = normalize(check_settable(name, node), text)
     except KafkaError as error:
         return error.message
+    # A stored limit of 0 would lock out even the administrator who wants to change it.
     if split_listener_key(name)[1] in LIMITS_OF_LISTENERS and int(value) < 1:
         return f"{value} would let nobody in"
     return None
@@ -200,6 +203,7 @@ def check_listeners_change(
     resolvable: the host names in the request that were resolved. The supervisor binds the listeners and must not wait
     for a name server, so any other name is rejected.
     """
+    # Without this, an invalid stored value would reject every other change of this broker's settings.
     if after is None or after == before:
         return
     if config.kproc_transport != "process":

@@ -139,6 +139,7 @@ class ClientQuotas:
 
 
 def _is_meant(names: dict[str, Any], exact: dict[str, Any], specified: Set[str], *, strict: bool) -> bool:
+    # KIP-546: a strict filter excludes entities with further types, such as (user, client id) for a filter of users.
     if strict and len(names) != len(exact) + len(specified):
         return False
     return all(kind in names and names[kind] == name for kind, name in exact.items()) and all(
@@ -179,6 +180,7 @@ class QuotaChanges:
         self, names: Mapping[str, str | None], ops: list[Row], seen: set[Entity], resolvable: Set[str]
     ) -> list[r.Record]:
         entity = _parse_entity(names)
+        # Two entries for one entity have no order, so as in Kafka only the first counts.
         if entity in seen:
             raise _invalid(f"Ignoring duplicate entity {_shown(entity)}")
         seen.add(entity)
@@ -195,6 +197,8 @@ class QuotaChanges:
             given.add(key)
             if value is not None:
                 _check_value(keys, key, value)
+            # An unchanged quota needs no record. Without this, a tool that sets the same quotas again and again fills
+            # the log.
             if before.get(key) != value:
                 records.append(r.ClientQuotaSet(entity, key, value))
         return records
@@ -223,6 +227,7 @@ def _shown(entity: Entity) -> str:
 def _check_value(keys: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in keys:
         raise _invalid(f"Invalid configuration key {key}")
+    # A quota of 0 would stop the client for ever. Kafka removes a quota with the flag `remove`, not with 0.
     if math.isnan(value) or value <= 0:
         raise _invalid(f"Quota {key} must be greater than 0")
     largest = keys[key]

@@ -75,6 +75,7 @@ class ConfigChanges:
         brokers: dict[str, tuple[int, dict[str, str], list[tuple[str, str | None]]]] = {}
         for at, (resource, key) in enumerate(zip(resources, keys, strict=True)):
             try:
+                # The order of two changes of one resource would be undefined, so as in Kafka both fail.
                 if times[key] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 changes = requested_changes(resource["configs"], incremental=incremental)
@@ -85,6 +86,7 @@ class ConfigChanges:
                     changed[at] = self._alter_one(*key, changes, incremental)
             except KafkaError as error:
                 errors[at] = error
+        # Check the nodes' changes together, because a node's value overrides the one for all nodes.
         refused = self._refuse_together({node: after for node, (_, after, _) in brokers.items()})
         for node, refusal in refused.items():
             errors[brokers.pop(node)[0]] = refusal
@@ -142,6 +144,7 @@ class ConfigChanges:
             elif operation in OP_NAMES:
                 row = _list_row(key, operation)
                 _check_list(key, operation, value or "")
+                # APPEND and SUBTRACT (KIP-339) change the value in force, which may be a default.
                 start = wanted.get(key)
                 if start is None:
                     start = defaults.get(key, row.default(self._config))
@@ -194,6 +197,8 @@ class ConfigChanges:
             (key, None) for key in self._unusable(node, changes, incremental) if key not in after
         ]
         named = {canonical_key(name) for name, _, _ in changes}
+        # As in Kafka, setting a store's path to its present value reads the file again. Without a record no role would
+        # notice.
         again = [key for key in named & after.keys() if broker_config.is_store(key)]
         besides += [(key, after[key]) for key in again if before.get(key) == after[key]]
         return node, after, besides
@@ -210,6 +215,8 @@ class ConfigChanges:
         known = {each.name for each in self._listeners(old)}
         for each in self._listeners(new):
             is_concerned = each.name not in known or each.name.lower() in concerned
+            # Do not check listeners that the request does not change. A file that was removed meanwhile would reject it
+            # otherwise.
             if not each.protocol.endswith("SSL") or not is_concerned:
                 continue
             complaint = self._check_tls(each.name, old, new)

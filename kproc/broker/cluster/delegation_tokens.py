@@ -81,9 +81,11 @@ class TokenChanges:
         if self._key is None:
             return creation_fields(owner, requester, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, 0), []
         renewers = tuple(_name(each) for each in body["renewers"])
+        # As in Kafka, only users can renew a token.
         if any(kind != USER for kind, _ in renewers):
             return creation_fields(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE, 0), []
         renewer_bytes = sum(len(name) for _, name in renewers)
+        # Every token costs memory in each Handler, and any authenticated client may create some.
         if len(self._image.delegation_tokens) >= TOKENS_MAX or renewer_bytes > RENEWER_BYTES_MAX:
             return creation_fields(owner, requester, ErrorCode.POLICY_VIOLATION, 0), []
         now_ms, longest_ms = self._clock.wall_ms(), self._config.delegation_token_max_lifetime_ms
@@ -114,6 +116,7 @@ class TokenChanges:
             return self._refused()
         if has_expired(token, now_ms):
             return _failed(ErrorCode.DELEGATION_TOKEN_EXPIRED)
+        # KIP-48: only the owner and the named renewers may prolong or end a token.
         if not _may_renew(token, body):
             return _failed(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
         period_ms = self._config.delegation_token_expiry_time_ms
@@ -131,6 +134,7 @@ class TokenChanges:
             return self._refused()
         if not _may_renew(token, body):
             return _failed(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
+        # KIP-48: a negative period expires the token at once.
         if body["period"] < 0:
             removed = r.DelegationTokenRemoved(token.token_id)
             return {"error_code": int(ErrorCode.NONE), "expiry_timestamp": now_ms}, [removed]
@@ -149,6 +153,7 @@ class TokenChanges:
         if self._key is None:
             return None
         tokens = self._image.delegation_tokens
+        # The records do not contain the HMACs. Compute each of them once, because a look-up must not compute all.
         known = set(self._ids_by_hmac.values())
         for token_id in tokens.keys() - known:
             self._ids_by_hmac[token_hmac(self._key, token_id)] = token_id

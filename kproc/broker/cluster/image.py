@@ -192,6 +192,8 @@ class ClusterImage:
             raise FatalError(
                 f"metadata delta of {len(delta)} bytes after version {self.version}: {error}"
             ) from error
+        # Without the missing delta this image would be wrong for ever. The role ends, and its successor gets a
+        # snapshot.
         if decoded.base_version != self.version:
             raise FatalError(
                 f"metadata delta follows version {decoded.base_version}, this image is at {self.version}"
@@ -247,6 +249,7 @@ class ClusterImage:
             yield from _topic_records(topic)
 
     def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
+        # Another version of kproc may have stored it. An unusable value must not keep the broker from starting.
         is_usable = value is None or complaint_about(name, node, value) is None
         for stored, kept in ((self.broker_configs, is_usable), (self.unusable_configs, not is_usable)):
             _set_or_remove(stored.setdefault(node, {}), name, value if kept else None)
@@ -331,9 +334,12 @@ class ClusterImage:
             handler_count=self.handler_count,
         )
         places = zip(record.slots, record.slot_generations, owners, record.leader_epochs, strict=True)
+        # CreatePartitions adds a block. Its owners are computed by block, so that the owners of older partitions do not
+        # change.
         topic.block_starts.append(record.first_index)
         topic.partitions += [PartitionImage(n, *place) for n, place in enumerate(places, record.first_index)]
         self._use_slots(record.slots)
+        # The first block belongs to the creation, which `created` reports.
         if record.first_index:
             _add_once(change.grown, topic)
 
@@ -352,6 +358,7 @@ class ClusterImage:
         self._retire((partition.slot, partition.slot_generation) for partition in topic.partitions)
         self.deleted_topics[topic.topic_id] = topic.name
         self.unfinished_deletions.add(topic.topic_id)
+        # Discard the oldest, because the image and every snapshot would grow without limit.
         if len(self.deleted_topics) > DELETED_TOPICS_MAX:
             oldest = next(iter(self.deleted_topics))
             del self.deleted_topics[oldest]
@@ -365,10 +372,13 @@ class ClusterImage:
 
     def _start_broker(self, record: r.BrokerStarted, change: ImageChange) -> None:
         self.broker_epoch = record.broker_epoch
+        # A clean stop finishes every deletion, so a directory that appears later was restored from a copy.
         if record.was_clean:
             self.unfinished_deletions.clear()
         for topic in self.topics_by_name.values():
             for partition in topic.partitions:
+                # KIP-101, KIP-320: a higher epoch at each start lets a client detect that a power loss has truncated
+                # records that it had read.
                 partition.leader_epoch = min(partition.leader_epoch + 1, LEADER_EPOCH_MAX)
         change.epochs_raised = True
 
@@ -392,6 +402,8 @@ class ClusterImage:
         """
         places: list[tuple[int, int]] = []
         for n in range(skip, skip + count):
+            # Use a slot again only with a higher generation, because a process may still hold a row of the deleted
+            # partition.
             if n < len(self.retired_slots):
                 slot, generation = self.retired_slots[n]
                 places.append((slot, generation + 1))

@@ -77,6 +77,7 @@ class MetadataLog:
         log = cls(data_directory / DIRECTORY_NAME, clock, fs)
         try:
             if fs.make_directory(log._directory):
+                # Otherwise a power loss could remove the directory with all metadata, although its files were synced.
                 sync_directory(fs, data_directory)
             return log, log._load()
         except OSError as error:
@@ -153,14 +154,17 @@ class MetadataLog:
     # -- opening
 
     def _load(self) -> ClusterImage:
+        # Versions are padded with zeros, so that the order of names is that of versions.
         names = sorted(self._fs.list_directory(self._directory))
         for name in names:
+            # A crash while a snapshot was written has left it.
             if name.endswith(_TEMPORARY):
                 self._fs.unlink(self._directory / name)
         image = ClusterImage()
         snapshots = [name for name in names if _SNAPSHOT_NAME.fullmatch(name)]
         if snapshots:
             self._read_snapshot(self._directory / snapshots[-1], image)
+        # The log before the snapshot may still exist, if a crash came before _remove_older_than().
         snapshot_version = image.version
         logs = [self._directory / name for name in names if _LOG_NAME.fullmatch(name)]
         last_batch = (0, b"")
@@ -183,6 +187,7 @@ class MetadataLog:
         end = 0
         for position, end in _batches(data):
             records += _records_of(data[position:end], path)
+        # A snapshot is synced before its rename, so no crash leaves a damaged one under its final name.
         if end != len(data):
             raise Corrupt(f"{path}: damaged at byte {end}; it was complete when it was renamed into place")
         image.apply_records(records, _version_in(path.name))
@@ -223,6 +228,8 @@ class MetadataLog:
 
     def _cut_tail(self, path: Path, data: bytes, end: int, *, is_last: bool) -> None:
         """Cut off the torn tail that a crash during a write left. Raise Corrupt for any other damage."""
+        # A torn write is the last thing in the last file. Bytes behind it were written by a later, successful write,
+        # which happens only after a sync of everything before.
         if not is_last or _has_batch_after(data, end):
             raise Corrupt(f"{path}: damaged at byte {end}, and good batches follow")
         logger.warning("metadata_log=%s torn_at=%d cut_bytes=%d", path.name, end, len(data) - end)
@@ -305,6 +312,7 @@ class MetadataLog:
             self._fs.sync(descriptor)
         finally:
             self._fs.close(descriptor)
+        # From the rename on the snapshot counts.
         self._fs.rename(temporary, path)
         sync_directory(self._fs, self._directory)
         return size

@@ -53,6 +53,7 @@ class Mutations:
         """Count partitions right before they are created or deleted. Raise KafkaError if the quota is exceeded."""
         if self._account is None:
             return
+        # Strict clients (KIP-599) understand THROTTLING_QUOTA_EXCEEDED. Older ones are served and then made to wait.
         if self._is_strict:
             self.throttle_ms = self._quotas.missing_ms(self._account, self._now_ns)
             if self.throttle_ms:
@@ -92,6 +93,7 @@ class MutationQuotas:
 
     def charge(self, account: Account, cost_ns: int, now_ns: int) -> None:
         """Remove the tokens of `cost_ns` nanoseconds of the client's rate from its bucket."""
+        # Buckets that are full again carry no information, so remove them before there are too many.
         if account not in self._full_ns and len(self._full_ns) >= self._sweep_at:
             self._full_ns = {each: full_ns for each, full_ns in self._full_ns.items() if full_ns > now_ns}
             if len(self._full_ns) >= BUCKETS_MAX:

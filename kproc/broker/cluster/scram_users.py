@@ -113,6 +113,7 @@ class UserChanges:
         seen: set[str] = set()
         for row, is_upsertion in rows:
             name = row["name"]
+            # The first row has reported the error for all rows of this user.
             if name in seen:
                 continue
             seen.add(name)
@@ -127,6 +128,8 @@ class UserChanges:
             except KafkaError as error:
                 code, message = error.code, error.message
             results.append({"user": name, "error_code": int(code), "error_message": message})
+        # The secret is stored with the first user and never changes, because otherwise the made-up salt of an unknown
+        # user would change at a restart, and so would reveal that the user does not exist.
         if not self._users().secret and any(isinstance(each, r.ScramCredentialSet) for each in records):
             records.insert(0, r.ScramSecretMade(self._make_secret()))
         return {"results": results}, records
@@ -141,8 +144,10 @@ class UserChanges:
 
     def _set(self, row: Row) -> r.Record:
         _check_name_and_mechanism(row)
+        # RFC 7677 recommends at least 4096 iterations, because fewer make stolen keys cheap to attack.
         if row["iterations"] < ITERATIONS_MIN:
             raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
+        # As in Kafka. The client does this work at every login, so too many would stop its logins.
         if row["iterations"] > ITERATIONS_MAX:
             raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
         return r.ScramCredentialSet(

@@ -95,6 +95,8 @@ class TopicChanges:
         results: list[dict[str, Any]] = []
         for name in dict.fromkeys(body["names"]):
             code, message = ErrorCode.NONE, None
+            # Two clients may name a new topic at the same time. For the second one it exists already, which is no
+            # error.
             if self._image.topic(name) is None:
                 try:
                     self._create_one(automatic_wish(name, self._config), pending)
@@ -163,6 +165,7 @@ class TopicChanges:
         name = wish["name"]
         if self._image.topic(name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        # A Handler may still have the old directory of this name open (controller/freed_names.py).
         if name in pending.held:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT,
@@ -251,6 +254,7 @@ class TopicChanges:
         before, count = len(topic.partitions), wish["count"]
         if count == before:
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {before} partition(s).")
+        # Kafka cannot remove partitions, because their records would be lost and keys would map to others.
         if count < before:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
@@ -279,6 +283,7 @@ class TopicChanges:
                 f"This broker can hold {SLOT_COUNT} partitions and has {self._image.partition_count}; "
                 f"{count} more do not fit.",
             )
+        # Charge first, because the quota may reject the topic (KIP-599), and its slots must then stay free.
         pending.mutations.charge(count)
         places = self._image.next_slots(count, skip=pending.partition_count)
         pending.partition_count += count

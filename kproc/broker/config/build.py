@@ -67,6 +67,7 @@ def merge(
         if flag.value is None:
             continue
         earlier = explicit.get(flag.name)
+        # Two values for one setting on one command line: neither has precedence, so do not guess.
         if earlier is not None and str(earlier.value).strip() != str(flag.value):
             raise ConfigError(
                 f"{flag.option} {show(flag.value)} conflicts with {earlier.origin}={show(earlier.value)}"
@@ -93,8 +94,11 @@ def parse_given(
         try:
             if row is not None:
                 values[name] = row.parse(raw)
+                # Warn instead of rejecting, because Kafka starts with such a list, too.
                 if row.kind is Kind.LIST and isinstance(raw, str) and (problem := list_problem(name, raw)):
                     warnings.append(f"{place}{name}={show(raw)}: {problem} Such elements are ignored.")
+                # Only a value that the user has chosen is worth a warning. Copies of Kafka's own file list many
+                # defaults.
                 if row.unhonoured is not None and values[name] != row.default:
                     warnings.append(f"{place}{name}={show(raw)} has no effect: {row.unhonoured}")
             elif (row := _row_of_listener(own[2] if own is not None else name, table)) is not None:
@@ -151,6 +155,7 @@ def _parse_own(name: str, raw: object, row: Setting) -> Any:
     Kafka rejects 0 only when a client alters the setting.
     """
     value = dataclasses.replace(row, name=name).parse(raw)
+    # Kafka accepts 0 in the file, and the listener then accepts no client. That is always a mistake.
     if row.name in LISTENER_COUNTS and value < 1:
         raise ConfigError(f"{name}={show(raw)}: must be at least 1")
     return value
@@ -161,6 +166,7 @@ def _warn_of_unknown(name: str, origin: str, table: Mapping[str, Setting], *, al
 
     Another name is probably a typing error, which would otherwise go unnoticed.
     """
+    # Settings of Kafka must not keep the broker from starting, so that a server.properties can be used as it is.
     if name in KNOWN_UNHONOURED or name.startswith(_EMBEDDED_PREFIXES):
         return f"{name} has no effect: kproc does not support this Kafka setting"
     if name in REMOVED:
@@ -191,6 +197,7 @@ def did_you_mean(name: str, table: Mapping[str, Setting]) -> str:
     import difflib  # Imported here, because only an error needs it.
 
     wanted = name.lower().replace("_", ".").replace("-", ".")
+    # Settings that work first, because nobody wants to be led to one without effect.
     for names in (table, KNOWN_UNHONOURED):
         if near := difflib.get_close_matches(wanted, list(names), n=1, cutoff=0.75):
             return f"; did you mean {near[0]}?"
@@ -210,6 +217,7 @@ def derive(values: dict[str, Any], warnings: list[str]) -> None:
 
 def _derive_directory(values: dict[str, Any]) -> None:
     """Use log.dir if log.dirs is not set, as Kafka does. Reject several directories."""
+    # As in Kafka, the plural wins if both are set.
     if "log.dir" in values and "log.dirs" not in values:
         values["log.dirs"] = values["log.dir"]
     directories = values.get("log.dirs")
@@ -224,6 +232,7 @@ def _derive_directory(values: dict[str, Any]) -> None:
 
 def _derive_node_id(values: dict[str, Any]) -> None:
     broker_id = values.get("broker.id", -1)
+    # -1 is Kafka's default of broker.id and means that none is set.
     if broker_id < 0:
         if "node.id" in values:
             values["broker.id"] = values["node.id"]
@@ -282,6 +291,7 @@ def _derive_listeners(values: dict[str, Any], warnings: list[str]) -> None:
     """Parse the listeners with the protocol map, and remove those of controller.listener.names."""
     controllers = {name.upper() for name in values.get("controller.listener.names", ())}
     protocols = parse_protocol_map(values.get("listener.security.protocol.map", DEFAULT_PROTOCOL_MAP))
+    # Controller listeners of a KRaft file may have no entry in the map. They are removed below.
     everything = protocols | {name: "PLAINTEXT" for name in controllers if name not in protocols}
     for setting in ("listeners", "advertised.listeners"):
         if setting not in values:
@@ -340,6 +350,7 @@ def _check_variant(config: Any) -> None:
 
 def _check_limits(config: Any) -> None:
     queued, largest = config.queued_max_request_bytes, config.socket_request_max_bytes
+    # A request of the largest allowed size would never fit, and its connection would wait for ever.
     if 0 < queued < largest:
         raise ConfigError(
             f"queued.max.request.bytes={queued}: must be -1 (no limit) or at least "

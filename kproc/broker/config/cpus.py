@@ -18,6 +18,7 @@ HANDLERS_MAX: Final = 448
 
 def available_cpus(*, proc: Path = Path("/proc"), sysfs: Path = Path("/sys/fs/cgroup")) -> float:
     """Return the number of CPUs by affinity and cgroup quota. A quota may be a fraction of a CPU."""
+    # The affinity mask, because taskset and cpusets limit it, and os.cpu_count() ignores both.
     cpus = float(len(os.sched_getaffinity(0)))
     return min([cpus, *_quotas(proc, sysfs)])
 
@@ -47,6 +48,7 @@ def _cgroups(proc: Path) -> Iterator[tuple[int, str]]:
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
+        # /proc/self/cgroup marks the one hierarchy of version 2 with the number 0 and no controllers.
         if hierarchy == "0" and not controllers:
             yield 2, group
         elif "cpu" in controllers.split(","):
@@ -62,6 +64,7 @@ def _up_to(top: Path, directory: Path) -> Iterator[Path]:
 
 def _quota_v2(directory: Path) -> float | None:
     words = (_read(directory / "cpu.max") or "").split()
+    # cpu.max has "<quota> <period>" in us, or "max" without a limit.
     if len(words) != 2 or words[0] == "max":
         return None
     return _ratio(words[0], words[1])
@@ -70,6 +73,7 @@ def _quota_v2(directory: Path) -> float | None:
 def _quota_v1(directory: Path) -> float | None:
     quota = _read(directory / "cpu.cfs_quota_us")
     period = _read(directory / "cpu.cfs_period_us")
+    # In version 1, -1 means no limit.
     if quota is None or period is None or quota.strip() == "-1":
         return None
     return _ratio(quota, period)

@@ -47,6 +47,7 @@ def _has_authentication(config: Config, end_point: EndPoint, client_auth: str | 
 
 
 def _is_reachable_from_network(address: str) -> bool:
+    # A wildcard includes the interfaces of the network.
     if address in WILDCARDS:
         return True
     try:

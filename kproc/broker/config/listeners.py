@@ -83,6 +83,7 @@ def parse_protocol_map(items: Sequence[str]) -> dict[str, str]:
         if protocol not in PROTOCOLS:
             known = ", ".join(PROTOCOLS)
             raise ConfigError(f"listener.security.protocol.map: {show(item)}: the protocols are {known}")
+        # A repeated name is a mistake that could disable the encryption of a listener.
         if name in protocols:
             raise ConfigError(f"listener.security.protocol.map: {name} is mapped twice")
         protocols[name] = protocol
@@ -138,10 +139,12 @@ def check_listeners(end_points: Sequence[EndPoint]) -> None:
     _refuse_doubles("listeners", end_points)
     by_port: dict[int, list[EndPoint]] = {}
     for end_point in end_points:
+        # Port 0 lets the kernel choose, and it never chooses one port twice.
         if end_point.port:
             by_port.setdefault(end_point.port, []).append(end_point)
     for port, sharing in by_port.items():
         versions = sorted(_ip_version(end_point.host) for end_point in sharing)
+        # KIP-797: one IPv4 and one IPv6 address may share a port, because the kernel binds them separately.
         if len(sharing) > 1 and versions != [4, 6]:
             raise ConfigError(
                 f"listeners: port {port} is used {len(sharing)} times; "
@@ -156,6 +159,7 @@ def check_advertised(advertised: Sequence[EndPoint], listeners: Sequence[EndPoin
     for end_point in advertised:
         if end_point.name not in names:
             raise ConfigError(f"advertised.listeners: {end_point}: listeners has no {end_point.name}")
+        # A client would connect to its own host instead.
         if end_point.is_wildcard:
             raise ConfigError(
                 f"advertised.listeners: {end_point}: clients cannot connect to a wildcard; name a host"
@@ -223,6 +227,7 @@ def outward_host(wildcard: str = "") -> str:
     except (OSError, UnicodeError):
         # The host does not know its own name, so clients would not know it either.
         return address
+    # A name that resolves to the loopback, as on many laptops, would send remote clients to themselves.
     return name if address in resolved and not ipaddress.ip_address(address).is_loopback else address
 
 

@@ -56,6 +56,7 @@ def read_settings_file(path: Path) -> dict[str, FileValue]:
 def _decode(raw: bytes) -> str:
     """Decode UTF-8, or Latin-1 if it is not UTF-8. Editors write UTF-8; Java's Properties define Latin-1."""
     try:
+        # utf-8-sig also removes the byte order mark that some editors write.
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
@@ -131,10 +132,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     pending, began = "", 0
     for number, physical in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = physical.lstrip(" \t\f")
+        # A comment sign inside a continued line belongs to its value.
         if not pending and (not line or line[0] in "#!"):
             continue
         began = began if pending else number
         backslashes = len(line) - len(line.rstrip("\\"))
+        # An even number of backslashes is a sequence of escaped ones, so only an odd one continues the line.
         if backslashes % 2:
             pending += line[:-1]
             continue

@@ -187,6 +187,7 @@ def _parse_boolean(raw: object, name: str) -> bool:
     if isinstance(raw, bool):
         return raw
     word = raw.strip().lower() if isinstance(raw, str) else ""
+    # As in Kafka, "yes" and "1" are rejected, because a typing error must not count as false.
     if word not in ("true", "false"):
         raise ConfigError(f"{name}={show(raw)}: expected true or false")
     return word == "true"
@@ -227,6 +228,7 @@ def _parse_double(raw: object, name: str) -> float:
 
 def _parse_integer(kind: Kind, raw: object, name: str) -> int:
     text = raw.strip() if isinstance(raw, str) else ""
+    # In Python True is an int, but `true` is no number in a configuration.
     if isinstance(raw, int) and not isinstance(raw, bool):
         value = int(raw)
     elif _INTEGER.fullmatch(text):
@@ -236,6 +238,7 @@ def _parse_integer(kind: Kind, raw: object, name: str) -> int:
     else:
         units = ", or one with a unit such as 64MiB" if kind is Kind.SIZE else ""
         raise ConfigError(f"{name}={show(raw)}: expected a whole number{units}")
+    # Java's ranges, because clients read these values into ints and longs.
     limit = 1 << (_BITS[kind] - 1)
     if not -limit <= value < limit:
         raise ConfigError(f"{name}={show(raw)}: outside the range of a {_BITS[kind]}-bit number")
@@ -271,6 +274,7 @@ def without_url_user(text: str) -> str:
 def show(raw: object) -> str:
     """Format a raw value for a message: short, on one line, and without the secrets of a URL."""
     text = without_url_secrets(raw if isinstance(raw, str) else repr(raw))
+    # Control characters in a value could rewrite the line of the log or of the terminal.
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -127,6 +127,7 @@ class ControlPlane:
         if peer is None:
             return 0
         taken = self._divided.work()
+        # Leave the other requests in the ring. When it is full, the Processor stops reading, and TCP pushes back.
         while self.in_work < QUEUE_MAX and not self._divided:
             batch = peer.inbox.poll(1)
             if not batch:
@@ -201,6 +202,8 @@ class ControlPlane:
         try:
             if body > len(frame):
                 raise ProtocolError("a frame shorter than its header")
+            # Kafka's clients take a closed connection for an API that the broker does not know, and ApiVersions lists
+            # SERVED only.
             if api_key not in SERVED and api_key != PRIVATE_API_KEY:
                 raise ProtocolError("the control listener does not serve this API")
             self._services.containment.owner = request

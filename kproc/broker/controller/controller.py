@@ -151,6 +151,8 @@ class Controller(LinkedRole):
             if link.peer.role == HANDLER:
                 self._names.attach(link.peer)
             outbox = self._peers[link.peer].outbox
+            # A snapshot instead of all deltas, because the peer's predecessor may have died before it received some of
+            # them.
             outbox.push(SNAPSHOT, self.image.snapshot())
             outbox.flush()
 
@@ -164,6 +166,7 @@ class Controller(LinkedRole):
             return
         super().detach(peer)
         for commit in self._commits:
+            # A dead Handler cannot acknowledge, and its successor starts with a snapshot that contains the change.
             commit.waiting_for.discard(peer)
         self._names.detach(peer)
         if peer.role == HANDLER:
@@ -299,6 +302,7 @@ class Controller(LinkedRole):
 
     def _change(self, op: str, body: Any, on_reply: OnReply, waits_for_handlers: bool) -> None:
         names = created_names(op, body)
+        # The usual case: no deleted topic had one of these names, so nothing has to be waited for.
         if not self._names.held(names):
             self._decide(op, body, on_reply, waits_for_handlers)
             return
@@ -341,6 +345,8 @@ class Controller(LinkedRole):
 
         In this order no role can act on a change that a crash would lose.
         """
+        # When this returns, the change cannot fail any more: it is on the disk, and a restarted controller would apply
+        # it.
         delta, change = self._log.commit(self.image, records)
         self._names.deleted((topic.name for topic in change.deleted), self.image.version)
         self._orphaned.deleted(topic.name for topic in change.deleted)
@@ -368,6 +374,7 @@ class Controller(LinkedRole):
 
     def _answer_known(self) -> None:
         """Answer, in order, the changes that every Handler has acknowledged."""
+        # In order, because a client that has seen a later change must find the earlier ones, too.
         while self._commits and not self._commits[0].waiting_for:
             commit = self._commits.popleft()
             self.containment.run("what a change of the metadata was for", None, commit.on_reply, commit.reply)

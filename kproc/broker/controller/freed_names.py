@@ -54,6 +54,7 @@ class FreedNames:
 
     def attach(self, handler: AgentId) -> None:
         """Note a Handler that has started: it may have any directory open until it acknowledges its snapshot."""
+        # It may have opened any directory by the metadata of its predecessor. Its first acknowledgement ends the doubt.
         self._known[handler] = -1
 
     def detach(self, handler: AgentId) -> None:
@@ -63,6 +64,7 @@ class FreedNames:
 
     def acknowledged(self, handler: AgentId, version: int) -> None:
         """Note that the Handler has carried out the metadata up to this version."""
+        # A late acknowledgement of a Handler that has died counts for nothing.
         if handler in self._known:
             self._known[handler] = version
             self._release_free()
@@ -92,6 +94,7 @@ class FreedNames:
         if not self._is_linked or not (self._deleted or self._unsure_until is not None):
             return
         everybody_knows = min(self._known.values(), default=None)
+        # No Handler runs, so no directory is open.
         if everybody_knows is None:
             self._deleted.clear()
             self._unsure_until = None

@@ -44,6 +44,8 @@ class OrphanedDirectories:
     def deleted(self, names: Iterable[str]) -> None:
         """Record that topics of these names were deleted."""
         self._freed.update(names)
+        # Forget the names rather than let them grow without limit. The next creation then syncs the directory, which is
+        # always right.
         if len(self._freed) > _NAMES_MAX:
             self._freed.clear()
             self._is_unsure = True

@@ -128,6 +128,7 @@ class Operations:
         """
         ticket = body.ticket
         if ticket is None:
+            # Each change can take a minute, so a client that sends them without waiting must not fill the queue.
             if len(self._scales) > _WAITING_MAX:
                 raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
             ticket = f"{self._started_ms}-{next(self._numbers)}"
@@ -140,6 +141,7 @@ class Operations:
         scale.waiting.append(on_reply)
         if scale.reply is not None:
             scale.answer()
+        # One change at a time, because each one changes the links between all roles.
         elif len(self._scales) == 1 and not scale.has_begun:
             self._start_scale()
 

@@ -135,6 +135,7 @@ class Arena:
         if place < len(starts) and starts[place] == end:
             length += lengths[place]
             del starts[place], lengths[place]
+        # Join the neighbours, because an allocation needs one run that is long enough.
         if place and starts[place - 1] + lengths[place - 1] == offset:
             lengths[place - 1] += length
         else:

@@ -20,6 +20,7 @@ def create_link(first_capacity: int, second_capacity: int, generation: int) -> R
         format_ring(region, 0, first_capacity)
         format_ring(region, first_bytes, second_capacity)
     except ValueError:
+        # Close the memfd, because nobody else knows of the region yet.
         region.close()
         raise
     return region

@@ -88,6 +88,7 @@ class Region:
             # A plain write is enough, because no other process can see the region yet.
             header = (REGION_MAGIC, LAYOUT_VERSION, kind, generation, payload_bytes, is_sparse)
             os.pwrite(fd, _HEADER.pack(*header), 0)
+            # Seal only now, because the seals also forbid this process to change the size.
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
         except OSError as error:
             if fd >= 0:
@@ -125,6 +126,8 @@ class Region:
     def _mapped(self) -> mmap.mmap:
         if self._map is None:
             assert not self._is_closed, "the region was closed"
+            # MAP_POPULATE maps all pages at once, so that hot loops have no page faults. A sparse region must stay
+            # without pages.
             flags = mmap.MAP_SHARED if self._is_sparse else mmap.MAP_SHARED | mmap.MAP_POPULATE
             try:
                 self._map = mmap.mmap(self.fd, 0, flags=flags)
@@ -185,6 +188,7 @@ class Region:
 
     def resident_bytes(self) -> int:
         """Return the memory that the region takes, in bytes, mapped here or not. PSS alone does not show it."""
+        # st_blocks counts units of 512 bytes, whatever the block size of the file system is.
         return os.fstat(self.fd).st_blocks * 512
 
     def before_close(self, closer: Callable[[], None]) -> None:
@@ -204,6 +208,7 @@ class Region:
             return self._map is None
         self._is_closed = True
         self._view = self._words = None
+        # Closers first, because they release views that were made from ours.
         while self._closers:
             self._closers.pop()()
         while self._views:

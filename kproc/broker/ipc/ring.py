@@ -236,10 +236,13 @@ class RingProducer(_RingEnd):
         if written != self._published:
             if WEAKLY_ORDERED:
                 fence()
+            # One aligned 8-byte store. On x86-64 no reader sees it before the bytes in front of it; WEAKLY_ORDERED
+            # covers the others.
             self._words[_TAIL] = self._published = written
 
     def free_bytes(self) -> int:
         """Return how many bytes may be written, headers and padding included."""
+        # Read the head again, because the cached one may be as old as the last full ring.
         self._has_room(self._written)
         return self._end - self._written
 
@@ -260,6 +263,8 @@ class RingProducer(_RingEnd):
 
         Return None unless the consumer has ended in order: after a crash it is unknown which records it has processed.
         """
+        # Without the flag the consumer may have died in the middle of a record, and nobody knows what it has done of
+        # it.
         if not self._words[_IS_OVER]:
             return None
         if WEAKLY_ORDERED:
@@ -291,6 +296,8 @@ class RingProducer(_RingEnd):
         head = self._words[_HEAD]
         if WEAKLY_ORDERED:
             fence()  # The consumer's reads of the old records must come before our writes over them.
+        # The head comes from another process. Outside of these bounds that process is broken, and to write on would
+        # destroy records that it has not read.
         if not self._end - self.capacity <= head <= self._published:
             raise FatalError(f"ring is damaged: head {head}, tail {self._published}, end {self._end}")
         self._end = head + self.capacity
@@ -329,6 +336,7 @@ class RingConsumer(_RingEnd):
             # The length comes from another process, so a damaged one must not lead beyond the published bytes.
             if sequence > tail or slot + need > capacity:
                 self._refuse_record(self._next, tail, sequence - need)
+            # Padding has kind 0 and no payload.
             if kind:
                 slot += RECORD_HEADER_BYTES
                 append((kind, data[slot : slot + length]))
@@ -355,6 +363,7 @@ class RingConsumer(_RingEnd):
         self.release()
         if WEAKLY_ORDERED:
             fence()
+        # Store this last, so that a producer that sees the flag also finds the final head.
         self._words[_IS_OVER] = 1
 
     def drop_views(self) -> None:

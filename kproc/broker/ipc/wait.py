@@ -139,6 +139,7 @@ class Sleeper:
         before_ns = since_ns or _now_ns()
         events = poll(timeout_s)
         self.slept_ns += _now_ns() - before_ns
+        # The timeout ended the sleep although there is work. Its producer may only be slow to write the eventfd.
         if not events and has_work():
             events = poll(WAKE_GRACE_S)
             if not events:

@@ -48,6 +48,8 @@ def _renew_lock() -> None:
     _release = _lock.release
 
 
+# A lock that another thread held at the fork stays locked in the child for ever, because that thread does not exist
+# there.
 os.register_at_fork(after_in_child=_renew_lock)
 
 
@@ -83,6 +85,7 @@ class RowWriter:
         """Store all words of the row. A reader gets all of them or none."""
         assert len(values) == self._count, (len(values), self._count)
         words, start, version = self._words, self._start, self._version
+        # An odd version tells readers to wait, before the first word changes.
         words[start] = version + 1
         if WEAKLY_ORDERED:
             fence()
@@ -106,11 +109,13 @@ def read_row(words: memoryview, start: int, count: int, attempts: int = 64) -> l
         before = words[start]
         if WEAKLY_ORDERED:
             fence()
+        # The writer is inside publish(), or was killed there.
         if before & 1:
             continue
         values: list[int] = words[first:last].tolist()
         if WEAKLY_ORDERED:
             fence()
+        # Otherwise the writer has published in between, and the values may be of two rows.
         if words[start] == before:
             return values
     return None

@@ -91,6 +91,7 @@ def as_path(pem: bytes) -> Iterator[str]:
     """Provide a path under which OpenSSL can read these bytes from memory. OpenSSL accepts keys only as files."""
     fd = os.memfd_create("tls", os.MFD_CLOEXEC)
     try:
+        # A memfd is created with mode 0777, and a private key must not be readable by others.
         os.fchmod(fd, 0o600)
         view = memoryview(pem)
         while view:

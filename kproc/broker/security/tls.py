@@ -107,9 +107,12 @@ def make_context(
     """
     prefix = f"listener.name.{listener.lower()}."
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Renegotiation lets a client cost the server a handshake again and again. Compression reveals secrets by the length
+    # of what is sent (CRIME). The server's order of suites counts, because clients may prefer weak ones.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = _TICKETS
     versions = sorted(_VERSIONS[name] for name in value("ssl.enabled.protocols"))
+    # OpenSSL takes a range, and there is no version between the two that Kafka knows.
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     _use_suites(context, value("ssl.cipher.suites"), prefix)
     key_store = _key_store(listener, prefix, value)
@@ -120,6 +123,8 @@ def make_context(
     except ValueError as error:
         raise ConfigError(f"{prefix}ssl.principal.mapping.rules: {error}") from error
     if value(_CLIENT_AUTH) == "none":
+        # The listener is part of the key, because a session of one listener must not be resumed on another one with
+        # other rules.
         material = b"\0".join([b"tls tickets", ticket_secret, listener.encode()])
         keys = hashlib.shake_256(material).digest(openssl_calls.TICKET_KEY_BYTES)
         openssl_calls.set_ticket_keys(context, keys)

@@ -70,6 +70,8 @@ class TokenExchange:
 
     def evaluate(self, token: bytes) -> bytes:
         """Take the message with the token, or the client's acknowledgement of a refusal."""
+        # RFC 7628, section 3.2.3: the client answers an error with one byte 0x01, and only then does the server end the
+        # exchange.
         if self._refused is not None:
             if token == _ACKNOWLEDGED:
                 raise AuthenticationFailed(self._refused.why, told=self._refused.answer())
@@ -86,6 +88,7 @@ class TokenExchange:
         except BadToken as error:
             self._refused = error
             return error.answer().encode()
+        # The client may name the identity that it wants to act as (RFC 7628). Kafka accepts only the token's own.
         if match["authorization"] and match["authorization"] != claims.name:
             told = (
                 f"Authentication failed: Client requested an authorization id ({match['authorization']}) that is "

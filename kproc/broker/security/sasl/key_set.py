@@ -181,6 +181,8 @@ class KeySet:
         if self._keys is None:
             raise KeysAwaited
         found = self._find(key_id)
+        # The issuer may have published a new key since the last load. The pause keeps invented key ids from loading
+        # without end.
         if found is None and not self._is_loading and now_ms >= self._next_unasked_ms:
             self._next_unasked_ms = now_ms + _PAUSE_MS
             self._start_load(now_ms, self._refresh_ms)
@@ -199,6 +201,7 @@ class KeySet:
         if not self._is_loading:
             self._is_loading = True
             self._due_ms = now_ms + refresh_ms
+            # Load in a thread, because a Handler must not wait for another host.
             self._run(self._load)
 
     def _load(self) -> None:

@@ -96,16 +96,21 @@ class Login:
 
     def handshake(self, version: int, mechanism: str) -> Sequence[str]:
         """The client sent SaslHandshake; returns the mechanisms for the answer. Raises Refused."""
+        # A second handshake would let a client try mechanisms one after the other on one connection.
         if self.stage not in (Stage.BEGUN, Stage.ASKED_VERSIONS):
             raise self._out_of_turn("SaslHandshake")
+        # KIP-368: bare tokens have no request header, so on a running connection they could not be told from requests.
         if self.is_again and version < 1:
             raise self._refused("a client that sends bare tokens cannot prolong its session")
         self.mechanism = mechanism
         offered = self._listener.mechanisms.get(mechanism)
         if offered is None:
             raise self._refused("a mechanism that is not offered", ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+        # KIP-152: after SaslHandshake v1 tokens come as SaslAuthenticate requests, after v0 as bare bytes.
         self._has_requests = version > 0
         self.stage = Stage.TOKENS
+        # As in Kafka, a session is prolonged by the mechanism that began it. Otherwise the first token is answered with
+        # an error.
         if self._before is None or self._before.mechanism == mechanism:
             self._exchange = offered.start()
         return self._listener.enabled
@@ -130,6 +135,7 @@ class Login:
             raise self._refused(
                 error.why, ErrorCode.SASL_AUTHENTICATION_FAILED, error.told or self._general()
             ) from error
+        # SCRAM needs two tokens, and a bad OAUTHBEARER token a second one, so a login can be incomplete here.
         outcome = self._exchange.outcome
         if outcome is None:
             return answer, None

@@ -79,8 +79,11 @@ class PlainExchange:
             raise _shown_failure("Authentication failed: username not specified")
         if not parts[2]:
             raise _shown_failure("Authentication failed: password not specified")
+        # One message for an unknown user and a wrong password, because the difference would reveal which users exist.
         if not self._passwords.is_right(user, parts[2]):
             raise _shown_failure("Authentication failed: Invalid username or password")
+        # RFC 4616 lets a user act as another one. Kafka rejects that, because its rights belong to the authenticated
+        # user.
         if authorization_id and authorization_id != user:
             raise _shown_failure(_OTHER_NAME)
         self.outcome = Outcome(user)

@@ -124,6 +124,7 @@ def made_up(
         number = int.from_bytes(hashlib.shake_256(seed).digest(17)) & (1 << _KAFKAS_SALT_BITS) - 1
         salt = _base_36(number).encode()
     else:
+        # A salt of the usual length, because another length would tell that the user does not exist.
         salt = hashlib.shake_256(seed).digest(shape.salt_bytes or kind.key_bytes)
     return ScramCredential(salt, seed, seed, shape.iterations)
 
@@ -233,6 +234,7 @@ class ScramExchange:
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
             raise AuthenticationFailed(told, told=told)
+        # The server's half makes the proof of each login different, so that a recorded one is useless.
         nonce = match["nonce"] + self._mechanism.make_nonce()
         salt = base64.b64encode(credential.salt).decode()
         message = f"r={nonce},s={salt},i={credential.iterations}"
@@ -246,20 +248,26 @@ class ScramExchange:
             raise AuthenticationFailed("a final SCRAM message that is not in order")
         if match["channel"] != _NO_CHANNEL_BINDING:
             raise AuthenticationFailed("channel binding, which is not offered")
+        # RFC 5802: the client must repeat the whole nonce. Otherwise a recorded final message could be sent again.
         if match["nonce"] != first.nonce and (
             self._mechanism.is_strict or match["nonce"] != first.client_nonce + first.nonce
         ):
             raise AuthenticationFailed(_nonce_complaint(match["nonce"], first))
         kind, credential = self._mechanism.kind, first.credential
+        # RFC 5802 calls this AuthMessage: both first messages and the final one without its proof.
         signed = f"{first.client_bare},{first.message},{match['unproved']}".encode()
         signature = _hmac(kind, credential.stored_key, signed)
         proof = base64.b64decode(match["proof"])
         # A proof of another length has no key; it is compared all the same.
+        # ClientKey = ClientProof XOR ClientSignature, and StoredKey = H(ClientKey). So the server verifies the proof
+        # without the password.
         client_key = bytes(a ^ b for a, b in zip(signature, proof.ljust(len(signature), b"\0"), strict=False))
+        # compare_digest takes the same time for every input, so the time does not reveal how many bytes were right.
         is_proved = hmac.compare_digest(hashlib.new(kind.digest, client_key).digest(), credential.stored_key)
         if not is_proved or len(proof) != kind.key_bytes or first.outcome is None:
             raise AuthenticationFailed("wrong password, or no such user")
         self.outcome = first.outcome
+        # ServerSignature proves to the client that this server knows the user's keys.
         return b"v=" + base64.b64encode(_hmac(kind, credential.server_key, signed))
 
 
