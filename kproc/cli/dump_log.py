@@ -13,7 +13,7 @@ from kproc.cli.common import Failure, Format, OutputFormat, print_json, print_ta
 from kproc.cli.lines import print_line, print_note
 
 if TYPE_CHECKING:
-    from kproc.broker.storage.log_dump import Batch, Problem
+    from kproc.broker.storage.log_dump import DumpedBatch, Problem
 
 Paths = Annotated[
     list[Path],
@@ -128,7 +128,7 @@ def _entries(path: Path, with_records: bool) -> list[dict[str, Any]]:
     return entries
 
 
-def _batches(path: Path) -> Iterator[Batch]:
+def _batches(path: Path) -> Iterator[DumpedBatch]:
     from kproc.broker.storage.batch_scan import BadBatch
     from kproc.broker.storage.fs import OsFs
     from kproc.broker.storage.log_dump import read_batches
@@ -139,7 +139,7 @@ def _batches(path: Path) -> Iterator[Batch]:
         print_note(f"kproc: {path}: {error}")  # What came before it is worth seeing.
 
 
-def _records(path: Path, batch: Batch) -> list[dict[str, Any]]:
+def _records(path: Path, batch: DumpedBatch) -> list[dict[str, Any]]:
     from kproc.broker.cluster.metadata_log import DIRECTORY_NAME
     from kproc.broker.cluster.shown_records import without_secrets
     from kproc.cli.record_json import json_text

@@ -14,23 +14,23 @@ import msgspec
 _Count = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 
 
-class _Operation(msgspec.Struct, tag_field="op"):
+class _AnyOperation(msgspec.Struct, tag_field="op"):
     """One JSON object. Unknown members are ignored."""
 
 
-class Ping(_Operation, tag="ping"):
+class Ping(_AnyOperation, tag="ping"):
     """Test the connection. The Handler itself answers."""
 
 
-class ShowStatus(_Operation, tag="status"):
+class ShowStatus(_AnyOperation, tag="status"):
     """Return the status: roles, load and problems."""
 
 
-class ShowClients(_Operation, tag="clients"):
+class ShowClients(_AnyOperation, tag="clients"):
     """List all connections."""
 
 
-class Scale(_Operation, tag="scale"):
+class Scale(_AnyOperation, tag="scale"):
     """Change the counts of roles, or return the state of a change by its ticket."""
 
     processors: _Count | None = None
@@ -38,11 +38,11 @@ class Scale(_Operation, tag="scale"):
     ticket: str | None = None
 
 
-class Rebalance(_Operation, tag="rebalance"):
+class Rebalance(_AnyOperation, tag="rebalance"):
     """Move connections from busy Processors to idle ones."""
 
 
-class KillClient(_Operation, tag="kill-client"):
+class KillClient(_AnyOperation, tag="kill-client"):
     """Close the connection that `clients` shows with this id."""
 
     id: str
@@ -61,7 +61,7 @@ class InvalidOperation(Exception):
 
 _decode = msgspec.json.Decoder(OwnOperation).decode
 _decode_name = msgspec.json.Decoder(_Named).decode
-_NAMES = frozenset(str(each.__struct_config__.tag) for each in _Operation.__subclasses__())
+_NAMES = frozenset(str(each.__struct_config__.tag) for each in _AnyOperation.__subclasses__())
 _SHOWN = 60  # Characters of an operation's name that a client made up.
 
 

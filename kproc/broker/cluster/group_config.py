@@ -19,7 +19,7 @@ from kproc.common.errors import ErrorCode, KafkaError
 _UNUSED: Final = "Stored and shown; groups of this kind are not served yet."
 
 
-class GroupConfig(NamedTuple):
+class GroupConfigRow(NamedTuple):
     """A row: the config, and the names of the broker settings that bound it in Kafka."""
 
     config: TopicConfig
@@ -48,16 +48,16 @@ _BY_DURATION: Final = re.compile(
 )
 
 
-def _number(name: str, default: int, least: int, lowest: int | None, highest: int | None) -> GroupConfig:
+def _number(name: str, default: int, least: int, lowest: int | None, highest: int | None) -> GroupConfigRow:
     row = TopicConfig(name, Kind.INT, _UNUSED, (), at_least(least), str(default))
-    return GroupConfig(row, f"group.{name}", lowest, highest)
+    return GroupConfigRow(row, f"group.{name}", lowest, highest)
 
 
-def _word(name: str, kind: Kind, default: str, check: Any) -> GroupConfig:
-    return GroupConfig(TopicConfig(name, kind, _UNUSED, (), check, default), name)
+def _word(name: str, kind: Kind, default: str, check: Any) -> GroupConfigRow:
+    return GroupConfigRow(TopicConfig(name, kind, _UNUSED, (), check, default), name)
 
 
-def _timing(family: str) -> tuple[GroupConfig, ...]:
+def _timing(family: str) -> tuple[GroupConfigRow, ...]:
     """Return the rows that consumer, share and streams groups have in common."""
     return (
         _number(f"{family}.session.timeout.ms", 45_000, 1, 45_000, 60_000),
@@ -79,7 +79,7 @@ ROWS: Final = (
     _number("streams.initial.rebalance.delay.ms", 3_000, 0, None, None),
     _number("streams.num.standby.replicas", 0, 0, None, 2),
 )
-GROUP_CONFIGS: Final[Mapping[str, GroupConfig]] = {row.config.name: row for row in ROWS}
+GROUP_CONFIGS: Final[Mapping[str, GroupConfigRow]] = {row.config.name: row for row in ROWS}
 
 
 def check_all(configs: Mapping[str, str]) -> dict[str, str]:
@@ -97,7 +97,7 @@ def check_all(configs: Mapping[str, str]) -> dict[str, str]:
     return normalized
 
 
-def _check_bounds(row: GroupConfig, text: str) -> None:
+def _check_bounds(row: GroupConfigRow, text: str) -> None:
     """Check a value against the broker's bounds; the error names the broker setting, as in Kafka."""
     family, _, rest = row.synonym.removeprefix("group.").partition(".")
     # streams.num.standby.replicas is bounded by group.streams.max.standby.replicas.

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kproc.broker.cluster import records as r
-from kproc.broker.security.sasl.mechanism import Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser
 from kproc.broker.security.sasl.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     KINDS_BY_NUMBER,
     USUAL_SHAPE,
     CredentialShape,
-    Found,
+    FoundCredential,
     ScramCredential,
     ScramKind,
     made_up,
@@ -70,14 +70,18 @@ class ScramUsers:
         """Return the names of all users, sorted."""
         return sorted({name for users in self._by_kind.values() for name in users})
 
-    def find(self, kind: ScramKind, name: str) -> Found:
+    def find(self, kind: ScramKind, name: str) -> FoundCredential:
         """Return the credential of a user. An unknown user gets a fake one in the shape of most users' credentials."""
         shape = self._shape(kind.number)
         secret = self.secret or self._unstored_secret
         # Also do this work for a user that exists, because otherwise the time would reveal whether the user exists.
         stand_in = made_up(kind, name, secret, shape)
         found = self._by_kind[kind.number].get(name)
-        return Found(stand_in, None) if found is None else Found(found, Outcome(name))
+        return (
+            FoundCredential(stand_in, None)
+            if found is None
+            else FoundCredential(found, AuthenticatedUser(name))
+        )
 
     def _shape(self, mechanism: int) -> CredentialShape:
         """Return the most frequent shape of the users' credentials, or USUAL_SHAPE if there is no user."""

@@ -20,10 +20,10 @@ from typing import Final
 from kproc.broker.cluster.delegation_tokens import has_expired
 from kproc.broker.cluster.records import DelegationTokenSet
 from kproc.broker.config import Config
-from kproc.broker.security.sasl.mechanism import Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser
 from kproc.broker.security.sasl.scram import (
     ITERATIONS_MIN,
-    Found,
+    FoundCredential,
     ScramCredential,
     ScramKind,
     credential_of,
@@ -54,7 +54,7 @@ class TokenCredentials:
         self._now_ms = now_ms
         self._made: dict[tuple[str, str], ScramCredential] = {}
 
-    def find(self, kind: ScramKind, token_id: str) -> Found:
+    def find(self, kind: ScramKind, token_id: str) -> FoundCredential:
         """Return the credential of a token, with its owner and expiry.
 
         For an unknown or expired token return a fake credential of the same shape, so that a client cannot find out
@@ -62,14 +62,14 @@ class TokenCredentials:
         """
         token = self._tokens().get(token_id)
         if self._key is None or token is None or has_expired(token, self._now_ms()):
-            return Found(made_up(kind, token_id, self._salt_secret), None)
+            return FoundCredential(made_up(kind, token_id, self._salt_secret), None)
         credential = self._made.get((kind.name, token_id))
         if credential is None:
             if len(self._made) >= _KEPT_MAX:
                 self._made.clear()
             credential = self._made[kind.name, token_id] = self._make(self._key, kind, token_id)
-        outcome = Outcome(token.owner[1], min(token.expires_ms, token.max_ms), is_token=True)
-        return Found(credential, outcome)
+        outcome = AuthenticatedUser(token.owner[1], min(token.expires_ms, token.max_ms), is_token=True)
+        return FoundCredential(credential, outcome)
 
     def _make(self, key: bytes, kind: ScramKind, token_id: str) -> ScramCredential:
         password = base64.b64encode(token_hmac(key, token_id)).decode()

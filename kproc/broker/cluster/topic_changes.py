@@ -33,7 +33,7 @@ _SHOWN: Final = ("name", "value", "read_only", "config_source", "is_sensitive")
 Reply = dict[str, Any]
 
 
-class Pending:
+class PendingTopics:
     """The state that the topics of one request share: names, partitions and quota that earlier topics have used."""
 
     __slots__ = ("held", "mutations", "names_by_collision_key", "partition_count", "records", "shown")
@@ -158,10 +158,10 @@ class TopicChanges:
         reply = {"results": results, THROTTLE: pending.mutations.throttle_ms}
         return reply, [] if body["validate_only"] else pending.records
 
-    def _new_pending(self, body: dict[str, Any]) -> Pending:
-        return Pending(self._quotas.of(body), body.get(HELD, ()))
+    def _new_pending(self, body: dict[str, Any]) -> PendingTopics:
+        return PendingTopics(self._quotas.of(body), body.get(HELD, ()))
 
-    def _create_one(self, wish: dict[str, Any], pending: Pending) -> dict[str, Any]:
+    def _create_one(self, wish: dict[str, Any], pending: PendingTopics) -> dict[str, Any]:
         name = wish["name"]
         if self._image.topic(name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -193,7 +193,7 @@ class TopicChanges:
             "configs": self._shown(given, pending),
         }
 
-    def _shown(self, configs: dict[str, str], pending: Pending) -> list[dict[str, Any]]:
+    def _shown(self, configs: dict[str, str], pending: PendingTopics) -> list[dict[str, Any]]:
         """Return the configs in force, for the response of CreateTopics v5 and later."""
         key = tuple(configs.items())
         if key not in pending.shown:
@@ -247,7 +247,7 @@ class TopicChanges:
             if complaint := complaint_about_assignment(broker_ids, self._config):
                 raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
 
-    def _grow_one(self, wish: dict[str, Any], pending: Pending) -> None:
+    def _grow_one(self, wish: dict[str, Any], pending: PendingTopics) -> None:
         topic = self._image.topic(wish["name"])
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -271,7 +271,9 @@ class TopicChanges:
             self._check_brokers([row["broker_ids"] for row in wish["assignments"]])
         pending.records.append(self._block(topic.topic_id, before, count - before, pending))
 
-    def _block(self, topic_id: bytes, first_index: int, count: int, pending: Pending) -> r.PartitionsAdded:
+    def _block(
+        self, topic_id: bytes, first_index: int, count: int, pending: PendingTopics
+    ) -> r.PartitionsAdded:
         """Return the record of `count` new partitions, with slots of the shared partition table."""
         if pending.partition_count + count > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(

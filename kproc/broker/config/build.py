@@ -38,7 +38,7 @@ LISTENER_COUNTS: Final = ("num.network.threads", "max.connections", "max.connect
 _EMBEDDED_PREFIXES: Final = ("confluent.", "rlmm.config.", "rsm.config.", "config.providers.")
 
 
-class Given(NamedTuple):
+class SourcedValue(NamedTuple):
     """A value with its origin. `place` is `file:line: ` for values of a file, else empty."""
 
     value: object
@@ -52,17 +52,21 @@ def merge(
     path: Path | None,
     settings: Mapping[str, object],
     flags: Iterable[Flag],
-) -> dict[str, Given]:
+) -> dict[str, SourcedValue]:
     """Return the value of each name with the highest precedence.
 
     Raise ConfigError if a flag and a `--set` give one setting different values.
     """
-    given = {name: Given(value, "the defaults") for name, value in defaults.items() if value is not None}
+    given = {
+        name: SourcedValue(value, "the defaults") for name, value in defaults.items() if value is not None
+    }
     given |= {
-        name: Given(written.value, "the configuration file", f"{path}:{written.line}: ")
+        name: SourcedValue(written.value, "the configuration file", f"{path}:{written.line}: ")
         for name, written in file.items()
     }
-    explicit = {name: Given(value, f"--set {name}") for name, value in settings.items() if value is not None}
+    explicit = {
+        name: SourcedValue(value, f"--set {name}") for name, value in settings.items() if value is not None
+    }
     for flag in flags:
         if flag.value is None:
             continue
@@ -74,12 +78,12 @@ def merge(
                 if earlier.origin.startswith("--set")
                 else f"{flag.option} {show(flag.value)} conflicts with {earlier.origin} {show(earlier.value)}"
             )
-        explicit[flag.name] = Given(flag.value, flag.option)
+        explicit[flag.name] = SourcedValue(flag.value, flag.option)
     return given | explicit
 
 
 def parse_given(
-    given: Mapping[str, Given], table: Mapping[str, Setting], warnings: list[str]
+    given: Mapping[str, SourcedValue], table: Mapping[str, Setting], warnings: list[str]
 ) -> dict[str, Any]:
     """Parse the values of the settings in `table`, and reject or warn of other names.
 
@@ -117,7 +121,7 @@ def parse_given(
     return values
 
 
-def _allows_unknown(given: Mapping[str, Given]) -> bool:
+def _allows_unknown(given: Mapping[str, SourcedValue]) -> bool:
     """Return True if unknown names only warn. Read the raw value, because the settings are not parsed yet."""
     unknown = given.get("kproc.unknown.settings")
     return unknown is not None and str(unknown.value).strip() == "warn"

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Commit:
+class PendingCommit:
     """A change that is on disk and waits for the acknowledgements of some Handlers."""
 
     __slots__ = ("on_reply", "reply", "version", "waiting_for")
@@ -118,7 +118,7 @@ class Controller(LinkedRole):
         # Calls of the control listener do not wait for Handlers, because a hanging Handler must not block an operator.
         self.served_at_once: ServedCalls = self._make_served(waits_for_handlers=False)
         self._control_plane = ControlPlane(plan, self)
-        self._commits: deque[_Commit] = deque()
+        self._commits: deque[PendingCommit] = deque()
         self._names = FreedNames(plan.clock.now_ns, unsure_until=image.version if is_restart else None)
         self._next_token_check_ns = 0
         self._orphaned = OrphanedDirectories(plan.fs, Path(plan.config.log_dirs))
@@ -352,7 +352,7 @@ class Controller(LinkedRole):
         self._orphaned.deleted(topic.name for topic in change.deleted)
         handlers = {peer.id for peer in self._peers.values() if peer.id.role == HANDLER}
         if waits_for_handlers:
-            self._commits.append(_Commit(self.image.version, handlers, reply, on_reply))
+            self._commits.append(PendingCommit(self.image.version, handlers, reply, on_reply))
         for peer in self._peers.values():
             peer.outbox.push(DELTA, delta)
         settings = self._settings_in_force()

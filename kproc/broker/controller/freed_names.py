@@ -20,7 +20,7 @@ from kproc.broker.transport.agent import AgentId
 WAIT_NS: Final = 5_000_000_000
 
 
-class _Waiting(NamedTuple):
+class _NameWait(NamedTuple):
     names: frozenset[str]
     until_ns: int
     on_free: Callable[[frozenset[str]], None]
@@ -40,7 +40,7 @@ class FreedNames:
         self._is_linked = unsure_until is None
         self._known: dict[AgentId, int] = {}  # The version that each Handler has acknowledged.
         self._deleted: dict[str, int] = {}  # Name -> the version of its deletion.
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_NameWait] = deque()
 
     @property
     def is_waited_for(self) -> bool:
@@ -81,7 +81,7 @@ class FreedNames:
 
     def wait(self, names: frozenset[str], on_free: Callable[[frozenset[str]], None]) -> None:
         """Call `on_free` with an empty set when all names are free, or after WAIT_NS with the names that are not."""
-        self._waiting.append(_Waiting(names, self._now_ns() + WAIT_NS, on_free))
+        self._waiting.append(_NameWait(names, self._now_ns() + WAIT_NS, on_free))
 
     def tick(self, *, is_stopping: bool) -> None:
         """End the waits that have lasted WAIT_NS, or all of them if the controller stops. Its tick calls this."""

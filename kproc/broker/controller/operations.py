@@ -57,7 +57,7 @@ def refused(on_reply: OnReply, reason: str) -> None:
     on_reply({"error": reason, "result": None})
 
 
-class _Scale:
+class _ScaleRequest:
     """One requested change of the counts, and the callbacks of requests that wait for it."""
 
     def __init__(self, ticket: str, wanted: dict[str, int]) -> None:
@@ -87,8 +87,8 @@ class Operations:
         self._ask = ask_supervisor
         self._node = str(plan.config.node_id)
         self._wall_ms = plan.clock.wall_ms
-        self._scales: deque[_Scale] = deque()
-        self._past_scales: deque[_Scale] = deque(maxlen=_REMEMBERED)
+        self._scales: deque[_ScaleRequest] = deque()
+        self._past_scales: deque[_ScaleRequest] = deque(maxlen=_REMEMBERED)
         self._numbers = itertools.count(1)
         # Part of a ticket: tells a predecessor's tickets from our own.
         self._started_ms = plan.clock.wall_ms()
@@ -132,7 +132,7 @@ class Operations:
             if len(self._scales) > _WAITING_MAX:
                 raise OperationFailed(f"{_WAITING_MAX} changes wait already; see kproc status")
             ticket = f"{self._started_ms}-{next(self._numbers)}"
-            self._scales.append(_Scale(ticket, _requested_counts(body)))
+            self._scales.append(_ScaleRequest(ticket, _requested_counts(body)))
         scale = next((each for each in (*self._scales, *self._past_scales) if each.ticket == ticket), None)
         if scale is None:
             raise OperationFailed(

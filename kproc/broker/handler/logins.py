@@ -23,9 +23,9 @@ from kproc.broker.request.registry import lookup
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.role.purgatory import DelayedOperation
 from kproc.broker.security.sasl.listeners import Surroundings, make_listener
-from kproc.broker.security.sasl.login import Done, Login, Refused, SaslListener
+from kproc.broker.security.sasl.login import CompletedLogin, Login, Refused, SaslListener
 from kproc.broker.security.sasl.mechanism import KeysAwaited
-from kproc.broker.security.sasl.scram import Found, ScramKind
+from kproc.broker.security.sasl.scram import FoundCredential, ScramKind
 from kproc.broker.security.session import ENDS_NS_MAX, Session
 from kproc.common.clock import NS_PER_S
 from kproc.common.errors import ErrorCode, ProtocolError
@@ -197,7 +197,7 @@ class Logins:
             else:
                 self._later(request, _KEYS_AGAIN_NS, lambda: self._token(request, login, token, attempt + 1))
 
-    def _answer_token(self, request: HandlerRequest, answer: bytes, done: Done | None) -> None:
+    def _answer_token(self, request: HandlerRequest, answer: bytes, done: CompletedLogin | None) -> None:
         if request.api_version == _BARE:
             request.send(_LENGTH.pack(len(answer)) + answer)
             return
@@ -211,7 +211,7 @@ class Logins:
             }
         )
 
-    def _complete(self, request: HandlerRequest, login: Login, done: Done) -> None:
+    def _complete(self, request: HandlerRequest, login: Login, done: CompletedLogin) -> None:
         self.forget(request.connection_id)
         self._count(SLOT["sessions_prolonged"] if login.is_again else SLOT["logins"])
         ends_ns = 0
@@ -318,7 +318,7 @@ class Logins:
         request.when_gone(lambda: self._services.purgatory.cancel(operation))
         self._services.purgatory.watch(operation, ())
 
-    def _find_user(self, kind: ScramKind, name: str, is_token: bool) -> Found:
+    def _find_user(self, kind: ScramKind, name: str, is_token: bool) -> FoundCredential:
         if not is_token:
             return self._services.image.scram_users.find(kind, name)
         return self._tokens.find(kind, name)

@@ -38,7 +38,7 @@ from kproc.wire.compression import Compression
 from kproc.wire.record_batch import BatchHeader, ControlType, control_type, walk_batch
 
 
-class Batch(NamedTuple):
+class DumpedBatch(NamedTuple):
     """One batch of a .log file with its bytes."""
 
     position: int
@@ -59,19 +59,19 @@ class Problem(NamedTuple):
     is_torn_tail: bool = False
 
 
-def read_batches(fs: Fs, path: Path) -> Iterator[Batch]:
+def read_batches(fs: Fs, path: Path) -> Iterator[DumpedBatch]:
     """Yield the batches of a .log file. Raises BadBatch at the first incomplete one."""
     descriptor = fs.open(path, writable=False)
     try:
         end = fs.facts(descriptor).st_size
         for position, header in walk_headers(fs, descriptor, 0, end):
             named = BatchHeader(*header)
-            yield Batch(position, named, fs.read(descriptor, named.total_bytes, position=position))
+            yield DumpedBatch(position, named, fs.read(descriptor, named.total_bytes, position=position))
     finally:
         fs.close(descriptor)
 
 
-def describe_batch(batch: Batch) -> dict[str, Any]:
+def describe_batch(batch: DumpedBatch) -> dict[str, Any]:
     """Return a batch's header as plain values, in the order of Kafka's DumpLogSegments."""
     header = batch.header
     return {
@@ -95,7 +95,7 @@ def describe_batch(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _kind(batch: Batch) -> str:
+def _kind(batch: DumpedBatch) -> str:
     """Return `txn` for transactional records, `commit` or `abort` for a marker, `control`, or `data`."""
     if not batch.header.is_control:
         return "txn" if batch.header.is_transactional else "data"
@@ -203,7 +203,7 @@ def _has_good_batch(fs: Fs, path: Path, start: int, next_offset: int, epochs: se
     return found is not None
 
 
-def _check_batch(path: Path, batch: Batch, expected: int) -> list[Problem]:
+def _check_batch(path: Path, batch: DumpedBatch, expected: int) -> list[Problem]:
     at = f"batch at position {batch.position} (offset {batch.header.base_offset})"
     if not batch.is_whole:
         return [Problem(path, f"{at}: its CRC-32C does not match")]

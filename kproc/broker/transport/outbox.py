@@ -16,7 +16,7 @@ from kproc.broker.transport.envelope import CHUNK
 Buffer = bytes | bytearray | memoryview
 
 
-class _Gone:
+class _ReleasedSender:
     """The sending end of a released link. It discards every message."""
 
     capacity = 0
@@ -58,7 +58,7 @@ class Outbox:
     )
 
     def __init__(self, sender: Sender, waker: Wakeable) -> None:
-        self._sender: Sender | _Gone = sender
+        self._sender: Sender | _ReleasedSender = sender
         self._waker: Wakeable = waker
         self._try_push = sender.try_push
         self._record_bytes_max = sender.record_bytes_max
@@ -72,14 +72,14 @@ class Outbox:
         Requests and calls that wait for minutes hold the outbox for their responses. Without this, each of them would
         keep the ring's mapping and the eventfd of a dead peer.
         """
-        self._sender = self._waker = gone = _Gone()
+        self._sender = self._waker = gone = _ReleasedSender()
         self._try_push = gone.try_push
         self._overflow.clear()
         self.is_dirty = self.has_overflow = False
 
     def is_closed(self) -> bool:
         """Return True if the link was released, so that messages are discarded."""
-        return isinstance(self._sender, _Gone)
+        return isinstance(self._sender, _ReleasedSender)
 
     def push(self, kind: int, *parts: Buffer) -> None:
         """Enqueue one message. The caller may reuse its buffers when this returns. `flush` sends it."""

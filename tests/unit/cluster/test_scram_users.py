@@ -10,7 +10,7 @@ import pytest
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
-from kproc.broker.security.sasl.mechanism import Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser
 from kproc.broker.security.sasl.scram import KINDS, KINDS_BY_NUMBER, ScramCredential, credential_of
 from kproc.common.errors import ErrorCode
 from tests.unit.cluster.in_memory import InMemoryController
@@ -89,7 +89,7 @@ def test_who_does_not_exist_looks_like_most_who_do(cluster: InMemoryController, 
         alter(cluster, upsertion(name=name, mechanism=number, iterations=8192, salt=b"s" * 20))
     alter(cluster, upsertion(name="c", mechanism=number))
     users = cluster.image.scram_users
-    assert users.find(kind, "a").outcome == Outcome("a")
+    assert users.find(kind, "a").outcome == AuthenticatedUser("a")
     nobody = users.find(kind, "nobody")
     assert nobody.outcome is None
     assert (nobody.credential.iterations, len(nobody.credential.salt)) == (8192, 20)

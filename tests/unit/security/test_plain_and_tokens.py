@@ -12,7 +12,7 @@ import pytest
 
 from kproc.broker.security.sasl import plain as plain_module
 from kproc.broker.security.sasl.bearer import BadToken, Claims, TokenExchange, TokenMechanism
-from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
 from kproc.broker.security.sasl.plain import PlainMechanism, users_of
 from kproc.broker.security.sasl.unsecured_tokens import UnsecuredValidator
 
@@ -22,7 +22,7 @@ OTHER_NAME = "Authentication failed: Client requested an authorization id that i
 WRONG = "Authentication failed: Invalid username or password"
 
 
-def plain(token: bytes) -> tuple[bytes, Outcome | None]:
+def plain(token: bytes) -> tuple[bytes, AuthenticatedUser | None]:
     exchange = PlainMechanism({"alice": "pencil", "umläut": "pässword"}).start()
     return exchange.evaluate(token), exchange.outcome
 
@@ -36,7 +36,7 @@ def plain(token: bytes) -> tuple[bytes, Outcome | None]:
     ],
 )
 def test_a_right_password_is_believed(token: bytes, name: str) -> None:
-    assert plain(token) == (b"", Outcome(name))
+    assert plain(token) == (b"", AuthenticatedUser(name))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_right_password_is_believed(token: bytes, name: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_login_is_refused(token: bytes, told: str | None) -> None:
-    with pytest.raises(AuthenticationFailed) as refused:
+    with pytest.raises(ExchangeFailed) as refused:
         plain(token)
     assert refused.value.told == told
     assert "pencil" not in str(refused.value)
@@ -89,14 +89,14 @@ def bearer() -> TokenExchange:
 def test_a_good_token_is_believed(message: bytes) -> None:
     exchange = bearer()
     assert exchange.evaluate(message) == b""
-    assert exchange.outcome == Outcome("alice", NOW_MS)
+    assert exchange.outcome == AuthenticatedUser("alice", NOW_MS)
 
 
 def test_a_bad_token_is_refused_when_the_client_has_acknowledged_that() -> None:
     exchange = bearer()
     assert exchange.evaluate(b"n,,\1auth=Bearer bad\1\1") == b'{"status":"invalid_token"}'
     assert exchange.outcome is None
-    with pytest.raises(AuthenticationFailed) as refused:
+    with pytest.raises(ExchangeFailed) as refused:
         exchange.evaluate(b"\1")
     assert refused.value.told == '{"status":"invalid_token"}'
 
@@ -104,7 +104,7 @@ def test_a_bad_token_is_refused_when_the_client_has_acknowledged_that() -> None:
 def test_nothing_but_the_acknowledgement_may_follow_a_bad_token() -> None:
     exchange = bearer()
     exchange.evaluate(b"n,,\1auth=Bearer bad\1\1")
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(ExchangeFailed):
         exchange.evaluate(b"n,,\1auth=Bearer good\1\1")
     assert exchange.outcome is None
 
@@ -119,7 +119,7 @@ def test_nothing_but_the_acknowledgement_may_follow_a_bad_token() -> None:
 )  # fmt: skip
 def test_a_message_that_brings_no_token_is_refused(message: bytes) -> None:
     exchange = bearer()
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(ExchangeFailed):
         exchange.evaluate(message)
     assert exchange.outcome is None
 
@@ -193,7 +193,7 @@ def test_plain_compares_alike_for_known_and_unknown_user(
     monkeypatch.setattr(plain_module.hmac, "digest", record("digest", hmac.digest))
     for user in (b"alice", b"nobdy", b"bob"):
         seen.append([])
-        with pytest.raises(AuthenticationFailed) as refused:
+        with pytest.raises(ExchangeFailed) as refused:
             mechanism.start().evaluate(b"\0" + user + b"\0" + password)
         assert refused.value.told == "Authentication failed: Invalid username or password"
     assert len(seen[0]) == 2
@@ -201,5 +201,5 @@ def test_plain_compares_alike_for_known_and_unknown_user(
 
 
 def test_plain_without_users_lets_nobody_in() -> None:
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(ExchangeFailed):
         PlainMechanism({}).start().evaluate(b"\0alice\0x")

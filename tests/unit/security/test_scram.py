@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scramp import ScramClient as Oracle
 
-from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
 from kproc.broker.security.sasl.scram import (
     KINDS,
-    Found,
+    FoundCredential,
     ScramCredential,
     ScramExchange,
     ScramKind,
@@ -30,11 +30,12 @@ ALICE = new_credential(KIND, "pencil")
 def mechanism(
     users: Mapping[str, ScramCredential], kind: ScramKind = KIND, *, is_strict: bool = True
 ) -> ScramMechanism:
-    def find(wanted: ScramKind, name: str, is_token: bool) -> Found:
+    def find(wanted: ScramKind, name: str, is_token: bool) -> FoundCredential:
         assert wanted is kind
         if name in users:
-            return Found(users[name], Outcome(f"token's {name}" if is_token else name, is_token=is_token))
-        return Found(made_up(kind, name, b"secret"), None)
+            user = AuthenticatedUser(f"token's {name}" if is_token else name, is_token=is_token)
+            return FoundCredential(users[name], user)
+        return FoundCredential(made_up(kind, name, b"secret"), None)
 
     return ScramMechanism(kind, find, is_strict=is_strict)
 
@@ -56,13 +57,13 @@ def test_another_implementation_logs_in(kind: ScramKind, name: str, password: st
     client.set_server_first(exchange.evaluate(client.get_client_first().encode()).decode())
     assert exchange.outcome is None
     client.set_server_final(exchange.evaluate(client.get_client_final().encode()).decode())
-    assert exchange.outcome == Outcome(name)
+    assert exchange.outcome == AuthenticatedUser(name)
 
 
 def test_a_wrong_password_is_refused() -> None:
     exchange, client = begin(), ScramClient("sha256", "alice", "pen")
     final = client.final(exchange.evaluate(client.first()))
-    with pytest.raises(AuthenticationFailed) as refused:
+    with pytest.raises(ExchangeFailed) as refused:
         exchange.evaluate(final)
     assert refused.value.told is None
     assert exchange.outcome is None
@@ -88,7 +89,7 @@ def test_a_user_that_does_not_exist_is_refused_as_one_with_a_wrong_password() ->
     for name in ("alice", "bob"):
         exchange, client = begin(), ScramClient("sha256", name, "x")
         final = client.final(exchange.evaluate(client.first()))
-        with pytest.raises(AuthenticationFailed) as refused:
+        with pytest.raises(ExchangeFailed) as refused:
             exchange.evaluate(final)
         reasons.append((refused.value.why, refused.value.told))
     assert reasons[0] == reasons[1]
@@ -103,7 +104,7 @@ def test_a_nonce_sent_twice_passes_only_where_that_is_allowed(*, is_strict: bool
     if not is_strict:
         assert client.is_server(exchange.evaluate(final))
         return
-    with pytest.raises(AuthenticationFailed, match=r"kproc\.sasl\.scram\.lenient\.nonce=true"):
+    with pytest.raises(ExchangeFailed, match=r"kproc\.sasl\.scram\.lenient\.nonce=true"):
         exchange.evaluate(final)
 
 
@@ -116,14 +117,14 @@ def test_another_nonce_is_refused(change: str, *, is_strict: bool) -> None:
     server_first = exchange.evaluate(client.first())
     nonce = server_first.decode().split(",")[0].removeprefix("r=")
     wrong = change.format(client="abc", server=nonce.removeprefix("abc"), nonce=nonce)
-    with pytest.raises(AuthenticationFailed, match="nonce"):
+    with pytest.raises(ExchangeFailed, match="nonce"):
         exchange.evaluate(client.final(server_first, nonce=wrong))
 
 
 def test_channel_binding_is_refused() -> None:
     exchange, client = begin(), ScramClient("sha256", "alice", "pencil")
     final = client.final(exchange.evaluate(client.first()), channel="eSws")
-    with pytest.raises(AuthenticationFailed, match="channel"):
+    with pytest.raises(ExchangeFailed, match="channel"):
         exchange.evaluate(final)
 
 
@@ -136,7 +137,7 @@ def test_channel_binding_is_refused() -> None:
 )  # fmt: skip
 def test_a_first_message_that_is_wrong_is_refused(message: bytes) -> None:
     exchange = begin()
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(ExchangeFailed):
         exchange.evaluate(message)
     assert exchange.outcome is None
 
@@ -145,7 +146,7 @@ def test_long_scram_message_is_refused() -> None:
     """A connection keeps its first message and the nonce until the login is over, and needs no account for that."""
     exchange = begin()
     longest = b"n,,n=alice,r=" + b"x" * (4096 - 13)
-    with pytest.raises(AuthenticationFailed, match="4097 bytes; the limit is 4096"):
+    with pytest.raises(ExchangeFailed, match="4097 bytes; the limit is 4096"):
         exchange.evaluate(longest + b"x")
     assert exchange.evaluate(longest).startswith(b"r=xxx")
 
@@ -159,7 +160,7 @@ def test_long_scram_message_is_refused() -> None:
 def test_a_final_message_that_is_wrong_is_refused(damage: object) -> None:
     exchange, client = begin(), ScramClient("sha256", "alice", "pencil")
     final = client.final(exchange.evaluate(client.first()))
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(ExchangeFailed):
         exchange.evaluate(damage(final))  # type: ignore[operator]
     assert exchange.outcome is None
 
@@ -184,7 +185,7 @@ def test_who_signs_a_mandatory_extension_or_one_of_the_final_message_is_refused(
 ) -> None:
     exchange, client = begin(), ExtendedClient(**extensions)
     final = client.final(exchange.evaluate(client.first()))
-    with pytest.raises(AuthenticationFailed):
+    with pytest.raises(ExchangeFailed):
         exchange.evaluate(final)
     assert exchange.outcome is None
 
@@ -198,7 +199,7 @@ def test_the_extension_says_that_the_name_is_a_tokens() -> None:
     exchange = mechanism({"id-7": new_credential(KIND, "mac")}).start()
     client = ScramClient("sha256", "id-7", "mac", extensions=",tokenauth=true")
     exchange.evaluate(client.final(exchange.evaluate(client.first())))
-    assert exchange.outcome == Outcome("token's id-7", is_token=True)
+    assert exchange.outcome == AuthenticatedUser("token's id-7", is_token=True)
 
 
 def test_the_own_name_may_be_named_as_the_one_to_act_for() -> None:

@@ -16,14 +16,14 @@ from joserfc.jwk import ECKey, Key, OctKey, RSAKey
 from kproc.broker.security.sasl.bearer import BadToken, Claims
 from kproc.broker.security.sasl.key_set import KeySet, fetch
 from kproc.broker.security.sasl.mechanism import KeysAwaited
-from kproc.broker.security.sasl.signed_tokens import Expected, SignedValidator
+from kproc.broker.security.sasl.signed_tokens import ExpectedClaims, SignedValidator
 
 NOW_MS = 1_700_000_000_000
 NOW_S = NOW_MS // 1000
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})
 STRANGER = ECKey.generate_key("P-256", {"kid": "ec"})
-EXPECTED = Expected(audience=("kafka", "other"), issuer="https://issuer", skew_s=30, name_claim="sub")
+EXPECTED = ExpectedClaims(audience=("kafka", "other"), issuer="https://issuer", skew_s=30, name_claim="sub")
 
 
 def published(*keys: Key) -> bytes:

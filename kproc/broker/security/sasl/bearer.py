@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kproc.broker.config.sasl_settings import OAUTHBEARER
-from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
 
 _SASL_NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _INITIAL: Final = re.compile(
@@ -66,7 +66,7 @@ class TokenExchange:
     def __init__(self, validate: Validate) -> None:
         self._validate = validate
         self._refused: BadToken | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
         """Take the message with the token, or the client's acknowledgement of a refusal."""
@@ -74,15 +74,15 @@ class TokenExchange:
         # exchange.
         if self._refused is not None:
             if token == _ACKNOWLEDGED:
-                raise AuthenticationFailed(self._refused.why, told=self._refused.answer())
-            raise AuthenticationFailed(f"{self._refused.why}; and the refusal was not acknowledged")
+                raise ExchangeFailed(self._refused.why, told=self._refused.answer())
+            raise ExchangeFailed(f"{self._refused.why}; and the refusal was not acknowledged")
         match = _INITIAL.fullmatch(token.decode("utf-8", "replace"))
         if match is None:
-            raise AuthenticationFailed("an OAUTHBEARER message that is not in order")
+            raise ExchangeFailed("an OAUTHBEARER message that is not in order")
         pairs = dict(pair.split("=", 1) for pair in match["pairs"].split("\x01")[:-1])
         scheme, _, bearer = pairs.get("auth", "").partition(" ")
         if scheme.lower() != "bearer":
-            raise AuthenticationFailed("an OAUTHBEARER message without a bearer token")
+            raise ExchangeFailed("an OAUTHBEARER message without a bearer token")
         try:
             claims = self._validate(bearer.strip())
         except BadToken as error:
@@ -94,6 +94,6 @@ class TokenExchange:
                 f"Authentication failed: Client requested an authorization id ({match['authorization']}) that is "
                 f"different from the token's principal name ({claims.name})"
             )
-            raise AuthenticationFailed(told, told=told)
-        self.outcome = Outcome(claims.name, claims.expires_ms)
+            raise ExchangeFailed(told, told=told)
+        self.outcome = AuthenticatedUser(claims.name, claims.expires_ms)
         return b""

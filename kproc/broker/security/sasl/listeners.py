@@ -44,9 +44,9 @@ def _validator(listener: str, around: Surroundings) -> Validate:
         return UnsecuredValidator(jaas_options(around.config, listener, OAUTHBEARER), around.now_ms)
     # Here, because only who has signed tokens needs them.
     from kproc.broker.security.sasl.key_set import KeySet
-    from kproc.broker.security.sasl.signed_tokens import Expected, SignedValidator
+    from kproc.broker.security.sasl.signed_tokens import ExpectedClaims, SignedValidator
 
-    expected = Expected(
+    expected = ExpectedClaims(
         audience=value("expected.audience"),
         issuer=value("expected.issuer"),
         skew_s=value("clock.skew.seconds"),

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from kproc.broker.security.principal import USER, Principal
-from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Exchange, Mechanism
+from kproc.broker.security.sasl.mechanism import Exchange, ExchangeFailed, Mechanism
 from kproc.broker.security.session import Session
 from kproc.common.errors import ErrorCode
 
@@ -55,7 +55,7 @@ class Refused(Exception):
         self.told = told
 
 
-class Done(NamedTuple):
+class CompletedLogin(NamedTuple):
     """A login that is complete: who the client is, and for how long."""
 
     principal: Principal
@@ -115,7 +115,7 @@ class Login:
             self._exchange = offered.start()
         return self._listener.enabled
 
-    def token(self, token: bytes, now_ms: int) -> tuple[bytes, Done | None]:
+    def token(self, token: bytes, now_ms: int) -> tuple[bytes, CompletedLogin | None]:
         """The client's next token: what it is answered, and the end of the login if this was the last one.
 
         Raises Refused, and KeysAwaited if the same token must be evaluated again later. `now_ms`: since 1970.
@@ -131,7 +131,7 @@ class Login:
             raise self._refused(told, ErrorCode.SASL_AUTHENTICATION_FAILED, told)
         try:
             answer = self._exchange.evaluate(token)
-        except AuthenticationFailed as error:
+        except ExchangeFailed as error:
             raise self._refused(
                 error.why, ErrorCode.SASL_AUTHENTICATION_FAILED, error.told or self._general()
             ) from error
@@ -144,7 +144,7 @@ class Login:
             raise self._refused(complaint, ErrorCode.SASL_AUTHENTICATION_FAILED, self._general())
         self._check_unchanged(principal)
         self.stage = Stage.COMPLETE
-        return answer, Done(principal, self._lifetime_ms(outcome.expires_ms, now_ms))
+        return answer, CompletedLogin(principal, self._lifetime_ms(outcome.expires_ms, now_ms))
 
     def _general(self) -> str:
         """Return the text for a client with wrong credentials. It does not reveal which users exist."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 
-class AuthenticationFailed(Exception):
+class ExchangeFailed(Exception):
     """A client failed to authenticate. Neither text contains a secret.
 
     `why` is for the broker's log. `told` is for the client. If it is None, the client learns only that its credentials
@@ -22,7 +22,7 @@ class KeysAwaited(Exception):
     """The token cannot be verified before keys have been loaded. Evaluate it again afterwards."""
 
 
-class Outcome(NamedTuple):
+class AuthenticatedUser(NamedTuple):
     """The authenticated user of a client."""
 
     name: str
@@ -33,10 +33,10 @@ class Outcome(NamedTuple):
 class Exchange(Protocol):
     """One client's run through a mechanism."""
 
-    outcome: Outcome | None  # Set when the exchange is complete.
+    outcome: AuthenticatedUser | None  # Set when the exchange is complete.
 
     def evaluate(self, token: bytes) -> bytes:
-        """Take the client's next token and return what it is answered. Raises AuthenticationFailed, KeysAwaited."""
+        """Take the client's next token and return what it is answered. Raises ExchangeFailed, KeysAwaited."""
 
 
 class Mechanism(Protocol):

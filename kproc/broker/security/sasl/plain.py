@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kproc.broker.config.sasl_settings import PLAIN, USER_PREFIX
-from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
 
 _KEY_BYTES: Final = 32
 _OTHER_NAME: Final = (
@@ -64,17 +64,17 @@ class PlainExchange:
 
     def __init__(self, passwords: PlainPasswords) -> None:
         self._passwords = passwords
-        self.outcome: Outcome | None = None
+        self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
         """Take the token. It is answered by nothing."""
         parts = token.split(b"\0")
         if len(parts) != 3:
-            raise AuthenticationFailed(f"a PLAIN token of {len(parts)} parts instead of 3")
+            raise ExchangeFailed(f"a PLAIN token of {len(parts)} parts instead of 3")
         try:
             authorization_id, user = parts[0].decode(), parts[1].decode()
         except UnicodeDecodeError as error:
-            raise AuthenticationFailed("a PLAIN token that is not UTF-8") from error
+            raise ExchangeFailed("a PLAIN token that is not UTF-8") from error
         if not user:
             raise _shown_failure("Authentication failed: username not specified")
         if not parts[2]:
@@ -86,9 +86,9 @@ class PlainExchange:
         # user.
         if authorization_id and authorization_id != user:
             raise _shown_failure(_OTHER_NAME)
-        self.outcome = Outcome(user)
+        self.outcome = AuthenticatedUser(user)
         return b""
 
 
-def _shown_failure(text: str) -> AuthenticationFailed:
-    return AuthenticationFailed(text, told=text)
+def _shown_failure(text: str) -> ExchangeFailed:
+    return ExchangeFailed(text, told=text)

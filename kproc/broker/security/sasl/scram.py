@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Self
 
-from kproc.broker.security.sasl.mechanism import AuthenticationFailed, Outcome
+from kproc.broker.security.sasl.mechanism import AuthenticatedUser, ExchangeFailed
 
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
@@ -75,17 +75,17 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
-class Found(NamedTuple):
+class FoundCredential(NamedTuple):
     """The credential of a name, and who has logged in with it.
 
     Without such a name `outcome` is None, and the credential something that looks like one: see `made_up`.
     """
 
     credential: ScramCredential
-    outcome: Outcome | None
+    outcome: AuthenticatedUser | None
 
 
-FindUser = Callable[[ScramKind, str, bool], Found]
+FindUser = Callable[[ScramKind, str, bool], FoundCredential]
 """A function that finds the credential of a name. The flag is True if the name is a delegation token's id."""
 
 
@@ -212,7 +212,7 @@ class ScramExchange:
     def __init__(self, mechanism: ScramMechanism) -> None:
         self._mechanism = mechanism
         self._first: _ServerFirst | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
         """Take the client's first or final message."""
@@ -224,7 +224,7 @@ class ScramExchange:
     def _evaluate_first(self, token: bytes) -> _ServerFirst:
         match = _CLIENT_FIRST.fullmatch(_text(token))
         if match is None:
-            raise AuthenticationFailed("a first SCRAM message that is not in order")
+            raise ExchangeFailed("a first SCRAM message that is not in order")
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
         extensions = dict(each.split("=", 1) for each in match["extensions"].split(",")[1:])
         is_token = extensions.get(_TOKEN_EXTENSION, "").lower() == "true"
@@ -233,7 +233,7 @@ class ScramExchange:
             told = (
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-            raise AuthenticationFailed(told, told=told)
+            raise ExchangeFailed(told, told=told)
         # The server's half makes the proof of each login different, so that a recorded one is useless.
         nonce = match["nonce"] + self._mechanism.make_nonce()
         salt = base64.b64encode(credential.salt).decode()
@@ -245,14 +245,14 @@ class ScramExchange:
     def _evaluate_final(self, first: _ServerFirst, token: bytes) -> bytes:
         match = _CLIENT_FINAL.fullmatch(_text(token))
         if match is None:
-            raise AuthenticationFailed("a final SCRAM message that is not in order")
+            raise ExchangeFailed("a final SCRAM message that is not in order")
         if match["channel"] != _NO_CHANNEL_BINDING:
-            raise AuthenticationFailed("channel binding, which is not offered")
+            raise ExchangeFailed("channel binding, which is not offered")
         # RFC 5802: the client must repeat the whole nonce. Otherwise a recorded final message could be sent again.
         if match["nonce"] != first.nonce and (
             self._mechanism.is_strict or match["nonce"] != first.client_nonce + first.nonce
         ):
-            raise AuthenticationFailed(_nonce_complaint(match["nonce"], first))
+            raise ExchangeFailed(_nonce_complaint(match["nonce"], first))
         kind, credential = self._mechanism.kind, first.credential
         # RFC 5802 calls this AuthMessage: both first messages and the final one without its proof.
         signed = f"{first.client_bare},{first.message},{match['unproved']}".encode()
@@ -265,7 +265,7 @@ class ScramExchange:
         # compare_digest takes the same time for every input, so the time does not reveal how many bytes were right.
         is_proved = hmac.compare_digest(hashlib.new(kind.digest, client_key).digest(), credential.stored_key)
         if not is_proved or len(proof) != kind.key_bytes or first.outcome is None:
-            raise AuthenticationFailed("wrong password, or no such user")
+            raise ExchangeFailed("wrong password, or no such user")
         self.outcome = first.outcome
         # ServerSignature proves to the client that this server knows the user's keys.
         return b"v=" + base64.b64encode(_hmac(kind, credential.server_key, signed))
@@ -279,18 +279,16 @@ class _ServerFirst(NamedTuple):
     nonce: str
     message: str
     credential: ScramCredential
-    outcome: Outcome | None  # None: there is no such user.
+    outcome: AuthenticatedUser | None  # None: there is no such user.
 
 
 def _text(token: bytes) -> str:
     if len(token) > _MESSAGE_BYTES_MAX:
-        raise AuthenticationFailed(
-            f"a SCRAM message of {len(token)} bytes; the limit is {_MESSAGE_BYTES_MAX}"
-        )
+        raise ExchangeFailed(f"a SCRAM message of {len(token)} bytes; the limit is {_MESSAGE_BYTES_MAX}")
     try:
         return token.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise AuthenticationFailed("a SCRAM message that is not UTF-8") from error
+        raise ExchangeFailed("a SCRAM message that is not UTF-8") from error
 
 
 def _nonce_complaint(nonce: str, first: _ServerFirst) -> str:

@@ -17,7 +17,7 @@ _ALGORITHMS: Final = (
 )  # fmt: skip
 
 
-class Expected(NamedTuple):
+class ExpectedClaims(NamedTuple):
     """The claims that a token must have."""
 
     audience: Collection[str]  # One of these; empty: any.
@@ -29,7 +29,7 @@ class Expected(NamedTuple):
 class SignedValidator:
     """Judges tokens by a set of keys."""
 
-    def __init__(self, keys: KeySet, expected: Expected, now_ms: Callable[[], int]) -> None:
+    def __init__(self, keys: KeySet, expected: ExpectedClaims, now_ms: Callable[[], int]) -> None:
         self._keys = keys
         self._expected = expected
         self._now_ms = now_ms
