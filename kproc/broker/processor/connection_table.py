@@ -44,7 +44,7 @@ _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
 
 
 class Mover(Protocol):
-    """Moves connections to other Processors: migration_steps.py."""
+    """Moves connections to other Processors: migration.py."""
 
     def advance(self, connection: Connection) -> None:
         """Continue a migration after a request of its connection was answered."""

@@ -10,7 +10,7 @@ from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.lent_blocks import LentBlocks
-from kproc.broker.processor.migration_steps import MigrationSteps
+from kproc.broker.processor.migration import ConnectionMigration
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.transport.agent import AgentId, Link
 
@@ -18,7 +18,7 @@ from kproc.broker.transport.agent import AgentId, Link
 class Homes:
     """One per Processor."""
 
-    __slots__ = ("_blocks", "_handlers", "_steps", "_table", "_timed")
+    __slots__ = ("_blocks", "_handlers", "_migration", "_table", "_timed")
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class Homes:
         handlers: HandlerSet,
         *,
         blocks: LentBlocks,
-        steps: MigrationSteps,
+        migration: ConnectionMigration,
         timed: TimedRequests,
     ) -> None:
         self._table = table
         self._handlers = handlers
         self._blocks = blocks
-        self._steps = steps
+        self._migration = migration
         self._timed = timed
 
     def attach(self, link: Link) -> None:
@@ -71,7 +71,7 @@ class Homes:
         """Close the connections that had requests in work at a Handler that died, and free its blocks."""
         handler.detach()
         self._handlers.links_changed()
-        self._steps.handler_lost(handler)
+        self._migration.handler_lost(handler)
         self._timed.forget_handler(handler.peer)
         for connection in list(self._table.by_fd.values()):
             if (connection.target is handler and connection.inflight) or _logs_in_at(connection, handler):
@@ -145,7 +145,7 @@ class Homes:
 
     def _all(self) -> list[Connection]:
         """Return all connections, including those that may come back from another Processor."""
-        return [*self._table.by_fd.values(), *self._steps.given()]
+        return [*self._table.by_fd.values(), *self._migration.given()]
 
 
 def _logs_in_at(connection: Connection, handler: HandlerPeer) -> bool:

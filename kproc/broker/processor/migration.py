@@ -1,35 +1,55 @@
-"""ConnectionMigration: gives connections to other Processors and adopts theirs.
+"""ConnectionMigration: gives connections to other Processors and adopts theirs, each step by step.
 
-migration_steps.py decides when each step is due, migration_channel.py sends state and socket. This file removes
-connections from the tables and enters them.
+The states of one migration. The connection is not read until the end:
+
+    asked    MOVE_OUT was sent to the Handler that has its requests, behind them. That Handler keeps the answers of
+             requests that are parked, or park later, and lists them in MOVED; it answers all others here, as ever
+    ready    no answer is outstanding but the kept ones, and every early answer is in the stash
+    given    state and socket have been sent (migration_channel.py). The connection is in no table and no epoll, but
+             still ours
+    gone     TAKEN came: we close our copy and tell the Handlers. The new Processor claims the kept answers with MOVE_IN
+
+If the target refuses or dies, a connection that must leave is sent to the next target. One that was only to be
+rebalanced stays: we claim its kept answers with MOVE_IN ourselves, and no other role notices.
 """
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
+from collections import deque
+from typing import Final
 
 from kproc.broker.processor.connection import Books, Connection
 from kproc.broker.processor.connection_state import CLOSING, PAUSED, Pause
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory
+from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.handler_set import HandlerSet
-from kproc.broker.processor.migration_channel import Given, MigrationChannel, unsent_of
-from kproc.broker.processor.migration_steps import MigrationSteps, claim
+from kproc.broker.processor.migration_channel import GIVE, REFUSED, TAKEN, Given, MigrationChannel, unsent_of
+from kproc.broker.processor.migration_state import MigrationState
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.agent import AgentId
-from kproc.broker.transport.envelope import FLAG_MOVED
+from kproc.broker.transport.envelope import FLAG_MOVED, HEAD, MOVE_IN, MOVE_OUT, SEQUENCE_MASK, pack_sequences
 from kproc.common.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+# Most connections in the state `asked`: each of them is not read until its Handler has answered.
+_ASKED_MAX: Final = 256
+_RETRY_NS: Final = 100_000_000  # Pause when the target has no room, or there is no target.
 
 
 class ConnectionMigration:
-    """One per Processor. It is the Holder of its MigrationSteps."""
+    """One per Processor, which calls `work` in each duty cycle while `is_active`."""
 
     __slots__ = (
-        "_books", "_handlers", "_memory", "_state", "_table", "_timed", "_watch", "channels", "steps",
+        "_arrived", "_asked", "_attempt", "_books", "_by_peer", "_clock", "_handlers", "_is_over", "_memory", "_ready",
+        "_retry_ns", "_state", "_table", "_targets", "_timed", "_todo", "_watch", "channels",
     )  # fmt: skip
 
     def __init__(
@@ -51,8 +71,30 @@ class ConnectionMigration:
         self._books = books
         self._timed = timed
         self._memory = memory
-        self.channels: dict[int, MigrationChannel] = {}  # by descriptor
-        self.steps = table.mover = MigrationSteps(self, clock)
+        self._clock = clock
+        self.channels: dict[int, MigrationChannel] = {}  # By descriptor.
+        self._by_peer: dict[AgentId, MigrationChannel] = {}
+        # Connections that migrate, by the state of their migration. Those in `_todo` have not begun.
+        self._todo: dict[Connection, None] = {}
+        self._asked: dict[Connection, None] = {}
+        self._ready: dict[Connection, None] = {}
+        self._targets: deque[AgentId] = deque()
+        self._arrived: deque[tuple[MigrationChannel, Given]] = deque()
+        self._attempt = 0
+        self._retry_ns = 0
+        self._is_over = False
+        table.mover = self
+
+    @property
+    def is_active(self) -> bool:
+        """True while a connection migrates away, or a message could not be sent."""
+        return bool(
+            self._todo
+            or self._asked
+            or self._ready
+            or self._arrived
+            or any(channel.given or channel.has_unsent for channel in self._by_peer.values())
+        )
 
     # -- the other Processors ----------------------------------------------------------------------------------
 
@@ -61,7 +103,7 @@ class ConnectionMigration:
         self.detach(peer)
         channel = MigrationChannel(peer, sock)
         self.channels[channel.fd] = channel
-        self.steps.attach(channel)
+        self._by_peer[peer] = channel
         self._watch.epoll.register(channel.fd, select.EPOLLIN)
 
     def detach(self, peer: AgentId) -> bool:
@@ -69,12 +111,19 @@ class ConnectionMigration:
 
         Return False if `peer` is not a Processor that is attached.
         """
-        channel = self.steps.channel(peer)
+        channel = self._by_peer.get(peer)
         if channel is None:
             return False
         self._watch.epoll.unregister(channel.fd)
         del self.channels[channel.fd]
-        self.steps.detach(peer)
+        # Read first: before it died it may have sent TAKEN for connections. These are no longer ours.
+        self._read(channel)
+        del self._by_peer[peer]
+        given = list(channel.given.values())
+        channel.given.clear()
+        channel.close()
+        for connection in given:
+            self._came_back(connection)
         self._state.press()
         return True
 
@@ -83,18 +132,39 @@ class ConnectionMigration:
         channel = self.channels.get(fd)
         if channel is None:
             return False
-        if not self.steps.on_readable(channel):
+        if not self._read(channel):
             self.detach(channel.peer)
         self._state.press()
         return True
 
+    def close(self) -> None:
+        """Close all connections that are still ours, because the Processor ends."""
+        for channel in self._by_peer.values():
+            for connection in channel.given.values():
+                connection.transport.close()
+            channel.close()
+        for _, given in self._arrived:
+            given.close()
+        self.channels.clear()
+        self._by_peer.clear()
+
+    # -- starting and cancelling -------------------------------------------------------------------------------
+
     def leave(self, targets: list[AgentId]) -> None:
-        """Give every connection that can migrate to these Processors, and accept no new one."""
+        """Give every connection that can migrate to these Processors in turn, and accept no new one."""
         self._state.is_leaving = True
         for connection in list(self._table.gated):
             self._table.close(connection, "its Processor leaves before it has logged in")
-        able = [each for each in self._table.by_fd.values() if each.transport.can_move]
-        self.steps.leave(able, targets)
+        self._targets = deque(targets)
+        # If a connection that was already given is refused, it must go to another target.
+        for connection in self.given():
+            assert connection.migration is not None
+            connection.migration.must_leave()
+        for connection in [each for each in self._table.by_fd.values() if each.transport.can_move]:
+            if connection.migration is not None:
+                connection.migration.must_leave()
+            else:
+                self._plan(connection, None)
         self._state.press()
 
     def rebalance(self, count: int, target: AgentId) -> int:
@@ -102,7 +172,7 @@ class ConnectionMigration:
 
         They are chosen evenly between the busiest and the idlest, so that about their share of the load goes with them.
         """
-        if not self._state.keeps_connections or self.steps.channel(target) is None:
+        if not self._state.keeps_connections or target not in self._by_peer:
             return 0
         able = [
             each
@@ -114,16 +184,132 @@ class ConnectionMigration:
         ]
         able.sort(key=lambda each: each.next_sequence)
         count = min(count, len(able))
-        self.steps.rebalance([able[at * len(able) // count] for at in range(count)], target)
+        for at in range(count):
+            self._plan(able[at * len(able) // count], target)
         self._state.press()
         return count
 
-    # -- Holder of migration_steps.py --------------------------------------------------------------------------
+    def cancel_all(self) -> None:
+        """Give up every migration, because the broker stops. Connections that are still here are answered here."""
+        self._is_over = True
+        for connection in [*self._todo, *self._asked, *self._ready]:
+            self._give_up(connection)
 
-    def take_out(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
+        """Remove a connection that was closed, or whose migration was given up."""
+        for stage in (self._todo, self._asked, self._ready):
+            stage.pop(connection, None)
+
+    def given(self) -> list[Connection]:
+        """Return the connections in the state `given`. They are in no table, but come back if the target refuses."""
+        return [each for channel in self._by_peer.values() for each in channel.given.values()]
+
+    def handler_lost(self, handler: HandlerPeer) -> None:
+        """Mark the given connections whose answers were kept by a Handler that has died."""
+        for connection in self.given():
+            if connection.target is handler and connection.inflight and connection.migration is not None:
+                connection.migration.lose()
+
+    # -- step by step ------------------------------------------------------------------------------------------
+
+    def work(self) -> int:
+        """Start further migrations, give away the connections that are ready, and send queued messages."""
+        done = 0
+        while self._todo and len(self._asked) < _ASKED_MAX:
+            connection = next(iter(self._todo))
+            del self._todo[connection]
+            self._ask(connection)
+            done += 1
+        if self._ready and self._clock.now_ns() >= self._retry_ns:
+            for connection in list(self._ready):
+                if connection in self._ready and not self._give(connection):
+                    break
+                done += 1
+        for channel in self._by_peer.values():
+            channel.flush()
+        while self._arrived and self._take(*self._arrived[0]):
+            self._arrived.popleft()
+            done += 1
+        return done
+
+    def advance(self, connection: Connection) -> None:
+        """Give the connection away if no answer but the kept ones is outstanding any more."""
+        state = connection.migration
+        if (
+            state is not None
+            and connection in self._asked
+            and state.is_ready(connection.inflight, len(connection.stash))
+            and not connection.ready
+        ):
+            del self._asked[connection]
+            self._ready[connection] = None
+
+    def on_moved(self, connection: Connection, attempt: int, sequences: list[int]) -> None:
+        """Handle a Handler's list of the requests whose answers it keeps. The other requests are answered here."""
+        state = connection.migration
+        if state is not None and state.keep(attempt, sequences):
+            self.advance(connection)
+
+    def _plan(self, connection: Connection, target: AgentId | None) -> None:
+        self._attempt = (self._attempt + 1) & SEQUENCE_MASK
+        connection.start_migration(MigrationState(target, self._attempt))
+        self._todo[connection] = None
+        self._table.update_interest(connection)  # This stops reading it, because `migration` is set.
+
+    def _ask(self, connection: Connection) -> None:
+        state = connection.migration
+        assert state is not None
+        self._asked[connection] = None
+        if connection.inflight and not state.is_asked:
+            assert connection.target.link is not None, "a Handler that died takes its connections with it"
+            connection.target.notify(MOVE_OUT, HEAD.pack(connection.id, state.attempt, 0, 0))
+            state.is_asked = True
+        self.advance(connection)
+
+    def _give(self, connection: Connection) -> bool:
+        """Send a ready connection to its target. Return False if no target can accept one now."""
+        state = connection.migration
+        assert state is not None
+        if state.target is not None:
+            channel = self._by_peer.get(state.target)
+            if channel is None:
+                self._give_up(connection)
+                return True
+            if not channel.has_window:
+                return False
+        else:
+            channel = self._next_channel()
+            if channel is None:
+                return False
+        del self._ready[connection]
         self._table.remove(connection)
+        channel.give(connection, state.kept)
+        return True
 
-    def take_back(self, connection: Connection) -> None:
+    def _next_channel(self) -> MigrationChannel | None:
+        for _ in range(len(self._targets)):
+            channel = self._by_peer.get(self._targets[0])
+            self._targets.rotate(-1)
+            if channel is not None and channel.has_window:
+                return channel
+        return None
+
+    def _came_back(self, connection: Connection) -> None:
+        """Take back a given connection that was refused, or whose target died before it sent TAKEN."""
+        state = connection.migration
+        assert state is not None
+        self._enter_again(connection)
+        # The Handler that kept its answers died while the connection was given away. Nobody can claim them any more.
+        if state.is_lost:
+            self._table.close(connection, "its Handler died")
+        elif state.target is None and not self._is_over:
+            self._ready[connection] = None
+            self._retry_ns = self._clock.now_ns() + _RETRY_NS
+        else:
+            self._give_up(connection)
+
+    def _enter_again(self, connection: Connection) -> None:
+        """Enter a connection that was given away in all tables. It is still not read."""
         self._watch.begin(connection, PAUSED)
         if Pause.STALLED in connection.pauses:
             self._table.stalled[connection] = None
@@ -134,7 +320,56 @@ class ConnectionMigration:
         if home.is_leaving or home.link is None or home.peer not in self._handlers.by_id:
             self._table.plan_home(connection, self._handlers.least_busy())
 
-    def let_go(self, connection: Connection) -> None:
+    def _give_up(self, connection: Connection) -> None:
+        """Keep the connection here and claim its kept answers."""
+        self.forget(connection)
+        state = connection.migration
+        assert state is not None
+        connection.end_migration()
+        if state.is_asked and connection.target.link is not None:
+            claim(connection, state.kept)
+        self._table.update_interest(connection)
+
+    # -- messages of other Processors --------------------------------------------------------------------------
+
+    def _read(self, channel: MigrationChannel) -> bool:
+        """Handle the messages of another Processor. Return False if it has ended."""
+        while True:
+            try:
+                message = channel.receive()
+            except EOFError:
+                return False
+            if message is None:
+                return True
+            kind, connection_id, given = message
+            if kind == GIVE:
+                assert given is not None
+                if self._arrived or not self._take(channel, given):
+                    self._arrived.append((channel, given))
+                continue
+            connection = channel.given.pop(connection_id)
+            if kind == TAKEN:
+                connection.end_migration()
+                self._release(connection)
+            else:
+                assert kind == REFUSED, kind
+                self._came_back(connection)
+
+    def _take(self, channel: MigrationChannel, given: Given) -> bool:
+        """Send TAKEN and adopt the connection, or send REFUSED. Return False if the answer cannot be sent yet."""
+        if not given.is_whole or given.state is None or not self._can_adopt(given):
+            if not channel.try_answer(REFUSED, given.id):
+                return False
+            given.close()
+            return True
+        # Send TAKEN first. If we die right after it, the giver still reads it and gives the connection to nobody else.
+        # Only after TAKEN may we read the connection and claim its kept answers.
+        if not channel.try_answer(TAKEN, given.id):
+            return False
+        self._adopt(given)
+        return True
+
+    def _release(self, connection: Connection) -> None:
         """Close our copy of the socket without a shutdown, which would end the connection for the new Processor."""
         self._table.free_block(connection)
         connection.transport.close()
@@ -142,13 +377,8 @@ class ConnectionMigration:
         connection.books.moved_away(connection)
         self._timed.forget_connection(connection.id)
 
-    def resume(self, connection: Connection) -> None:
-        self._table.update_interest(connection)
-
-    def drop(self, connection: Connection, reason: str) -> None:
-        self._table.close(connection, reason)
-
-    def can_adopt(self, given: Given) -> bool:
+    def _can_adopt(self, given: Given) -> bool:
+        """Return True if `_adopt` will succeed: memory is reserved and the connection's Handler has a link."""
         given_state = given.state
         assert given_state is not None
         by_index = self._handlers.by_index
@@ -162,7 +392,8 @@ class ConnectionMigration:
             return False
         return given.has_room(self._memory)
 
-    def adopt(self, given: Given) -> None:
+    def _adopt(self, given: Given) -> None:
+        """Register a connection that another Processor gave. TAKEN has already been sent."""
         state, sock = given.state, given.sock
         assert state is not None
         assert sock is not None
@@ -206,3 +437,10 @@ class ConnectionMigration:
         self._state.press()
         self._table.update_interest(connection)
         self._table.close_if_listener_is_gone(connection)
+
+
+def claim(connection: Connection, kept: list[int]) -> None:
+    """Send MOVE_IN, so that the Handler sends the kept answers of these requests to us."""
+    assert connection.target.link is not None
+    head = HEAD.pack(connection.id, 0, connection.listener, connection.flags)
+    connection.target.notify(MOVE_IN, head, pack_sequences(kept))

@@ -7,7 +7,7 @@ It is made of parts, which share ProcessorState:
     RequestReader        the same for everything else                                     request_reader.py
     ResponseWriter       response rings -> sockets                                        response_writer.py
     HandlerSet, Homes    the Handlers, and which connection has which as its home         handler_set.py, homes.py
-    ConnectionMigration  gives connections to other Processors and takes theirs           migration.py
+    ConnectionMigration  gives connections to other Processors and adopts theirs          migration.py
 
 A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
 ready sockets straight into the request rings; and publishes once per ring. If no connection waits and no report is due,
@@ -133,8 +133,8 @@ class Processor(Role):
         self.migration = ConnectionMigration(
             table, handlers, state, watch=watch, books=self._books, timed=timed, memory=memory, clock=clock
         )
-        steps = self.migration.steps
-        self._homes = Homes(table, handlers, blocks=blocks, steps=steps, timed=timed)
+        migration = self.migration
+        self._homes = Homes(table, handlers, blocks=blocks, migration=migration, timed=timed)
         self._slow_frames = SlowFrameReaper(
             table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
         )
@@ -151,7 +151,9 @@ class Processor(Role):
             request_bytes_max=request_bytes_max,
         )
         self.runs = RunReader(self.reader, table, handlers, state)
-        self.writer = self._writer_kind(table, handlers, state, blocks=blocks, timed=timed, steps=steps)
+        self.writer = self._writer_kind(
+            table, handlers, state, blocks=blocks, timed=timed, migration=migration
+        )
         self.writer.metered = MeteredConnections(table.by_id, handlers, clock.now_ns)
         # Methods that every pass calls, looked up once.
         self._now_ns = clock.now_ns
@@ -313,7 +315,7 @@ class Processor(Role):
     def _relieve(self) -> int:
         """Continue connections that wait for something that no descriptor reports (ProcessorState.is_pressed)."""
         work = 0
-        table, steps = self.table, self.migration.steps
+        table, migration = self.table, self.migration
         if table.stalled:
             self.reader.retry_stalled()
         if table.awaiting_block:
@@ -321,9 +323,9 @@ class Processor(Role):
         table.end_shortage()
         if table.has_throttled:
             table.end_throttles(self._clock.now_ns())
-        is_moving = steps.is_active
+        is_moving = migration.is_active
         if is_moving:
-            work += steps.work()
+            work += migration.work()
         tls = self._tls
         if tls is not None:
             work += tls.work(self.reader.read)
@@ -348,7 +350,7 @@ class Processor(Role):
     def close(self) -> None:
         for connection in list(self.table.by_fd.values()):
             self.table.close(connection, "the broker stops")
-        self.migration.steps.close()
+        self.migration.close()
         for _, sock in self._handoffs.values():
             sock.close()
         self.writer.files.close()
@@ -435,12 +437,12 @@ class Processor(Role):
     @property
     def is_moving(self) -> bool:
         """Return True while a connection migrates to another Processor."""
-        return self.migration.steps.is_active
+        return self.migration.is_active
 
     def drain(self) -> None:
         """Read no more requests; answer those that were read."""
         self._state.is_stopping = True
-        self.migration.steps.cancel_all()
+        self.migration.cancel_all()
         self.table.pause_all()
 
     def is_drained(self) -> bool:

@@ -17,7 +17,7 @@ from kproc.broker.processor.files import FileCache, StaleFile
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.lent_blocks import LentBlocks
 from kproc.broker.processor.metered import MeteredConnections
-from kproc.broker.processor.migration_steps import MigrationSteps
+from kproc.broker.processor.migration import ConnectionMigration
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.security.session import Session
@@ -58,8 +58,17 @@ class ResponseWriter:
 
     metered: MeteredConnections  # Set by the Processor.
     __slots__ = (
-        "_blocks", "_by_id", "_counts", "_handlers", "_lent", "_state", "_steps", "_table",
-        "_timed", "files", "metered",
+        "_blocks",
+        "_by_id",
+        "_counts",
+        "_handlers",
+        "_lent",
+        "_migration",
+        "_state",
+        "_table",
+        "_timed",
+        "files",
+        "metered",
     )  # fmt: skip
 
     def __init__(
@@ -70,7 +79,7 @@ class ResponseWriter:
         *,
         blocks: LentBlocks,
         timed: TimedRequests,
-        steps: MigrationSteps,
+        migration: ConnectionMigration,
     ) -> None:
         self._table = table
         self._handlers = handlers
@@ -80,7 +89,7 @@ class ResponseWriter:
         self._by_id = table.by_id
         self._lent = blocks.by_request
         self._timed = timed
-        self._steps = steps
+        self._migration = migration
         self.files = FileCache()
 
     def take_responses(self) -> int:
@@ -309,7 +318,7 @@ class ResponseWriter:
             for each in sequences:
                 self._blocks.give_back(connection_id, each)
             if connection is not None:
-                self._steps.on_moved(connection, sequence, sequences)
+                self._migration.on_moved(connection, sequence, sequences)
         elif kind == BLOCK_FREE:
             self._blocks.free_recalled(connection_id, sequence)
         elif kind == TIMES:

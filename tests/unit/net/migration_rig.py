@@ -235,7 +235,7 @@ class MoveRig:
     def die(self, index: int) -> None:
         """kill -9: the kernel closes its descriptors, the others see the ends of their pairs."""
         processor = self.processors.pop(index)
-        for connection in [*processor.table.by_fd.values(), *processor.migration.steps.given()]:
+        for connection in [*processor.table.by_fd.values(), *processor.migration.given()]:
             connection.transport.close()
         processor.table.by_fd.clear()
         for channel in processor.migration.channels.values():

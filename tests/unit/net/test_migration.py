@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.processor.connection_state import MuteState
+from kproc.broker.processor.migration import ConnectionMigration
 from kproc.broker.role.handoff import REFUSED, Report
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.session import Session
@@ -495,7 +496,7 @@ def test_target_that_dies_with_something_unread_has_taken_what_it_took(rig: Move
     rig.processors[1].do_work(0)
     giver.move_connections(1, ONE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(giver.migration.steps, "on_readable", lambda _channel: True)
+        patch.setattr(ConnectionMigration, "_read", lambda _migration, _channel: True)
         giver.do_work(0)  # Gives the second, and does not hear of the first.
     rig.die(1)
     rig.step(3)
@@ -687,7 +688,7 @@ def test_the_word_on_an_attempt_that_was_given_up_is_not_taken_for_the_next(star
     giver.do_work(0)  # MOVE_OUT
     rig.die(1)
     (connection,) = giver.table.by_fd.values()
-    giver.migration.steps._give_up(connection)
+    giver.migration._give_up(connection)
     giver.move_connections(1, TWO)
     rig.handler.step()
     rig.handler.answer(work, framed(b"news"))
