@@ -32,9 +32,9 @@ from kproc.broker.ipc.words import read_row
 from kproc.broker.processor.address_shares import share_key
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_table import ConnectionTable
+from kproc.broker.processor.handler_assignment import HandlerAssignment
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.handshakes import Handshakes, WaitingHello
-from kproc.broker.processor.homes import Homes
 from kproc.broker.processor.response_writer import ResponseWriter
 from kproc.broker.processor.tls_connections import TlsConnections
 from kproc.broker.processor.tls_transport import TlsShare, TlsTransport
@@ -140,7 +140,7 @@ def _row_of_any_generation(self: Any, partition: Any) -> PartitionRow | None:
 def _lose_without_closing(self: Any, handler: Any) -> None:
     handler.detach()
     self._handlers.links_changed()
-    self._steps.handler_lost(handler)
+    self._migration.handler_lost(handler)
     self._timed.forget_handler(handler.peer)
     self._blocks.lose(handler)
 
@@ -341,7 +341,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "opened-while-another-has-it": [(PartitionTransfer, "_before_open", _nothing)],
     "hand-over-loses-who-waits": [(PartitionTransfer, "_release_waiters", _nothing)],
     "calls-of-the-dead-never-answered": [(Calls, "lose", _nothing)],
-    "connections-of-a-dead-handler-stay": [(Homes, "_lose", _lose_without_closing)],
+    "connections-of-a-dead-handler-stay": [(HandlerAssignment, "_lose", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
     "answers-in-any-order": [(ResponseWriter, "_take_response", _delivered_in_any_order)],
     "stalled-connection-forgotten": [(ConnectionTable, "stall", _stalled_unseen)],
@@ -350,7 +350,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "deadline-always-past": [(Handler, "_due_ms", lambda _self, _now_ns: 0)],
     "commit-answered-before-written": [(CoordinatorLog, "write", _written_after_the_answer)],
     "delta-applied-twice": [(ClusterImage, "apply_records", _applied_twice)],
-    "nobody-has-to-log-in": [(Connection, "close_gate", _nothing)],
+    "nobody-has-to-log-in": [(Connection, "require_login", _nothing)],
     "decisions-outlive-rules": [(StandardAuthorizer, "_forget", _nothing)],
     "deltas-lost": [(ClusterImage, "apply_records", _some_deltas_lost)],
     "namesakes-directory-taken": [

@@ -37,7 +37,7 @@ from kproc.broker.transport.envelope import (
     BLOCK_FREE,
     CLOSE,
     DISCONNECTED,
-    FLAG_GATED,
+    FLAG_LOGIN,
     FLAG_MOVED,
     FLAG_PROBE,
     FLAG_TIMED,
@@ -277,7 +277,7 @@ class ClientRequests:
         """
         begin, end = place
         frame = view[begin:end]
-        if head[3] & FLAG_GATED:
+        if head[3] & FLAG_LOGIN:
             return self.logins.take(client.requests, frame, head)
         key = (view if record is None else record)[:CONNECTION_BYTES].tobytes()
         path = client.paths.get(key)

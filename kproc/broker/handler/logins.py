@@ -1,10 +1,9 @@
 """Logins: the SASL logins of the connections that are assigned to this Handler.
 
-A connection whose client must log in is gated (processor/gate.py): its requests come here first. Re-authentication of a
-session that has not ended (KIP-368) comes through the general path, by SaslHandshake and SaslAuthenticate in `api/`.
-security/sasl/login.py has the rules. This module handles the requests and responses, delays the responses of failed
-logins, and logs them.
-"""
+A connection whose client must log in has a PendingLogin (processor/pending_login.py): its requests come here first.
+Re-authentication of a session that has not ended (KIP-368) comes through the general path, by SaslHandshake and
+SaslAuthenticate in `api/`. security/sasl/login.py has the rules. This module handles the requests and responses,
+delays the responses of failed logins, and logs them."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ class Logins:
     # -- requests ----------------------------------------------------------------------------------------------
 
     def take(self, peer: ClientPeer, frame: memoryview, head: Head) -> bool:
-        """Handle a frame of a gated connection.
+        """Handle a frame of a connection whose client has not logged in.
 
         Returns False, because it is the last frame of its record: the Processor sends the next one after the response.
         """

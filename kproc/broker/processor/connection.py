@@ -25,12 +25,12 @@ from kproc.broker.processor.connection_state import (
     mute_state,
 )
 from kproc.broker.processor.files import FileCache, OpenFile, StaleFile
-from kproc.broker.processor.gate import Gate
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.migration_state import MigrationState
+from kproc.broker.processor.pending_login import PendingLogin
 from kproc.broker.processor.transport_layer import FILE_TOO_SHORT, Transport
 from kproc.broker.security.session import NO_SESSION, Session
-from kproc.broker.transport.envelope import BLOCK, FLAG_GATED, FLAG_SASL, range_answer_of
+from kproc.broker.transport.envelope import BLOCK, FLAG_LOGIN, FLAG_SASL, range_answer_of
 from kproc.wire.file_range import FileRange
 
 # Up to this size, a pread and one send cost no more than a send with MSG_MORE and a sendfile. Measured: 1.9 us against
@@ -146,8 +146,8 @@ class Origin(NamedTuple):
     accepted_ms: int  # Since 1970.
 
 
-class Books(Protocol):
-    """Records the events of a connection's life, in metrics and counts: connection_books.py.
+class ConnectionCounters(Protocol):
+    """Records the events of a connection's life, in metrics and counts: connection_counters.py.
 
     `is_timed` says whether the times of its requests are metrics.
     """
@@ -179,11 +179,10 @@ class Connection:
     __slots__ = (
         "activity_slot",
         "block",
-        "books",
         "client",
+        "counters",
         "fd",
         "flags",
-        "gate",
         "held",
         "home",
         "id",
@@ -192,6 +191,7 @@ class Connection:
         "is_introduced",
         "last_active_ns",
         "listener",
+        "login",
         "migration",
         "next_home",
         "next_send",
@@ -216,7 +216,7 @@ class Connection:
         transport: Transport,
         *,
         origin: Origin,
-        books: Books,
+        counters: ConnectionCounters,
         home: HandlerPeer,
         now_ns: int,
     ) -> None:
@@ -226,16 +226,16 @@ class Connection:
         self.recv_into = transport.recv_into
         self.send = transport.send
         self.origin = origin
-        self.books = books
+        self.counters = counters
         self.listener = origin.listener
         self.flags = origin.flags
         # True once every Handler has the client's address and session. Every fast path checks it.
         self.is_introduced = False
         self.session = NO_SESSION
         # Set until the client has logged in.
-        self.gate: Gate | None = None
+        self.login: PendingLogin | None = None
         if origin.flags & FLAG_SASL:
-            self.close_gate(Gate(now_ns))
+            self.require_login(PendingLogin(now_ns))
         # Client id, software name and software version, once they are known.
         self.client: tuple[str, str, str] | None = None
         self.home = home
@@ -262,19 +262,19 @@ class Connection:
     @property
     def is_full(self) -> bool:
         """Return True if the connection has as many requests in work as it may have."""
-        return self.inflight >= (INFLIGHT_MAX if self.gate is None else 1)
+        return self.inflight >= (INFLIGHT_MAX if self.login is None else 1)
 
-    def close_gate(self, gate: Gate) -> None:
+    def require_login(self, login: PendingLogin) -> None:
         """Let only login requests pass. Mark the connection as not introduced, so that every fast path falls back."""
-        self.gate = gate
-        self.flags |= FLAG_GATED
+        self.login = login
+        self.flags |= FLAG_LOGIN
         self.is_introduced = False
 
-    def open_gate(self, session: Session) -> None:
+    def accept_login(self, session: Session) -> None:
         """Let all requests pass, because the client has logged in. Its session is then sent to the Handlers."""
         self.session = session
-        self.gate = None
-        self.flags &= ~FLAG_GATED
+        self.login = None
+        self.flags &= ~FLAG_LOGIN
         self.is_introduced = False
 
     def start_migration(self, migration: MigrationState) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.activity import ActivityWheel
 from kproc.broker.processor.address_shares import share_key
-from kproc.broker.processor.connection import Books, Connection, Origin
+from kproc.broker.processor.connection import Connection, ConnectionCounters, Origin
 from kproc.broker.processor.connection_state import (
     ACTIVE,
     DETACHED,
@@ -24,10 +24,10 @@ from kproc.broker.processor.connection_state import (
     Pause,
 )
 from kproc.broker.processor.describe import connection_name, describe
-from kproc.broker.processor.gate import DEFAULT_LIMITS, Gate
 from kproc.broker.processor.handler_peer import HandlerPeer
 from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.memory_budget import MemoryBudget
+from kproc.broker.processor.pending_login import DEFAULT_LIMITS, PendingLogin
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.transport_layer import Transport
@@ -59,7 +59,7 @@ class ConnectionTable:
     __slots__ = (
         "_activity", "_budget", "_clock", "_closed_listeners", "_handlers",
         "_next_id", "_number", "_owner", "_sessions", "_state", "_throttles", "awaiting_block", "by_fd", "by_id",
-        "gated", "logins", "mover",
+        "logging_in", "logins", "mover",
         "short_of_memory", "stalled", "watch",
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ class ConnectionTable:
         self.short_of_memory: dict[Connection, None] = {}
         # By address (share_key): the connections whose unfinished frames wait for memory.
         self.awaiting_block: dict[bytes, dict[Connection, None]] = {}
-        self.gated: dict[Connection, None] = {}  # Connections whose clients have to log in.
+        self.logging_in: dict[Connection, None] = {}  # Connections whose clients have to log in.
         self._sessions: Deadlines[Connection] = Deadlines()  # The ends of sessions, in ns.
         self.logins = DEFAULT_LIMITS
         self._activity = ActivityWheel()
@@ -101,7 +101,14 @@ class ConnectionTable:
     # -- opening and closing -----------------------------------------------------------------------------------
 
     def open(
-        self, transport: Transport, books: Books, *, listener: int, flags: int, address: bytes, port: int
+        self,
+        transport: Transport,
+        counters: ConnectionCounters,
+        *,
+        listener: int,
+        flags: int,
+        address: bytes,
+        port: int,
     ) -> Connection | None:
         """Register a new socket. Return None if it was closed: it is broken, or the Processor cannot serve it."""
         if not self._handlers.by_id or self._state.is_stopping:
@@ -114,7 +121,7 @@ class ConnectionTable:
         origin = Origin(self._owner.index, self._number, listener, flags, address, port, accepted_ms)
         now_ns = self._clock.now_ns()
         connection = Connection(
-            self._next_id, transport, origin=origin, books=books, home=home, now_ns=now_ns
+            self._next_id, transport, origin=origin, counters=counters, home=home, now_ns=now_ns
         )
         try:
             self.watch.begin(connection)
@@ -123,7 +130,7 @@ class ConnectionTable:
             transport.close()
             return None
         self.keep(connection)
-        books.opened(connection)
+        counters.opened(connection)
         return connection
 
     def keep(self, connection: Connection) -> None:
@@ -131,10 +138,10 @@ class ConnectionTable:
         (connection.next_home or connection.home).homes += 1
         self.by_fd[connection.fd] = connection
         self.by_id[connection.id] = connection
-        connection.books.is_here(connection)
+        connection.counters.is_here(connection)
         self._activity.add(connection)
-        if connection.gate is not None:
-            self.gated[connection] = None
+        if connection.login is not None:
+            self.logging_in[connection] = None
         elif connection.session.ends_ns:
             self.begin_session(connection)
         # A connection that comes back from a failed migration may still be throttled.
@@ -148,10 +155,10 @@ class ConnectionTable:
         """Remove the connection from every table and from the epoll. It keeps its arena block."""
         del self.by_fd[connection.fd]
         del self.by_id[connection.id]
-        connection.books.is_gone(connection)
+        connection.counters.is_gone(connection)
         self._activity.discard(connection)
         self.stalled.pop(connection, None)
-        self.gated.pop(connection, None)
+        self.logging_in.pop(connection, None)
         self._sessions.discard(connection)
         self._throttles.discard(connection)
         self.short_of_memory.pop(connection, None)
@@ -169,7 +176,7 @@ class ConnectionTable:
         self.free_block(connection)
         self._end_socket(connection)
         self._handlers.tell_gone(connection, 0)
-        connection.books.closed(connection)
+        connection.counters.closed(connection)
 
     def close_failed(self, connection: Connection, error: Exception) -> None:
         """Close a connection after an unexpected error. Its descriptor may be in any state."""
@@ -357,8 +364,8 @@ class ConnectionTable:
 
     def authenticated(self, connection: Connection, session: Session) -> None:
         """Let a client's requests pass: it has logged in, or has prolonged its session."""
-        connection.open_gate(session)
-        self.gated.pop(connection, None)
+        connection.accept_login(session)
+        self.logging_in.pop(connection, None)
         if session.ends_ns:
             self.begin_session(connection)
 
@@ -367,25 +374,25 @@ class ConnectionTable:
         self._sessions.move(connection, connection.session.ends_ns)
 
     def end_sessions(self, now_ns: int) -> None:
-        """Close the gates of connections whose sessions have ended. Requests in work are answered."""
+        """Have the clients of ended sessions log in again. Requests in work are answered."""
         for connection in self._sessions.pop_due(now_ns):
-            if connection.gate is not None:
+            if connection.login is not None:
                 continue
-            # The gate must not close during a migration, because a gated connection does not migrate. If it moves, its
-            # next Processor closes the gate. Try again later in case it stays here.
+            # A connection that has to log in does not migrate. If this one goes to another Processor, that one ends the
+            # session. Try again later in case it stays here.
             if connection.migration is not None:
                 self._sessions.move(connection, now_ns + _AGAIN_NS)
                 continue
-            connection.close_gate(Gate(now_ns, has_session=True))
-            self.gated[connection] = None
+            connection.require_login(PendingLogin(now_ns, has_session=True))
+            self.logging_in[connection] = None
             self.update_interest(connection)
 
     def expire_logins(self, now_ns: int) -> None:
         """Close connections whose clients did not log in within kproc.authentication.timeout.ms."""
         longest_ns = self.logins.ns_max
-        for connection in list(self.gated) if longest_ns else ():
-            gate = connection.gate
-            if gate is not None and gate.is_late(now_ns, longest_ns):
+        for connection in list(self.logging_in) if longest_ns else ():
+            login = connection.login
+            if login is not None and login.is_late(now_ns, longest_ns):
                 self._state.counts[SLOT["logins_failed"]] += 1
                 if self._state.refusals.has_room(now_ns):
                     logger.info(

@@ -74,7 +74,7 @@ def describe(connection: Connection, processor: int, now_ns: int) -> dict[str, A
 
 def _is_known(connection: Connection) -> bool:
     """Return True if the principal is known: the client has logged in at least once, or needs no login."""
-    return connection.gate is None or connection.gate.has_session
+    return connection.login is None or connection.login.has_session
 
 
 def _local(sock: socket.socket) -> tuple[str, int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HandlerSet:
-    """One per Processor. homes.py decides which connection has which of them as its home."""
+    """One per Processor. handler_assignment.py decides which connection has which of them as its home."""
 
     __slots__ = (
         "_given_router", "_looks", "by_id", "by_index", "inboxes", "may_have_answers", "only",
@@ -77,8 +77,8 @@ class HandlerSet:
 
         Each request could carry them instead, but hardly any request needs them.
         """
-        # Skip Handlers without a link. When a successor's link is attached, Homes.attach has all connections introduced
-        # again.
+        # Skip Handlers without a link. When a successor's link is attached, HandlerAssignment.attach has all
+        # connections introduced again.
         if not all(
             self.introduce_to(each, connection) for each in self.by_id.values() if each.link is not None
         ):

@@ -242,7 +242,7 @@ class Handshakes:
                 self.refused(transport, _EXPIRED)
                 raise OSError(_EXPIRED)
             self._certificates.move(transport.fd, ends_ms)
-            if connection.gate is not None:  # With SASL_SSL, the login determines the principal.
+            if connection.login is not None:  # With SASL_SSL, the login determines the principal.
                 return
             principal = Principal(USER, transport.context.mapper.name_of(facts.subject))
         except (NoMatchingRule, MalformedCertificate) as error:

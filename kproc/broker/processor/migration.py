@@ -21,7 +21,7 @@ import socket
 from collections import deque
 from typing import Final
 
-from kproc.broker.processor.connection import Books, Connection
+from kproc.broker.processor.connection import Connection, ConnectionCounters
 from kproc.broker.processor.connection_state import CLOSING, PAUSED, Pause
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory
@@ -30,7 +30,6 @@ from kproc.broker.processor.handler_set import HandlerSet
 from kproc.broker.processor.migration_channel import GIVE, REFUSED, TAKEN, Given, MigrationChannel, unsent_of
 from kproc.broker.processor.migration_state import MigrationState
 from kproc.broker.processor.processor_state import ProcessorState
-from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.processor.transport_layer import PlaintextTransport
 from kproc.broker.transport.agent import AgentId
@@ -48,8 +47,8 @@ class ConnectionMigration:
     """One per Processor, which calls `work` in each duty cycle while `is_active`."""
 
     __slots__ = (
-        "_arrived", "_asked", "_attempt", "_books", "_by_peer", "_clock", "_handlers", "_is_over", "_memory", "_ready",
-        "_retry_ns", "_state", "_table", "_targets", "_timed", "_todo", "_watch", "channels",
+        "_arrived", "_asked", "_attempt", "_by_peer", "_clock", "_counters", "_handlers", "_is_over", "_memory",
+        "_ready", "_retry_ns", "_state", "_table", "_targets", "_timed", "_todo", "_watch", "channels",
     )  # fmt: skip
 
     def __init__(
@@ -58,8 +57,7 @@ class ConnectionMigration:
         handlers: HandlerSet,
         state: ProcessorState,
         *,
-        watch: EpollWatch,
-        books: Books,
+        counters: ConnectionCounters,
         timed: TimedRequests,
         memory: FrameMemory,
         clock: Clock,
@@ -67,8 +65,8 @@ class ConnectionMigration:
         self._table = table
         self._handlers = handlers
         self._state = state
-        self._watch = watch
-        self._books = books
+        self._watch = table.watch
+        self._counters = counters
         self._timed = timed
         self._memory = memory
         self._clock = clock
@@ -153,7 +151,7 @@ class ConnectionMigration:
     def leave(self, targets: list[AgentId]) -> None:
         """Give every connection that can migrate to these Processors in turn, and accept no new one."""
         self._state.is_leaving = True
-        for connection in list(self._table.gated):
+        for connection in list(self._table.logging_in):
             self._table.close(connection, "its Processor leaves before it has logged in")
         self._targets = deque(targets)
         # If a connection that was already given is refused, it must go to another target.
@@ -179,7 +177,7 @@ class ConnectionMigration:
             for each in self._table.by_fd.values()
             if each.migration is None
             and each.state is not CLOSING
-            and each.gate is None
+            and each.login is None
             and each.transport.can_move
         ]
         able.sort(key=lambda each: each.next_sequence)
@@ -315,7 +313,8 @@ class ConnectionMigration:
             self._table.stalled[connection] = None
         connection.pauses &= ~Pause.NO_MEMORY
         self._table.keep(connection)
-        # Its home may have died or begun to leave meanwhile. Homes plans a new home only for connections in the table.
+        # Its home may have died or begun to leave meanwhile. HandlerAssignment plans a new home only for connections in
+        # the table.
         home = connection.next_home or connection.home
         if home.is_leaving or home.link is None or home.peer not in self._handlers.by_id:
             self._table.plan_home(connection, self._handlers.least_busy())
@@ -374,7 +373,7 @@ class ConnectionMigration:
         self._table.free_block(connection)
         connection.transport.close()
         self._handlers.tell_gone(connection, FLAG_MOVED)
-        connection.books.moved_away(connection)
+        connection.counters.moved_away(connection)
         self._timed.forget_connection(connection.id)
 
     def _can_adopt(self, given: Given) -> bool:
@@ -406,11 +405,11 @@ class ConnectionMigration:
             state.id,
             PlaintextTransport(sock),
             origin=state.origin,
-            books=self._books,
+            counters=self._counters,
             home=home,
             now_ns=last_active_ns,
         )
-        connection.open_gate(state.session)  # A connection that has not logged in does not migrate.
+        connection.accept_login(state.session)  # A connection that has not logged in does not migrate.
         if state.kept:
             connection.target = self._handlers.by_index[state.target]
         connection.client = state.client
@@ -427,7 +426,7 @@ class ConnectionMigration:
             self._memory.assign(connection, block)
         self._watch.begin(connection, PAUSED)
         self._table.keep(connection)
-        connection.books.moved_in(connection)
+        connection.counters.moved_in(connection)
         if state.is_stalled:
             self._table.stalled[connection] = None
         if state.throttled_until_ns:

@@ -3,10 +3,11 @@
 It is made of parts, which share ProcessorState:
 
     ConnectionTable      registers and closes connections, decides what each waits for    connection_table.py
-    RunReader            sockets -> request rings, whole frames side by side               run_reader.py
-    RequestReader        the same for everything else                                     request_reader.py
+    RunReader            sockets -> request rings, whole frames side by side              run_reader.py
+    RequestReader        sockets -> request rings and arena, everything else              request_reader.py
     ResponseWriter       response rings -> sockets                                        response_writer.py
-    HandlerSet, Homes    the Handlers, and which connection has which as its home         handler_set.py, homes.py
+    HandlerSet           the Handlers that have a link                                    handler_set.py
+    HandlerAssignment    which connection has which Handler as its home                   handler_assignment.py
     ConnectionMigration  gives connections to other Processors and adopts theirs          migration.py
 
 A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
@@ -29,16 +30,16 @@ from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.ipc.fdpass import TruncatedDescriptor, recv_fd
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.processor.connection_books import ClientBooks, ProbeBooks
+from kproc.broker.processor.connection_counters import ClientCounters, ProbeCounters
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.frame_memory import FrameMemory, LoginBlocks
-from kproc.broker.processor.gate import DEFAULT_LIMITS, LoginLimits
+from kproc.broker.processor.handler_assignment import HandlerAssignment
 from kproc.broker.processor.handler_set import HandlerSet
-from kproc.broker.processor.homes import Homes
 from kproc.broker.processor.lent_blocks import LentBlocks
 from kproc.broker.processor.memory_budget import MemoryBudget
 from kproc.broker.processor.metered import MeteredConnections
 from kproc.broker.processor.migration import ConnectionMigration
+from kproc.broker.processor.pending_login import DEFAULT_LIMITS, LoginLimits
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.request_reader import RequestReader
 from kproc.broker.processor.response_writer import ResponseWriter
@@ -81,9 +82,9 @@ class Processor(Role):
     """Owns the client connections given to it. One instance runs in one role."""
 
     __slots__ = (
-        "_blocks", "_books", "_budget", "_descriptor_end", "_doze_fd", "_handoffs", "_has_answers", "_homes",
-        "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns", "_only_woken", "_probe_books",
-        "_read_ready", "_reporter", "_slow_frames", "_state", "_take_responses", "_tls", "_unsent", "_watch",
+        "_assignment", "_blocks", "_budget", "_counters", "_descriptor_end", "_doze_fd", "_handoffs", "_has_answers",
+        "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns", "_only_woken", "_probe_counters",
+        "_read_ready", "_reporter", "_slow_frames", "_state", "_take_responses", "_tls", "_unsent",
         "handlers", "migration", "reader", "runs", "table", "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
@@ -112,9 +113,8 @@ class Processor(Role):
         super().__init__(agent_id, doze=doze, metrics=metrics, clock=clock)
         self._doze_fd = doze.fd
         self._state = state = ProcessorState(metrics.values, clock.now_ns(), self.containment)
-        self._watch = watch = self._make_watch()
-        self._books = ClientBooks(metrics, agent_id.index, state.make_due)
-        self._probe_books, self._reporter = ProbeBooks(metrics), self._books.reporter
+        self._counters = ClientCounters(metrics, agent_id.index, state.make_due)
+        self._probe_counters, self._reporter = ProbeCounters(metrics), self._counters.reporter
         self.timed = timed = TimedRequests(metrics.slab.timings(agent_id.index), clock)
         self.handlers = handlers = HandlerSet(router)
         self._blocks = blocks = LentBlocks(arena)
@@ -127,14 +127,13 @@ class Processor(Role):
             processors_in_all=processors_in_all,
         )
         self.table = table = self._table_kind(
-            agent_id, state, watch=watch, handlers=handlers, budget=budget, clock=clock
+            agent_id, state, watch=self._make_watch(), handlers=handlers, budget=budget, clock=clock
         )
         table.logins = logins
-        self.migration = ConnectionMigration(
-            table, handlers, state, watch=watch, books=self._books, timed=timed, memory=memory, clock=clock
+        self.migration = migration = ConnectionMigration(
+            table, handlers, state, counters=self._counters, timed=timed, memory=memory, clock=clock
         )
-        migration = self.migration
-        self._homes = Homes(table, handlers, blocks=blocks, migration=migration, timed=timed)
+        self._assignment = HandlerAssignment(table, handlers, blocks=blocks, migration=migration, timed=timed)
         self._slow_frames = SlowFrameReaper(
             table, state, budget=budget, receive_ns_max=receive_ms_max * 1_000_000
         )
@@ -178,20 +177,20 @@ class Processor(Role):
 
     def attach(self, link: Link) -> None:
         """Use the link of a Handler that has started."""
-        self._homes.attach(link)
+        self._assignment.attach(link)
 
     def detach(self, peer: AgentId) -> None:
         """Handle the end of a Handler, or of a Processor: then take back connections that it did not acknowledge."""
         if not self.migration.detach(peer):
-            self._homes.detach(peer)
+            self._assignment.detach(peer)
 
     def handler_leaving(self, peer: AgentId) -> None:
         """Move connections away from a Handler that will end, each once it has no request in work."""
-        self._homes.leave(peer)
+        self._assignment.leave(peer)
 
     def uses(self, peer: AgentId) -> bool:
         """Return True if a Handler has requests, connections or blocks of ours, or may still get some."""
-        return self._homes.uses(peer)
+        return self._assignment.uses(peer)
 
     def attach_migration(self, peer: AgentId, sock: socket.socket) -> None:
         """Use the socket pair with another Processor, which has started."""
@@ -213,7 +212,7 @@ class Processor(Role):
     def adopt_probe(self, sock: socket.socket) -> None:
         """Register the connection of the broker's own readiness probe. It has no listener and no quota."""
         transport, flags = PlaintextTransport(sock), FLAG_PROBE
-        self.table.open(transport, self._probe_books, listener=0, flags=flags, address=NO_ADDRESS, port=0)
+        self.table.open(transport, self._probe_counters, listener=0, flags=flags, address=NO_ADDRESS, port=0)
 
     def next_deadline_ms(self) -> int:
         if self.table.has_throttled:
@@ -395,7 +394,7 @@ class Processor(Role):
                 transport = self._transport(socket.socket(fileno=client_fd), listener, flags)
                 if transport is not None:
                     self.table.open(
-                        transport, self._books, listener=listener, flags=flags, address=address, port=port
+                        transport, self._counters, listener=listener, flags=flags, address=address, port=port
                     )
                 taken += 1
             self._reporter.acknowledge(sock, serial)
@@ -501,20 +500,20 @@ class Processor(Role):
         counts[SLOT["ring_capacity_bytes"]] = sum(sender.capacity for sender in senders)
         counts[SLOT["ring_fill_bytes"]] = sum(sender.capacity - sender.free_bytes() for sender in senders)
         counts[SLOT["ring_records"]] = sum(sender.waiting(_COUNTED_MAX) for sender in senders)
-        self._books.ledger.store()
+        self._counters.listeners.store()
         self.table.end_sessions(now_ns)
         if now_ns >= self._next_second_ns:
             self._next_second_ns = now_ns + 1_000_000_000
             self._state.refusals.report_suppressed(now_ns)
             counts[SLOT["requests_inflight"]] = sum(c.inflight for c in self.table.by_fd.values())
             self.writer.files.drop_unlinked()
-            self._homes.leave_dead()
+            self._assignment.leave_dead()
             self._slow_frames.work()
             self._blocks.recall()
             self._unsent.work()
             if self._tls is not None:
                 self._tls.every_second()
-            if self.table.gated:
+            if self.table.logging_in:
                 self.table.expire_logins(now_ns)
             if self._idle_ns_max:
                 self.table.expire_idle(now_ns - self._idle_ns_max)

@@ -232,8 +232,8 @@ class RequestReader:
         """Introduce a connection to the Handlers, then forward its first frames."""
         if connection.client is None:
             connection.client = client_of(memoryview(data)[4:])
-        if connection.gate is not None:
-            self._pass_on_gated(connection, data)
+        if connection.login is not None:
+            self._pass_on_login(connection, data)
             return
         if not self._handlers.introduce(connection):
             self._put_off(connection, data)
@@ -242,7 +242,7 @@ class RequestReader:
         self._budget.held_bytes += len(data)
         self._pass_on_held(connection)
 
-    def _pass_on_gated(self, connection: Connection, data: bytes) -> None:
+    def _pass_on_login(self, connection: Connection, data: bytes) -> None:
         """Forward the first frame of a client that logs in to its home. The other bytes wait for the answer."""
         end = 4 + _LENGTH.unpack_from(data)[0]
         if self._is_too_long(connection, data[:4]):
@@ -328,8 +328,8 @@ class RequestReader:
         """Store the first part of a frame, in a block if the frame is large."""
         if len(rest) >= 4:
             (length,) = _LENGTH.unpack_from(rest)
-            if length > LARGE_FRAME_BYTES or connection.gate is not None:
-                if connection.gate is not None and self._is_too_long(connection, bytes(rest[:4])):
+            if length > LARGE_FRAME_BYTES or connection.login is not None:
+                if connection.login is not None and self._is_too_long(connection, bytes(rest[:4])):
                     return
                 if self._memory_of(connection).start(connection, length, rest[4:]):
                     return
@@ -365,8 +365,8 @@ class RequestReader:
             self._publish_login_block(connection, block)
             return
         target = connection.home
-        gate = connection.gate
-        if gate is None and self._handlers.router is not None:
+        login = connection.login
+        if login is None and self._handlers.router is not None:
             owner = self._handlers.by_index.get(self._handlers.router.route(block.view))
             if owner is not None and owner.link is not None:
                 target = owner
@@ -374,7 +374,7 @@ class RequestReader:
             self._table.stall(connection)
             return
         flags = connection.flags
-        if gate is None and self._state.now_ns >= self.next_look_ns:
+        if login is None and self._state.now_ns >= self.next_look_ns:
             flags |= self._begin_timing(connection, block.view, target)
         head = HEAD.pack(connection.id, connection.next_sequence, connection.listener, flags)
         link = target.link
@@ -406,12 +406,12 @@ class RequestReader:
 
     def _introduce(self, connection: Connection) -> bool:
         """Introduce a connection to all Handlers, or only to its home before the login. Return False without room."""
-        gate = connection.gate
-        if gate is None:
+        login = connection.login
+        if login is None:
             return self._handlers.introduce(connection)
         if connection.home.link is None or not self._handlers.introduce_to(connection.home, connection):
             return False
-        gate.begin(self._state.now_ns)
+        login.begin(self._state.now_ns)
         return True
 
     def retry_stalled(self) -> None:
@@ -464,7 +464,7 @@ class RequestReader:
     def _memory_of(self, connection: Connection) -> FrameMemory:
         """Return the memory of a connection's unfinished frame, or of its next one."""
         block = connection.block
-        is_login = connection.gate is not None if block is None else block.memory is self._login_memory
+        is_login = connection.login is not None if block is None else block.memory is self._login_memory
         return self._login_memory if is_login else self._memory
 
     def _share_of(self, key: bytes) -> int:
@@ -532,7 +532,7 @@ class RequestReader:
 
     def _begin_timing(self, connection: Connection, frame: memoryview, target: HandlerPeer) -> int:
         """Consider a request for timing, at most every _LOOK_NS. Return FLAG_TIMED if it is timed, otherwise 0."""
-        if not connection.books.is_timed:
+        if not connection.counters.is_timed:
             return 0
         now_ns = self._state.now_ns
         self.next_look_ns = now_ns + _LOOK_NS

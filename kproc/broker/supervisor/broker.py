@@ -38,7 +38,7 @@ from kproc.broker.observe.metrics_http import MetricsResponder
 from kproc.broker.observe.prometheus import Exposition, load_prometheus
 from kproc.broker.observe.scrapes import Scrapes
 from kproc.broker.processor.connection_table import ConnectionTable
-from kproc.broker.processor.gate import LoginLimits
+from kproc.broker.processor.pending_login import LoginLimits
 from kproc.broker.processor.processor import Processor
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.tls_listeners import TlsListeners

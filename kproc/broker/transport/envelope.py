@@ -35,8 +35,8 @@ not know. DISCONNECTED with FLAG_MOVED comes from the Processor that the connect
 IDENTITY holds a client's address, 16 bytes as role/handoff.py packs them, and its Session (security/session.py). It
 comes once to each Handler, before a connection's first request. DISCONNECTED removes it. It comes again from the next
 Processor of the connection, to another Handler, and when the session changes.
-FLAG_GATED on a request means that its client has not logged in, or that its session has expired. Such requests go only
-to the home Handler, one at a time. AUTHENTICATED opens the gate. It comes before the response of the same request.
+FLAG_LOGIN on a request means that its client has not logged in, or that its session has expired. Such requests go only
+to the home Handler, one at a time. AUTHENTICATED ends the login. It comes before the response of the same request.
 THROTTLE is Kafka's StartThrottling. It comes before the response of the same sequence, which is sent at once. The
 Processor then reads nothing of that connection until the time is over (its own timer is EndThrottling). If there are
 several, the longest counts.
@@ -108,7 +108,7 @@ FLAG_TIMED: Final = 2  # REQUEST and REQUEST_BLOCK: the Processor waits for TIME
 FLAG_PROBE: Final = 4
 FLAG_TLS: Final = 8  # The connection's listener is SSL or SASL_SSL.
 FLAG_SASL: Final = 16  # The connection's listener is SASL_PLAINTEXT or SASL_SSL.
-FLAG_GATED: Final = 32  # The client must log in before other requests are handled.
+FLAG_LOGIN: Final = 32  # The client must log in before other requests are handled.
 FLAG_MOVED: Final = 0x8000  # DISCONNECTED only: the connection lives on in another Processor.
 SOCKET_NS: Final = struct.Struct("=Q")
 THROTTLE_MS: Final = struct.Struct("=I")

@@ -21,7 +21,7 @@ from kproc.broker.cluster import records as r
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
 from kproc.broker.security.session import Session
-from kproc.broker.transport.envelope import CLOSE, DISCONNECTED, FLAG_GATED, FLAG_MOVED, HEAD, NO_OP, SEND
+from kproc.broker.transport.envelope import CLOSE, DISCONNECTED, FLAG_LOGIN, FLAG_MOVED, HEAD, NO_OP, SEND
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
@@ -67,7 +67,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def gated(rig: HandlerRig, key: ApiKey, version: int, **fields: object) -> Answer:
     """One request of a gated connection, and its answer, which may take a while."""
-    rig.processors[0].send(key, version, fields, flags=FLAG_GATED)
+    rig.processors[0].send(key, version, fields, flags=FLAG_LOGIN)
     answers = rig.processors[0].answers()
     if not answers:
         rig.advance_ms(100)
@@ -108,7 +108,7 @@ def test_plain_lets_a_client_in(start: Start, version: int) -> None:
 def test_bare_tokens_let_a_client_in(start: Start) -> None:
     rig = start()
     shake(rig, version=0)
-    rig.processors[0].send_frames([struct.pack(">i", len(GOOD)) + GOOD], flags=FLAG_GATED)
+    rig.processors[0].send_frames([struct.pack(">i", len(GOOD)) + GOOD], flags=FLAG_LOGIN)
     (answer,) = rig.processors[0].answers()
     assert (answer.kind, answer.frame) == (SEND, bytes(4))
     assert rig.processors[0].sessions == {1: Session(ALICE, "PLAIN")}
@@ -117,7 +117,7 @@ def test_bare_tokens_let_a_client_in(start: Start) -> None:
 def test_a_wrong_bare_token_is_answered_by_the_end(start: Start) -> None:
     rig = start()
     shake(rig, version=0)
-    rig.processors[0].send_frames([struct.pack(">i", len(BAD)) + BAD], flags=FLAG_GATED)
+    rig.processors[0].send_frames([struct.pack(">i", len(BAD)) + BAD], flags=FLAG_LOGIN)
     rig.settle()
     rig.advance_ms(100)
     (answer,) = rig.processors[0].answers()
@@ -177,7 +177,7 @@ def test_a_failure_is_answered_after_the_delay_and_logged_without_a_secret(
 ) -> None:
     rig = start(connection_failed_authentication_delay_ms=300)
     shake(rig)
-    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_GATED)
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_LOGIN)
     with caplog.at_level(logging.INFO):
         assert rig.processors[0].answers() == []
         rig.advance_ms(299)
@@ -195,7 +195,7 @@ def test_a_failure_is_answered_after_the_delay_and_logged_without_a_secret(
 def test_other_clients_are_served_while_a_failure_waits(start: Start) -> None:
     rig = start(connection_failed_authentication_delay_ms=300)
     shake(rig)
-    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_GATED)
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_LOGIN)
     rig.processors[0].introduce("10.0.0.8", connection=2)
     assert "error_code" in rig.processors[0].ask(ApiKey.API_VERSIONS, 0, {}, connection=2)
 
@@ -203,7 +203,7 @@ def test_other_clients_are_served_while_a_failure_waits(start: Start) -> None:
 def test_who_leaves_while_its_failure_waits_is_forgotten(start: Start) -> None:
     rig = start()
     shake(rig)
-    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_GATED)
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": BAD}, flags=FLAG_LOGIN)
     assert rig.processors[0].answers() == []
     rig.processors[0].disconnect()
     rig.settle()
@@ -217,11 +217,11 @@ def test_the_log_holds_some_lines_a_second(start: Start, caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO):
         for connection in range(2, 60):
             rig.processors[0].send(
-                HANDSHAKE, 1, {"mechanism": "x" * 500 + "\n"}, connection=connection, flags=FLAG_GATED
+                HANDSHAKE, 1, {"mechanism": "x" * 500 + "\n"}, connection=connection, flags=FLAG_LOGIN
             )
         assert len(rig.processors[0].answers()) == 58
         rig.advance_ms(1_000)
-        rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "GSSAPI"}, connection=60, flags=FLAG_GATED)
+        rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "GSSAPI"}, connection=60, flags=FLAG_LOGIN)
         rig.settle()
     lines = [each.message for each in caplog.records if "login" in each.message]
     assert len(lines) == 12
@@ -266,7 +266,7 @@ def test_a_request_out_of_order_ends_the_login(
 )  # fmt: skip
 def test_bytes_that_are_no_login_end_it(start: Start, frame: bytes) -> None:
     rig = start()
-    rig.processors[0].send_frames([struct.pack(">i", len(frame)) + frame], flags=FLAG_GATED)
+    rig.processors[0].send_frames([struct.pack(">i", len(frame)) + frame], flags=FLAG_LOGIN)
     rig.settle()
     rig.advance_ms(100)
     (answer,) = rig.processors[0].answers()
@@ -277,7 +277,7 @@ def test_bytes_that_are_no_login_end_it(start: Start, frame: bytes) -> None:
 def test_an_unknown_version_of_api_versions_may_be_asked_again(start: Start) -> None:
     rig = start()
     frame = struct.pack(">hhih", 18, 99, 7, -1)
-    rig.processors[0].send_frames([struct.pack(">i", len(frame)) + frame], flags=FLAG_GATED)
+    rig.processors[0].send_frames([struct.pack(">i", len(frame)) + frame], flags=FLAG_LOGIN)
     (answer,) = rig.processors[0].answers()
     assert answer.fields(ApiKey.API_VERSIONS, 0)["error_code"] == ErrorCode.UNSUPPORTED_VERSION
     assert (
@@ -318,8 +318,8 @@ def test_a_handler_that_knows_nothing_of_a_login_refuses_its_frames(start: Start
     """Whatever a router or a change of homes may do: the flag decides, and no login goes on at another Handler."""
     rig = start(handlers=2)
     shake(rig)
-    rig.processors[1].send(AUTHENTICATE, 1, {"auth_bytes": GOOD}, flags=FLAG_GATED)
-    rig.processors[1].send(ApiKey.METADATA, 1, {"topics": None}, connection=2, flags=FLAG_GATED)
+    rig.processors[1].send(AUTHENTICATE, 1, {"auth_bytes": GOOD}, flags=FLAG_LOGIN)
+    rig.processors[1].send(ApiKey.METADATA, 1, {"topics": None}, connection=2, flags=FLAG_LOGIN)
     rig.settle()
     rig.advance_ms(100)
     answers = rig.processors[1].answers()
@@ -351,10 +351,10 @@ def test_a_session_that_lasts_longer_than_a_clock_can_tell_is_a_session(start: S
     fields = gated(rig, AUTHENTICATE, 1, auth_bytes=GOOD).fields(AUTHENTICATE, 1)
     assert fields["session_lifetime"] == longest
     rig.processors[0].introduce("10.0.0.8", connection=2)
-    rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_GATED)
+    rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_LOGIN)
     assert [each.kind for each in rig.processors[0].answers()] == [SEND]
     token = bearer(unsecured_token(iat=0, exp=99_999_999_999))  # Until the year 5138.
-    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": token}, connection=2, flags=FLAG_GATED)
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": token}, connection=2, flags=FLAG_LOGIN)
     (answer,) = rig.processors[0].answers()
     assert answer.fields(AUTHENTICATE, 1)["error_code"] == 0
     assert [rig.processors[0].sessions[each].ends_ns for each in (1, 2)] == [longest, longest]
@@ -368,7 +368,7 @@ def prolonging(rig: HandlerRig, *, flags: int, principal: Principal = ALICE) -> 
     assert answer.fields(HANDSHAKE, 1)["error_code"] == 0
 
 
-@pytest.mark.parametrize("flags", [0, FLAG_GATED], ids=["in time", "late"])
+@pytest.mark.parametrize("flags", [0, FLAG_LOGIN], ids=["in time", "late"])
 def test_a_session_is_prolonged(start: Start, flags: int) -> None:
     rig = start(connections_max_reauth_ms=60_000)
     prolonging(rig, flags=flags)
@@ -393,7 +393,7 @@ def test_session_is_prolonged_while_its_connection_migrates(start: Start) -> Non
     assert not parts_of(rig.handler()).requests.logins._open
 
 
-@pytest.mark.parametrize("flags", [0, FLAG_GATED], ids=["in time", "late"])
+@pytest.mark.parametrize("flags", [0, FLAG_LOGIN], ids=["in time", "late"])
 def test_nobody_prolongs_the_session_of_another_user(start: Start, flags: int) -> None:
     rig = start(connections_max_reauth_ms=60_000)
     prolonging(rig, flags=flags)
@@ -408,7 +408,7 @@ def test_nobody_prolongs_the_session_of_another_user(start: Start, flags: int) -
     assert rig.processors[0].sessions == {}
 
 
-@pytest.mark.parametrize("flags", [0, FLAG_GATED], ids=["in time", "late"])
+@pytest.mark.parametrize("flags", [0, FLAG_LOGIN], ids=["in time", "late"])
 def test_nobody_prolongs_a_session_by_another_mechanism(start: Start, flags: int) -> None:
     rig = start(connections_max_reauth_ms=60_000)
     rig.processors[0].introduce("10.0.0.7", principal=ALICE, mechanism=SCRAM_SHA_256, ends_ns=5)
@@ -437,7 +437,7 @@ def test_a_request_after_the_session_closes_the_connection(
 ) -> None:
     rig = start(connections_max_reauth_ms=60_000)
     rig.processors[0].introduce("10.0.0.7", principal=ALICE, mechanism="PLAIN", ends_ns=5)
-    rig.processors[0].send(key, 0, fields, flags=FLAG_GATED)
+    rig.processors[0].send(key, 0, fields, flags=FLAG_LOGIN)
     (answer,) = rig.processors[0].answers()  # At once.
     assert is_closed_silently(answer)
 
@@ -528,7 +528,7 @@ def token_rig(tmp_path: Path, start: Start) -> tuple[HandlerRig, Callable[..., s
 
 def bring(rig: HandlerRig, message: bytes) -> Answer:
     """A token's answer, once the keys have been loaded."""
-    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": message}, flags=FLAG_GATED)
+    rig.processors[0].send(AUTHENTICATE, 1, {"auth_bytes": message}, flags=FLAG_LOGIN)
     answers: list[Answer] = []
 
     def is_answered() -> bool:
@@ -597,11 +597,11 @@ def test_keys_that_never_come_end_the_login(tmp_path: Path, start: Start) -> Non
         "auth_bytes"
     ]  # Its header is looked at first.
     rig.processors[0].introduce("10.0.0.7", connection=2)
-    rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_GATED)
+    rig.processors[0].send(HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=2, flags=FLAG_LOGIN)
     rig.processors[0].answers()
     header = base64.urlsafe_b64encode(b'{"alg":"ES256","kid":"one"}').decode()
     rig.processors[0].send(
-        AUTHENTICATE, 1, {"auth_bytes": bearer(f"{header}.e30.e30")}, connection=2, flags=FLAG_GATED
+        AUTHENTICATE, 1, {"auth_bytes": bearer(f"{header}.e30.e30")}, connection=2, flags=FLAG_LOGIN
     )
     rig.settle()
     for _ in range(99):
@@ -622,12 +622,12 @@ def test_long_token_does_not_wait_for_keys(tmp_path: Path, start: Start) -> None
     for connection, size in ((2, 65_000), (3, 70_000)):
         rig.processors[0].introduce("10.0.0.7", connection=connection)
         rig.processors[0].send(
-            HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=connection, flags=FLAG_GATED
+            HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"}, connection=connection, flags=FLAG_LOGIN
         )
         rig.processors[0].answers()
         token = bearer(f"{header}.{'e' * size}.e30")
         rig.processors[0].send(
-            AUTHENTICATE, 1, {"auth_bytes": token}, connection=connection, flags=FLAG_GATED
+            AUTHENTICATE, 1, {"auth_bytes": token}, connection=connection, flags=FLAG_LOGIN
         )
     rig.settle()
     rig.advance_ms(200)
@@ -672,7 +672,7 @@ def test_whatever_comes_nobody_gets_in_and_every_frame_is_answered_once(
     processor = rig.processors[0]
     processor.introduce("10.0.0.7", connection=connection)
     for frame in frames:
-        processor.send_frames([frame], connection=connection, flags=FLAG_GATED)
+        processor.send_frames([frame], connection=connection, flags=FLAG_LOGIN)
         answers = processor.answers()
         if not answers:
             rig.advance_ms(100)

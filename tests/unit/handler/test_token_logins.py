@@ -12,7 +12,7 @@ import pytest
 
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.sasl.scram import KINDS, SCRAM_SHA_256, new_credential
-from kproc.broker.transport.envelope import CLOSE, FLAG_GATED
+from kproc.broker.transport.envelope import CLOSE, FLAG_LOGIN
 from kproc.common.errors import ErrorCode
 from kproc.wire.header import ApiKey
 from tests.support.scram_client import ScramClient
@@ -125,14 +125,14 @@ def test_salts_of_handlers_differ_for_known_and_unknown_tokens(start: Start) -> 
     for token_id in (create_token(rig)[0], "x" * 22):
         salts = set()
         for processor in rig.processors:
-            processor.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": SCRAM_SHA_256}, flags=FLAG_GATED)
+            processor.send(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": SCRAM_SHA_256}, flags=FLAG_LOGIN)
             processor.answers()
             first = ScramClient("sha256", token_id, "x", extensions=OF_A_TOKEN)
-            processor.send(AUTHENTICATE, 1, {"auth_bytes": first.first()}, flags=FLAG_GATED)
+            processor.send(AUTHENTICATE, 1, {"auth_bytes": first.first()}, flags=FLAG_LOGIN)
             (answer,) = processor.answers()
             told = answer.fields(AUTHENTICATE, 1)["auth_bytes"]
             salts.add(told.split(b",")[1])
-            processor.send(AUTHENTICATE, 1, {"auth_bytes": first.final(told)}, flags=FLAG_GATED)
+            processor.send(AUTHENTICATE, 1, {"auth_bytes": first.final(told)}, flags=FLAG_LOGIN)
             processor.answers()
         assert len(salts) == 2
 

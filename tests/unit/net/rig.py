@@ -21,7 +21,7 @@ from kproc.broker.ipc.fdpass import make_socket_pair, send_fd
 from kproc.broker.ipc.wait import Sleeper, Waker, make_eventfd
 from kproc.broker.metrics.slab import SLAB_BYTES, MetricsRow, Slab
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.processor.gate import DEFAULT_LIMITS, LoginLimits
+from kproc.broker.processor.pending_login import DEFAULT_LIMITS, LoginLimits
 from kproc.broker.processor.processor import Processor
 from kproc.broker.processor.tls_listeners import TlsListeners
 from kproc.broker.request.routing import ProduceRouter

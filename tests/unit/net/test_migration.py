@@ -17,7 +17,7 @@ from kproc.broker.role.handoff import REFUSED, Report
 from kproc.broker.security.principal import Principal
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
-from kproc.broker.transport.envelope import FLAG_GATED, FLAG_SASL
+from kproc.broker.transport.envelope import FLAG_LOGIN, FLAG_SASL
 from kproc.wire.file_range import FileRange
 from tests.support.links import LINK_KINDS
 from tests.unit.net.migration_rig import MoveRig, ParkingHandler, Work, is_closed, received
@@ -66,7 +66,7 @@ def log_in(rig: MoveRig, client: socket.socket, session: Session) -> None:
     client.sendall(framed(b"token"))
     rig.step(2)
     work = only(rig.handler.take())
-    assert work.flags & FLAG_GATED
+    assert work.flags & FLAG_LOGIN
     work.authenticated(session)
     rig.handler.answer(work, framed(b"welcome"))
     rig.step(2)
@@ -83,7 +83,7 @@ def test_session_travels_and_ends_at_the_other_processor(rig: MoveRig) -> None:
     client.sendall(framed(b"ping"))
     rig.step(2)
     work = only(rig.handler.take())
-    assert not work.flags & FLAG_GATED
+    assert not work.flags & FLAG_LOGIN
     assert work.identity.principal == session.principal
     assert work.peer.sessions == {work.connection_id: session}
     rig.handler.answer(work, framed(b"pong"))
@@ -92,7 +92,7 @@ def test_session_travels_and_ends_at_the_other_processor(rig: MoveRig) -> None:
     rig.step(2)
     client.sendall(framed(b"late"))
     rig.step(2)
-    assert only(rig.handler.take()).flags & FLAG_GATED
+    assert only(rig.handler.take()).flags & FLAG_LOGIN
 
 
 def test_who_has_not_logged_in_does_not_travel(rig: MoveRig) -> None:

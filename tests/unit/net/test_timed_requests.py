@@ -9,7 +9,7 @@ import pytest
 from kproc.broker.metrics.histogram import Histogram
 from kproc.broker.metrics.requests import CLOSED, OPEN, OPENED, TIMINGS, Count
 from kproc.broker.metrics.slab import Slab
-from kproc.broker.processor.connection_ledger import ConnectionLedger
+from kproc.broker.processor.connection_counters import ListenerCounts
 from kproc.broker.transport.envelope import FLAG_TIMED, TIMES, TIMES_BODY, UNTIMED_KEY
 from tests.unit.net.rig import ProcessorRig, Request, framed, new_slab
 
@@ -215,14 +215,14 @@ def test_connections_are_counted_by_listener(rig: ProcessorRig) -> None:
 
 def test_connections_of_a_dead_processor_are_closed_by_its_successor() -> None:
     slab = new_slab()
-    dead = ConnectionLedger(slab.counts(0))
+    dead = ListenerCounts(slab.counts(0))
     for _ in range(3):
         dead.opened(1)
         dead.is_here(1)
     dead.closed(1)
     dead.is_gone(1)
     dead.store()
-    successor = ConnectionLedger(slab.counts(0))
+    successor = ListenerCounts(slab.counts(0))
     successor.store()
     assert set(slab.read_counts(0)) == {Count(OPENED, 1, 0, 3), Count(CLOSED, 1, 0, 3), Count(OPEN, 1, 0, 0)}
 

@@ -1,9 +1,9 @@
-"""Gate: the barrier between a connection and the Handlers until its client has logged in.
+"""PendingLogin: the barrier between a connection and the Handlers until its client has logged in.
 
-While a connection has a Gate, only its home Handler gets its requests. They are marked with FLAG_GATED, one at a time,
-and not longer than sasl.server.max.receive.size. They are not routed and not timed, and the connection does not
-migrate. The Handler performs the login (handler/logins.py) and opens the gate by AUTHENTICATED. When a session ends
-(KIP-368), a timer closes the gate again, so that no request pays for a check.
+While a connection has a PendingLogin, only its home Handler gets its requests. They are marked with FLAG_LOGIN, one at
+a time, and not longer than sasl.server.max.receive.size. They are not routed and not timed, and the connection does not
+migrate. The Handler performs the login (handler/logins.py) and ends it by AUTHENTICATED. When a session ends (KIP-368),
+a timer has the client log in again, so that no request pays for a check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LoginLimits(NamedTuple):
 DEFAULT_LIMITS: Final = LoginLimits()
 
 
-class Gate:
+class PendingLogin:
     """The login of one connection as its Processor sees it."""
 
     __slots__ = ("has_session", "is_begun", "since_ns")

@@ -1,4 +1,4 @@
-"""Connections whose clients have to log in: what passes the gate, who opens it, when it closes."""
+"""Connections whose clients have to log in: what their requests may do, who ends the login, and when it returns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from kproc.broker.processor.gate import LoginLimits
+from kproc.broker.processor.pending_login import LoginLimits
 from kproc.broker.security.principal import ANONYMOUS, Principal
 from kproc.broker.security.session import Session
-from kproc.broker.transport.envelope import CLOSE, FLAG_GATED, FLAG_SASL
+from kproc.broker.transport.envelope import CLOSE, FLAG_LOGIN, FLAG_SASL
 from tests.unit.net.rig import LOOPBACK, Client, ProcessorRig, framed
 
 ALICE = Principal("User", "alice")
@@ -30,7 +30,7 @@ def log_in(rig: ProcessorRig, client: Client, session: Session = FOR_EVER) -> No
     """One request and its answer, by which the client has logged in."""
     client.send(framed(b"token"))
     (token,) = rig.handler.take()
-    assert token.flags & FLAG_GATED
+    assert token.flags & FLAG_LOGIN
     rig.handler.authenticated(token, session)
     rig.handler.answer(token, framed(b"welcome"))
     rig.settle()
@@ -42,7 +42,7 @@ def test_frames_pass_the_gate_one_at_a_time_and_marked() -> None:
         client = rig.connect(flags=FLAG_SASL)
         client.send(framed(b"first") + framed(b"second") + framed(b"third")[:5])
         (first,) = rig.handler.take()
-        assert (first.body, first.flags) == (b"first", FLAG_SASL | FLAG_GATED)
+        assert (first.body, first.flags) == (b"first", FLAG_SASL | FLAG_LOGIN)
         assert rig.handler.addresses == {first.connection_id: LOOPBACK}
         assert rig.handler.sessions[first.connection_id].principal == ANONYMOUS
         client.send(b"h")
@@ -68,7 +68,7 @@ def test_bytes_behind_the_last_token_are_served_once_it_is_answered() -> None:
         rig.settle()
         served = rig.handler.take()
         assert [each.body for each in served] == [b"produce", b"fetch"]
-        assert not any(each.flags & FLAG_GATED for each in served)
+        assert not any(each.flags & FLAG_LOGIN for each in served)
         assert rig.handler.sessions == {token.connection_id: FOR_EVER}
         assert client.received() == framed(b"welcome")
 
@@ -111,7 +111,7 @@ def test_no_router_sends_a_gated_frame_anywhere_but_home() -> None:
         client.send_through(framed(b"x" * 60_000))
         (block,) = rig.handlers[0].take()
         assert not block.is_block
-        assert block.flags & FLAG_GATED
+        assert block.flags & FLAG_LOGIN
         assert rig.handlers[1].take() == []
 
 
@@ -205,7 +205,7 @@ def test_a_session_that_is_over_closes_the_gate_until_the_next_login() -> None:
         rig.settle()
         assert client.received() == framed(b"stored")
         (late,) = rig.handlers[0].take()
-        assert (late.body, late.flags) == (b"late", FLAG_SASL | FLAG_GATED)
+        assert (late.body, late.flags) == (b"late", FLAG_SASL | FLAG_LOGIN)
         assert rig.handlers[0].sessions[late.connection_id].principal == ALICE
         rig.handlers[0].authenticated(late, FOR_EVER)
         rig.handlers[0].answer(late, framed(b"welcome"))
@@ -230,7 +230,7 @@ def test_a_session_that_was_prolonged_in_time_goes_on() -> None:
         log_in(rig, client, Session(ALICE, "PLAIN", rig.clock.now_ns() + 2_000_000_000))
         client.send(framed(b"again"))
         (again,) = rig.handler.take()
-        assert not again.flags & FLAG_GATED
+        assert not again.flags & FLAG_LOGIN
         longer = Session(ALICE, "PLAIN", rig.clock.now_ns() + 9_000_000_000)
         rig.handler.authenticated(again, longer)
         rig.handler.answer(again, framed(b""))
@@ -238,7 +238,7 @@ def test_a_session_that_was_prolonged_in_time_goes_on() -> None:
         rig.advance_ms(3_000)
         client.send(framed(b"produce"))
         (produce,) = rig.handler.take()
-        assert not produce.flags & FLAG_GATED
+        assert not produce.flags & FLAG_LOGIN
         assert rig.handler.sessions == {produce.connection_id: longer}
 
 
@@ -258,7 +258,7 @@ def test_a_login_ends_with_the_handler_that_leads_it() -> None:
 
 def test_a_login_ends_when_its_handler_leaves_and_who_has_not_begun_gets_another_home() -> None:
     with ProcessorRig(handlers=2) as rig:
-        begun, other, silent = (rig.connect(flags=FLAG_SASL) for _ in range(3))  # Homes: 0, 1, 0.
+        begun, other, silent = (rig.connect(flags=FLAG_SASL) for _ in range(3))  # HandlerAssignment: 0, 1, 0.
         begun.send(framed(b"token"))
         (token,) = rig.handlers[0].take()
         rig.handlers[0].answer(token, framed(b"go on"))

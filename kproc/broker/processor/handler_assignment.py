@@ -1,4 +1,4 @@
-"""Homes: chooses the home of each connection, as Handlers come and go.
+"""HandlerAssignment: chooses the home of each connection, as Handlers come and go.
 
 The home is the Handler that gets a connection's requests unless the router knows a better one.
 """
@@ -15,7 +15,7 @@ from kproc.broker.processor.timed_requests import TimedRequests
 from kproc.broker.transport.agent import AgentId, Link
 
 
-class Homes:
+class HandlerAssignment:
     """One per Processor."""
 
     __slots__ = ("_blocks", "_handlers", "_migration", "_table", "_timed")
@@ -150,4 +150,4 @@ class Homes:
 
 def _logs_in_at(connection: Connection, handler: HandlerPeer) -> bool:
     """Return True if a login has begun at that Handler, because no other Handler can continue it."""
-    return connection.gate is not None and connection.gate.is_begun and connection.home is handler
+    return connection.login is not None and connection.login.is_begun and connection.home is handler
