@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from kproc.wire.hot_fetch import (
     FETCH_VERSIONS,
-    FIRST_KNOWN_FETCH,
+    FIRST_TEMPLATE,
+    NO_SESSION,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
     READ_COMMITTED,
@@ -17,10 +18,11 @@ from kproc.wire.hot_fetch import (
     FetchTopic,
     FetchTopicResult,
     ForgottenTopic,
-    KnownFetchAnswer,
+    ResponseTemplate,
     decode_fetch,
     encode_fetch_response,
     locate_fetch_offset,
+    response_template,
 )
 from kproc.wire.hot_produce import (
     PRODUCE_VERSIONS,
@@ -36,7 +38,8 @@ from kproc.wire.hot_produce import (
 
 __all__ = [
     "FETCH_VERSIONS",
-    "FIRST_KNOWN_FETCH",
+    "FIRST_TEMPLATE",
+    "NO_SESSION",
     "NO_SESSION_EPOCH",
     "NO_SESSION_ID",
     "PRODUCE_VERSIONS",
@@ -47,11 +50,11 @@ __all__ = [
     "FetchTopic",
     "FetchTopicResult",
     "ForgottenTopic",
-    "KnownFetchAnswer",
     "PartitionAnswer",
     "PartitionRecords",
     "ProduceRequest",
     "ProduceTopic",
+    "ResponseTemplate",
     "TopicAnswer",
     "decode_fetch",
     "decode_produce",
@@ -59,4 +62,5 @@ __all__ = [
     "encode_produce_response",
     "encode_produce_response_one",
     "locate_fetch_offset",
+    "response_template",
 ]

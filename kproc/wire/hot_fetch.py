@@ -20,7 +20,7 @@ replica id is read of the request's tagged fields.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final
@@ -325,20 +325,42 @@ def encode_fetch_response(
     The frame's length includes the file ranges. Records given as bytes are copied into the frame. Empty file ranges are
     left out.
     """
-    # The usual response: one partition with records that are sent from the file. One prepared struct encodes it.
-    if len(topics) == 1 and version >= _RACK:
+    # The usual response: one partition with records that are sent from the file. One template encodes it.
+    if len(topics) == 1 and version >= FIRST_TEMPLATE and not (throttle_ms or error_code):
         name, topic_id, partitions = topics[0]
-        if len(partitions) == 1 and len(partitions[0].records) == 1 and partitions[0].aborted is None:
+        if len(partitions) == 1:
+            (result,) = partitions
             key = topic_id if version >= _TOPIC_IDS else name.encode() if name is not None else None
-            piece = partitions[0].records[0]
+            piece = result.records[0] if len(result.records) == 1 else None
             if (
-                key is not None
-                and len(key) <= _KEY_BYTES_MAX
+                key
                 and isinstance(piece, FileRange)
                 and piece.length
+                and not (result.error_code or result.aborted)
             ):
-                ids = (correlation_id, throttle_ms, error_code, session_id)
-                return _encode_one(version, ids, key, partitions[0], piece)
+                head, end = response_template(version, len(key), result.aborted is not None).frame(
+                    correlation_id.to_bytes(4, "big", signed=True),
+                    session_id.to_bytes(4, "big", signed=True),
+                    key,
+                    result.index,
+                    result.high_watermark,
+                    result.last_stable_offset,
+                    result.log_start_offset,
+                    piece.length,
+                )
+                return [head, piece, end] if end else [head, piece]
+    return _encode(version, correlation_id, throttle_ms, error_code, session_id, topics)
+
+
+def _encode(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[FetchTopicResult],
+) -> list[bytes | FileRange]:
+    """Encode any response."""
     flexible = version >= _FLEXIBLE
     if version >= _SESSIONS:
         out = bytearray(_HEADS[version].pack(0, correlation_id, throttle_ms, error_code, session_id))
@@ -374,114 +396,82 @@ def encode_fetch_response(
     return _finish(parts, out)
 
 
-# As for Produce: the largest key with a compact length of one byte. It limits the number of prepared structs.
-_KEY_BYTES_MAX: Final = 126
+# Responses have a log start from this version on.
+FIRST_TEMPLATE: Final = _LOG_START
+NO_SESSION: Final = INT32.pack(NO_SESSION_ID)
 _OFFSETS_BYTES: Final = 24  # High watermark, last stable offset, log start.
 _FLEXIBLE_END: Final = bytes(3)  # No tagged fields: of the partition, the topic, the body.
+_TEMPLATES_KEPT: Final = 1024
 
 
-@cache
-def _one(version: int, key_bytes: int) -> tuple[Struct, bytes]:
-    """Prepare a response for one partition: (struct up to the records' length, constant before the topic's key)."""
-    if version >= _TOPIC_IDS and key_bytes != 16:
-        raise ValueError(f"a topic id of {key_bytes} bytes")
-    if version >= _FLEXIBLE:
-        before = b"\x02" if version >= _TOPIC_IDS else bytes((2, key_bytes + 1))
-        return Struct(f">iixihi{len(before)}s{key_bytes}sBihqqqBi"), before
-    before = INT32.pack(1) + key_bytes.to_bytes(2, "big")
-    return Struct(f">iiihi{len(before)}s{key_bytes}siihqqqii"), before
+class ResponseTemplate:
+    """Encodes responses with one partition, some records in one file range, no error and no aborted transactions.
 
-
-def _encode_one(
-    version: int, ids: tuple[int, int, int, int], key: bytes, result: FetchPartitionResult, piece: FileRange
-) -> list[bytes | FileRange]:
-    """Encode a response with one partition, one file range and no aborted transactions, by one struct.
-
-    A read_uncommitted consumer that keeps up with the log gets this shape.
-    """
-    prepared, before = _one(version, len(key))
-    # Null aborted transactions and one-element arrays look different in the two encodings.
-    if version >= _FLEXIBLE:
-        records = encode_unsigned_varint(piece.length + 1)
-        one, null, rest_bytes = 2, 0, len(records) + piece.length + 3
-    else:
-        records = INT32.pack(piece.length)
-        one, null, rest_bytes = 1, -1, len(records) + piece.length
-    head = prepared.pack(
-        prepared.size - 4 + rest_bytes,
-        *ids,
-        before,
-        key,
-        one,
-        result.index,
-        result.error_code,
-        result.high_watermark,
-        result.last_stable_offset,
-        result.log_start_offset,
-        null,
-        -1,
-    )
-    return [head + records, piece, _FLEXIBLE_END] if version >= _FLEXIBLE else [head + records, piece]
-
-
-# Responses have a log start from this version on.
-FIRST_KNOWN_FETCH: Final = _LOG_START
-
-
-class KnownFetchAnswer:
-    """Encodes the responses of a repeated Fetch: one partition, no error, some records, no aborted transactions.
-
-    The constant bytes are prepared once. `frame` fills in correlation id, offsets and lengths.
+    The constant bytes are prepared once. `frame` fills in all others by one struct. A consumer that keeps up with the
+    log gets such responses.
     """
 
-    __slots__ = ("_after", "_before", "_is_flexible", "_pack", "_rest_bytes")
+    __slots__ = ("_after", "_before_index", "_before_key", "_is_flexible", "_pack", "_rest_bytes")
 
-    def __init__(self, version: int, key: bytes, index: int, *, lists_aborted: bool) -> None:
+    def __init__(self, version: int, key_bytes: int, lists_aborted: bool) -> None:
+        """Prepare the responses of a version for topics whose name or id has `key_bytes` bytes."""
+        # Encode a response by the general encoder, and cut its bytes around the fields that differ.
+        key = b"k" * key_bytes
         name, topic_id = (None, key) if version >= _TOPIC_IDS else (key.decode(), None)
-        result = FetchPartitionResult(
-            index, 0, 0, 0, 0, [] if lists_aborted else None, [FileRange(b"", 0, 0, 1)]
-        )
-        head, *_ = encode_fetch_response(version, 0, 0, 0, 0, [(name, topic_id, [result])])
+        aborted: list[tuple[int, int]] | None = [] if lists_aborted else None
+        result = FetchPartitionResult(0, 0, 0, 0, 0, aborted, [FileRange(b"", 0, 0, 1)])
+        head, *_ = _encode(version, 0, 0, 0, 0, [(name, topic_id, [result])])
         assert isinstance(head, bytes)
         self._is_flexible = version >= _FLEXIBLE
+        session_bytes = 4 if version >= _SESSIONS else 0
+        session_at = _HEADS[version].size - session_bytes
+        key_at = head.rindex(key)
         # Behind the three offsets: aborted transactions, preferred replica, length of the records.
         after_bytes = (1 if self._is_flexible else 4) + (4 if version >= _RACK else 0)
         records_at = len(head) - (1 if self._is_flexible else 4)
-        offsets_at = records_at - after_bytes - _OFFSETS_BYTES
-        self._before, self._after = head[8:offsets_at], head[records_at - after_bytes : records_at]
-        prepared = Struct(f">i4s{len(self._before)}sqqq{after_bytes}s{'' if self._is_flexible else 'i'}")
+        index_at = records_at - after_bytes - _OFFSETS_BYTES - 6
+        self._before_key = head[session_at + session_bytes : key_at]
+        self._before_index = head[key_at + key_bytes : index_at]
+        self._after = head[records_at - after_bytes : records_at]
+        # Zeros: no tagged fields of the header, no throttle time and no error before the session id; no error behind
+        # the partition's index.
+        prepared = Struct(
+            f">i4s{session_at - 8}x{session_bytes}s{len(self._before_key)}s{key_bytes}s"
+            f"{len(self._before_index)}si2xqqq{after_bytes}s{'' if self._is_flexible else 'i'}"
+        )
         self._pack = prepared.pack
         self._rest_bytes = prepared.size - 4 + (len(_FLEXIBLE_END) if self._is_flexible else 0)
 
-    @classmethod
-    def of(
-        cls, version: int, name: str | None, topic_id: bytes | None, index: int, isolation_level: int
-    ) -> KnownFetchAnswer | None:
-        """Prepare the encoder for such requests, or return None if they must take the general path."""
-        key = topic_id if version >= _TOPIC_IDS else (name or "").encode()
-        return (
-            cls(version, key, index, lists_aborted=isolation_level == READ_COMMITTED)
-            if key and version >= _LOG_START
-            else None
-        )
-
     def frame(
-        self, correlation_id: bytes, end: int, stable: int, start: int, records_bytes: int
+        self,
+        correlation_id: bytes,
+        session_id: bytes,
+        key: bytes,
+        index: int,
+        end: int,
+        stable: int,
+        start: int,
+        records_bytes: int,
     ) -> tuple[bytes, bytes]:
         """Encode a frame. Return (bytes before the records, bytes after them).
 
-        `end` is the high watermark, `stable` the last stable offset, `start` the log start.
+        `end` is the high watermark, `stable` the last stable offset, `start` the log start. Versions without sessions
+        ignore `session_id`.
         """
         length = self._rest_bytes + records_bytes
         if self._is_flexible:
             size = encode_unsigned_varint(records_bytes + 1)
-            length += len(size)
-            head = self._pack(length, correlation_id, self._before, end, stable, start, self._after)
-            return head + size, _FLEXIBLE_END
-        head = self._pack(
-            length, correlation_id, self._before, end, stable, start, self._after, records_bytes
-        )
-        return head, b""
+            return self._pack(
+                length + len(size), correlation_id, session_id, self._before_key, key, self._before_index, index,
+                end, stable, start, self._after,
+            ) + size, _FLEXIBLE_END  # fmt: skip
+        return self._pack(
+            length, correlation_id, session_id, self._before_key, key, self._before_index, index,
+            end, stable, start, self._after, records_bytes,
+        ), b""  # fmt: skip
+
+
+response_template: Final = lru_cache(_TEMPLATES_KEPT)(ResponseTemplate)
 
 
 def _finish(parts: list[bytes | bytearray | FileRange], out: bytearray) -> list[bytes | FileRange]:

@@ -40,13 +40,14 @@ from kproc.common.clock import NS_PER_MS
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.hot import (
     FETCH_VERSIONS,
-    FIRST_KNOWN_FETCH,
+    FIRST_TEMPLATE,
+    NO_SESSION,
     NO_SESSION_EPOCH,
     NO_SESSION_ID,
     READ_COMMITTED,
     FetchRequest,
-    KnownFetchAnswer,
     locate_fetch_offset,
+    response_template,
 )
 
 _FETCH: Final = int(ApiKey.FETCH)
@@ -63,14 +64,15 @@ class FetchFastPath:
         "_bytes_min",
         "_expected",
         "_fetches",
+        "_frame",
         "_is_committed",
+        "_key",
         "_owned",
         "_partition",
         "_record_bytes",
         "_request",
         "_requests",
         "_target",
-        "_template",
         "_topic",
         "_traffic",
         "_unpack",
@@ -86,7 +88,6 @@ class FetchFastPath:
         request: HandlerRequest,
         record: memoryview,
         decoded: FetchRequest,
-        template: KnownFetchAnswer,
         found: tuple[TopicImage, PartitionImage, OwnedPartition],
         offset_at: int,
     ) -> None:
@@ -98,7 +99,6 @@ class FetchFastPath:
         self._fetches = fetches
         self._requests = RequestTemplate(request)
         self._version = request.api_version
-        self._template = template
         self._topic, self._partition, self._owned = found
         self._traffic = self._owned.log.state.traffic
         self._request = decoded
@@ -106,6 +106,8 @@ class FetchFastPath:
         self._wanted = self._target.request  # Its offset is that of the request that is being handled.
         self._bytes_max = min(decoded.max_bytes, fetches.services.config.fetch_max_bytes)
         self._is_committed = decoded.isolation_level == READ_COMMITTED
+        self._key = key = self._target.topic_id or (self._target.name or "").encode()
+        self._frame = response_template(self._version, len(key), self._is_committed).frame
         self._bytes_min = max(1, decoded.min_bytes if decoded.max_wait_ms > 0 else 1)
         # Time that a request may wait. 0: the general path decides.
         self._wait_ns = (
@@ -150,7 +152,9 @@ class FetchFastPath:
             traffic = self._traffic
             traffic.bytes_out += size
             traffic.fetches += 1
-            head, end = self._template.frame(correlation, read.end, read.stable, read.start, size)
+            head, end = self._frame(
+                correlation, NO_SESSION, self._key, wanted.index, read.end, read.stable, read.start, size
+            )
             answer = encode_range_answer(connection + sequence, head, ranges[0], end)
             self._requests.peer.outbox.push(SEND_PARTS, answer)
         elif self._wait_ns and not read.error and read.end >= 0 and size < self._bytes_min:
@@ -193,7 +197,16 @@ class FetchFastPath:
             traffic = self._traffic
             traffic.bytes_out += read.bytes
             traffic.fetches += 1
-            head, end = self._template.frame(correlation, read.end, read.stable, read.start, read.bytes)
+            head, end = self._frame(
+                correlation,
+                NO_SESSION,
+                self._key,
+                self._wanted.index,
+                read.end,
+                read.stable,
+                read.start,
+                read.bytes,
+            )
             request.send_range(head, read.ranges[0], end)
             return
         target = FetchTarget(self._target.name, self._target.topic_id, delayed.parts[0].wanted)
@@ -249,7 +262,7 @@ class FetchFastPaths:
         body = record[len(record) - body_bytes :]
         if version >= _FLEXIBLE:
             body = after_header_tags(body)
-        located = locate_fetch_offset(version, body) if version >= FIRST_KNOWN_FETCH else None
+        located = locate_fetch_offset(version, body) if version >= FIRST_TEMPLATE else None
         if located is None or len(record) > REPEATED_BYTES_MAX:
             return None
         wanted, offset_in_body = located
@@ -273,10 +286,5 @@ class FetchFastPaths:
             or min(wanted.max_bytes, services.config.fetch_max_bytes) <= 0
         ):
             return None
-        template = KnownFetchAnswer.of(
-            version, target.name, target.topic_id, target.index, wanted.isolation_level
-        )
-        if template is None:
-            return None
         offset_at = len(record) - len(body) + offset_in_body
-        return FetchFastPath(self, request, record, wanted, template, (topic, partition, owned), offset_at)
+        return FetchFastPath(self, request, record, wanted, (topic, partition, owned), offset_at)

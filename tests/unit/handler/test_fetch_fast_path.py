@@ -18,7 +18,7 @@ from kproc.broker.transport.envelope import FLAG_TIMED, HEAD, REQUEST, SEND_PART
 from kproc.common.errors import ErrorCode
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import FIRST_KNOWN_FETCH, locate_fetch_offset
+from kproc.wire.hot import FIRST_TEMPLATE, locate_fetch_offset
 from kproc.wire.record_batch import encode_batch
 from kproc.wire.records import Record
 from tests.support.compaction import compact
@@ -30,7 +30,7 @@ from tests.unit.handler.test_request_log import lines, switch
 
 Start = Callable[..., HandlerRig]
 VERSIONS = range(4, 19)
-KNOWN = range(FIRST_KNOWN_FETCH, 19)
+KNOWN = range(FIRST_TEMPLATE, 19)
 SOME = (5, 8, 11, 12, 17)  # One of each encoding.
 LIMIT = 2500
 
