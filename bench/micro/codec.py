@@ -110,7 +110,9 @@ def _benchmarks() -> dict[str, Benchmark]:
             lambda got: got["topic_data"][0]["partition_data"][0]["records"] == _BATCH,
         ),
         "Produce answer, by hand": calling(
-            lambda: hot.encode_produce_response_one(_PRODUCE, 1, "orders", None, 3, 0, 7, -1, 0),
+            lambda: hot.encode_produce_response(
+                _PRODUCE, 1, [("orders", None, [(3, 0, 7, -1, 0, None, ())])]
+            ),
             lambda got: _row(codec.decode_response(ApiKey.PRODUCE, _PRODUCE, got[4:]))["base_offset"] == 7,
         ),
         "Fetch request, by hand": calling(

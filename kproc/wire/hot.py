@@ -33,7 +33,6 @@ from kproc.wire.hot_produce import (
     TopicAnswer,
     decode_produce,
     encode_produce_response,
-    encode_produce_response_one,
 )
 
 __all__ = [
@@ -60,7 +59,6 @@ __all__ = [
     "decode_produce",
     "encode_fetch_response",
     "encode_produce_response",
-    "encode_produce_response_one",
     "locate_fetch_offset",
     "response_template",
 ]

@@ -86,8 +86,8 @@ LAYERS: dict[str, set[str]] = {
         "broker.request", "broker.peers",
     },
     "broker.produce": {
-        "broker.security", "wire", "broker.storage", "broker.cluster", "broker.calls",
-        "broker.request", "broker.peers",
+        "broker.security", "wire", "broker.storage", "broker.transport", "broker.cluster",
+        "broker.calls", "broker.request", "broker.peers",
     },
     "broker.handler": {
         "broker.coordinator", "broker.ipc", "broker.metrics", "broker.security", "wire",

@@ -285,18 +285,6 @@ def test_produce_responses_are_the_codecs_bytes(version, topics, correlation_id,
     assert frame == codec.encode_response(ApiKey.PRODUCE, version, correlation_id, fields)
 
 
-@CASES
-@given(version=produce_versions, name=names, topic_id=ids, answer=partition_answers, correlation_id=int32)
-def test_the_answer_for_one_partition_is_the_general_answer(version, name, topic_id, answer, correlation_id):
-    index, error_code, base_offset, append_time, log_start, _, _ = answer
-    one = hot.encode_produce_response_one(
-        version, correlation_id, name, topic_id, index, error_code, base_offset, append_time, log_start
-    )
-    assert one == hot.encode_produce_response(
-        version, correlation_id, [(name, topic_id, [(*answer[:5], None, ())])]
-    )
-
-
 lengths = st.sampled_from([0, 1, 126, 127, 128, 16_383, 16_384, 70_000])
 file_ranges = st.builds(FileRange, st.just(b"/log"), st.just(1), st.integers(0, 2**40), lengths)
 fetch_results = st.builds(
@@ -370,7 +358,7 @@ def test_fetch_responses_are_the_codecs_bytes_once_the_files_are_read(version, t
     [
         lambda: hot.encode_produce_response(13, 1, [("t", None, [])]),
         lambda: hot.encode_produce_response(9, 1, [(None, bytes(16), [])]),
-        lambda: hot.encode_produce_response_one(13, 1, None, b"short", 0, 0, 0, 0, 0),
+        lambda: hot.encode_produce_response(13, 1, [(None, b"short", [])]),
         lambda: hot.encode_fetch_response(13, 1, 0, 0, 0, [("t", None, [])]),
         lambda: hot.encode_fetch_response(12, 1, 0, 0, 0, [(None, bytes(16), [])]),
     ],

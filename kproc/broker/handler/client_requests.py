@@ -1,6 +1,6 @@
 """ClientRequests: reads requests from the Processors' rings, handles them or queues them, and learns fast paths.
 
-Produce requests are queued in the ProduceBatcher until the end of a batch; all others are handled at once. Large
+Produce requests are queued in the AppendQueue until the end of a batch; all others are handled at once. Large
 requests are handled in steps, one per duty cycle, and their connection is held meanwhile (held_connection.py).
 
 Views of rings and arenas are valid only until the end of the `drain` that polled them.
@@ -25,7 +25,8 @@ from kproc.broker.handler.processor_peer import BATCH_MIN, ProcessorPeer
 from kproc.broker.handler.produce_fast_path import ProduceFastPaths
 from kproc.broker.handler.request_log import LoggedRequest, RequestLog, open_request_log
 from kproc.broker.metrics.requests import REQUESTS
-from kproc.broker.produce.produce import Placed, ProduceBatcher
+from kproc.broker.produce.append_queue import AppendQueue
+from kproc.broker.produce.produce import Destination, RecordRouter
 from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
@@ -92,6 +93,7 @@ class ClientRequests:
         "_parked",
         "_produce",
         "_produce_paths",
+        "_queue",
         "_released",
         "_services",
         "_timed",
@@ -110,17 +112,19 @@ class ClientRequests:
         self,
         services: Services,
         *,
-        produce: ProduceBatcher,
+        produce: RecordRouter,
+        queue: AppendQueue,
         partitions: Partitions,
         rates: ClientRates,
         coordinators: CoordinatorRuntime,
     ) -> None:
         self._services = services
         self._produce = produce
+        self._queue = queue
         self._coordinators = coordinators
         self._batch_max = services.config.kproc_handler_batch_max
-        self._produce_paths = ProduceFastPaths(services, produce, _PRODUCE_SERVED)
-        self._fetch_paths = FetchFastPaths(services, partitions, produce)
+        self._produce_paths = ProduceFastPaths(services, queue, _PRODUCE_SERVED)
+        self._fetch_paths = FetchFastPaths(services, partitions, queue)
         # Timed requests of this duty cycle that are still being handled.
         self._timed: list[HandlerRequest] = []
         # While the request log is on, every request uses the general path and logs its response.
@@ -222,7 +226,7 @@ class ClientRequests:
                         self._on_news(client, kind, view)
                     except Exception as error:  # noqa: BLE001 - contained
                         self._services.containment.caught("the record of a Processor", error)
-            self._produce.flush()
+            self._queue.flush()
             if self._coordinators.dirty:
                 self._coordinators.flush()
             if self._timed:
@@ -309,10 +313,10 @@ class ClientRequests:
             return False
         body = frame[body_at:]
         if self.rates.is_on and services is self._services:
-            placed = self._serve_limited(client, request, body)
+            destination = self._serve_limited(client, request, body)
             is_limited = self.rates.limits(request.principal.name, client_id)
         else:
-            placed = self._serve(request, body)
+            destination = self._serve(request, body)
             is_limited = False
         if self._divided.newest is not None:
             self._hold(client, key, request)
@@ -322,9 +326,9 @@ class ClientRequests:
         # broker's own requests (FLAG_PROBE) are not counted at all.
         if is_limited or self.log is not None or services is not self._services or flags & FLAG_TIMED:
             return True
-        if placed is not None:
+        if destination is not None:
             if record is None or path is None or isinstance(path, NoFastPath):
-                self._learn_produce(client, key, path, request, frame, placed, is_in_ring=record is None)
+                self._learn_produce(client, key, path, request, frame, destination)
         elif (
             api_key == _FETCH and record is None and begin == HEAD_BYTES + _LENGTH_BYTES and end == len(view)
         ):
@@ -338,12 +342,10 @@ class ClientRequests:
         path: FastPath | None,
         request: HandlerRequest,
         frame: memoryview,
-        placed: Placed,
-        *,
-        is_in_ring: bool,
+        destination: Destination,
     ) -> None:
         if should_learn(path):
-            learned = self._produce_paths.learn(request, frame, placed, is_in_ring=is_in_ring)
+            learned = self._produce_paths.learn(request, frame, destination)
             self._adopt(client, key, path, learned)
 
     def _learn_fetch(
@@ -391,13 +393,13 @@ class ClientRequests:
             self._charge_socket_time(client, connection_id, view[HEAD_BYTES:])
         elif kind == RECALL_BLOCK:
             # Append the queued Produce requests first, because their records can be in that block.
-            self._produce.flush()
+            self._queue.flush()
             key = view[:CONNECTION_BYTES].tobytes()
             if key not in client.held or self._copy_block(client, key, attempt):
                 client.outbox.push(BLOCK_FREE, HEAD.pack(connection_id, attempt, 0, 0))
         elif kind == MOVE_OUT:
             # Append the queued Produce requests first, so that their responses go to the old Processor.
-            self._produce.flush()
+            self._queue.flush()
             self.moving.move_out(client.requests, connection_id, attempt)
         elif kind == DISCONNECTED:
             key = view[:CONNECTION_BYTES].tobytes()
@@ -482,7 +484,7 @@ class ClientRequests:
         return work
 
     def _finish_round(self) -> None:
-        self._produce.flush()
+        self._queue.flush()
         if self._coordinators.dirty:
             self._coordinators.flush()
         if self._timed:
@@ -593,7 +595,7 @@ class ClientRequests:
 
     # -- handling ----------------------------------------------------------------------------------------------
 
-    def _serve(self, request: HandlerRequest, body: memoryview) -> Placed | None:
+    def _serve(self, request: HandlerRequest, body: memoryview) -> Destination | None:
         """Queue a Produce and return its destination. Dispatch any other request and return None.
 
         An exception fails this request only.
@@ -613,12 +615,12 @@ class ClientRequests:
                     body = after_header_tags(body)
                 if self.rates.is_on and services is request.services:
                     self._throttle(request, len(body))
-                placed = self._produce.add(request, body)
-                if placed is not None and placed.owned is None:
-                    self._hint(request, body, placed.owner)
-                return placed
+                destination = self._produce.handle(request, body)
+                if destination is not None and destination.owned is None:
+                    self._hint(request, body, destination.owner)
+                return destination
             # A request must see the records of the Produce requests before it.
-            self._produce.flush()
+            self._queue.flush()
             dispatch(request, body)
             if self._timed:
                 self._mark_done()
@@ -633,18 +635,18 @@ class ClientRequests:
 
     def _serve_limited(
         self, client: ProcessorPeer, request: HandlerRequest, body: memoryview
-    ) -> Placed | None:
+    ) -> Destination | None:
         """Handle a request while quotas are set. Append it alone if its time counts for a request_percentage quota."""
         if not self.rates.is_metered(request):
             return self._serve(request, body)
         if request.connection_id not in client.metered:
             self._meter_socket(client, request.connection_id, request.client_id_bytes or b"")
-        self._produce.flush()
+        self._queue.flush()
         meter = self.rates.meter(request)
-        placed = self._serve(request, body)
-        self._produce.flush()
+        destination = self._serve(request, body)
+        self._queue.flush()
         meter.stop()
-        return placed
+        return destination
 
     def _meter_socket(
         self, client: ProcessorPeer, connection_id: int, client_id: bytes, *, is_on: bool = True

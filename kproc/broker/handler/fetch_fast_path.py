@@ -29,7 +29,7 @@ from kproc.broker.handler.fast_path import (
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.metrics.requests import REQUESTS
-from kproc.broker.produce.produce import ProduceBatcher
+from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags
 from kproc.broker.request.fetch_session import FetchTarget, targets_of
@@ -135,8 +135,8 @@ class FetchFastPath:
         if (start, before, after) != self._expected:
             return False
         fetches, wanted = self._fetches, self._wanted
-        if fetches.produce.gathered:
-            fetches.produce.flush()  # A request sees the records of the Produce requests before it.
+        if fetches.queue.queued:
+            fetches.queue.flush()  # A request sees the records of the Produce requests before it.
         wanted.fetch_offset = int.from_bytes(at, "big", signed=True)
         read = read_partition(
             fetches.services,
@@ -230,12 +230,12 @@ class FetchFastPath:
 class FetchFastPaths:
     """Learns Fetch fast paths and counts the requests that they handle. One per Handler."""
 
-    __slots__ = ("_partitions", "counts", "produce", "services")
+    __slots__ = ("_partitions", "counts", "queue", "services")
 
-    def __init__(self, services: Services, partitions: Partitions, produce: ProduceBatcher) -> None:
+    def __init__(self, services: Services, partitions: Partitions, queue: AppendQueue) -> None:
         self.services = services
         self._partitions = partitions
-        self.produce = produce
+        self.queue = queue
         self.counts = [0] * FETCH_VERSIONS.stop  # Requests since the last `count`, by version.
 
     @property

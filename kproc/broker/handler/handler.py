@@ -28,7 +28,6 @@ from kproc.broker.handler.owner_calls import OwnerCalls
 from kproc.broker.handler.partition_transfer import PartitionTransfer, moved_between
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.processor_peer import ProcessorPeer
-from kproc.broker.handler.produce_fast_path import FastAnswers
 from kproc.broker.handler.syncer import Syncer
 from kproc.broker.handler.transaction_figures import store_transaction_figures
 from kproc.broker.metrics.requests import HANDLERS_PART
@@ -36,7 +35,8 @@ from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.offline_partitions import OfflineNews
 from kproc.broker.peers.coordinator_call import send_back
-from kproc.broker.produce.produce import ProduceBatcher
+from kproc.broker.produce.append_queue import AppendQueue
+from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
 from kproc.broker.request.context import Peers, Services
 from kproc.broker.request.fetch_session import SessionCache
@@ -64,6 +64,7 @@ class Handler(LinkedRole):
     """A Handler. It owns the partitions that the metadata assign to its index."""
 
     __slots__ = (
+        "_append_queue",
         "_clients",
         "_compaction",
         "_coordinators",
@@ -129,7 +130,8 @@ class Handler(LinkedRole):
         self._services.producer_ids = ProducerIdAllocator(
             self._services.peers.ask_controller, self.containment
         )
-        self._produce = ProduceBatcher(self._services, FastAnswers())
+        self._append_queue = AppendQueue(self._services)
+        self._produce = RecordRouter(self._services, self._append_queue)
         self._compaction = CompactionCalls(self._partitions, lambda: self._services.image, clock.now_ns)
         self._services.transfers = self._transfers = PartitionTransfer(
             handler_index=agent_id.index,
@@ -149,6 +151,7 @@ class Handler(LinkedRole):
         self._requests = ClientRequests(
             self._services,
             produce=self._produce,
+            queue=self._append_queue,
             partitions=self._partitions,
             rates=self._rates,
             coordinators=self._coordinators,
@@ -348,8 +351,8 @@ class Handler(LinkedRole):
         # Run the coordinators after all requests, because this also computes when they have work next.
         work += self._coordinators.work(now_ns)
         # Requests that waited for a partition or a transaction's coordinator can have queued batches since the drain.
-        if self._produce.gathered:
-            self._produce.flush()
+        if self._append_queue.queued:
+            self._append_queue.flush()
         # Start the sync last. Otherwise writes of the coordinators' timers would wait for the next cycle, which can be
         # 100 ms away.
         if self._partitions.unsynced:
@@ -369,13 +372,13 @@ class Handler(LinkedRole):
                 self._calls.take_reply(view)
             elif kind == DELTA:
                 # Append the forwarded records first, because we are still their owner.
-                self._produce.flush()
+                self._append_queue.flush()
                 self._apply(view)
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
             elif kind == SNAPSHOT:
                 self._adopt(ClusterImage.from_snapshot(view))
                 peer.outbox.push(DELTA_ACK, TOKEN.pack(self._services.image.version, 0))
-        self._produce.flush()
+        self._append_queue.flush()
         self._coordinators.flush()
         peer.inbox.release()
         return len(batch)
@@ -510,21 +513,20 @@ class Handler(LinkedRole):
         values = self._metrics.values
         for slot, count in self._rates.take_throttles().items():
             values[slot] += count
-        produce = self._produce
+        queue = self._append_queue
         served, refused = self._requests.count()
         self._services.counts.store()
         values[SLOT["requests"]] += served
         values[SLOT["malformed"]] += refused
         for slot, count in self._requests.logins.take_counts():
             values[slot] += count
-        values[SLOT["batches_appended"]] += produce.batches
-        values[SLOT["bytes_appended"]] += produce.bytes
-        values[SLOT["append_calls"]] += produce.append_calls
-        values[SLOT["forwarded"]] += produce.forwarded
+        values[SLOT["batches_appended"]] += queue.batches
+        values[SLOT["bytes_appended"]] += queue.bytes
+        values[SLOT["append_calls"]] += queue.append_calls
+        values[SLOT["forwarded"]] += self._produce.forwarded
         values[SLOT["syncs"]] += self._partitions.syncs
-        produce.batches = produce.bytes = produce.append_calls = produce.forwarded = (
-            self._partitions.syncs
-        ) = 0
+        queue.batches = queue.bytes = queue.append_calls = 0
+        self._produce.forwarded = self._partitions.syncs = 0
         values[SLOT["ring_records"]] = sum(
             client.outbox.waiting(_COUNTED_MAX) for client in self._clients.values()
         )

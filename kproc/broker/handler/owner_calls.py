@@ -25,8 +25,8 @@ from kproc.broker.handler.partitions import Partitions
 from kproc.broker.handler.retention_calls import serve_retention
 from kproc.broker.observe.broker_figures import FIGURES
 from kproc.broker.peers.served_calls import SERVED
-from kproc.broker.produce.produce import ProduceBatcher
-from kproc.broker.produce.produce_order import PRODUCE, PRODUCE_RECORDS
+from kproc.broker.produce.forward import PRODUCE, PRODUCE_RECORDS
+from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientRates
 from kproc.broker.request.context import Services
 
@@ -47,7 +47,7 @@ class OwnerCalls:
         services: Services,
         *,
         partitions: Partitions,
-        produce: ProduceBatcher,
+        produce: RecordRouter,
         transfers: PartitionTransfer,
         rates: ClientRates,
         compaction: CompactionCalls,
@@ -59,8 +59,8 @@ class OwnerCalls:
         self._by_op = served.by_op
         for each in SERVED.values():
             served.add(each.call, partial(each.serve, services))
-        served.add_with_payload(PRODUCE, produce.serve_forwarded)
-        served.add_with_payload(PRODUCE_RECORDS, produce.serve_records)
+        served.add_with_payload(PRODUCE, produce.handle_forwarded)
+        served.add_with_payload(PRODUCE_RECORDS, produce.handle_returned)
         served.add(TAKE_PARTITIONS, transfers.serve_claim)
         served.add(CLIENT_BYTES, rates.serve)
         served.add(FIGURES, partial(handler_figures.handle_call, services))

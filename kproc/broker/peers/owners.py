@@ -7,7 +7,7 @@ attempt: otherwise this would not end. The parts of an owner that died are not s
 each API chooses the error to return.
 
 A Produce or a Fetch of one partition of ours uses none of this. Those with parts of other owners use `Join` alone or
-nothing: produce_order.py and fetch_owners.py give the reasons.
+nothing: produce/forward.py and fetch_owners.py give the reasons.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of calls that any Handler handles for another one. Each module adds its own with `@serves`.
 
-handler/owner_calls.py reads the table and adds the calls that need objects of the role, such as the ProduceBatcher.
+handler/owner_calls.py reads the table and adds the calls that need objects of the role, such as the RecordRouter.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kproc.broker.peers import transaction_call
 from kproc.broker.peers.transaction_call import TxnProducer
-from kproc.broker.produce.produce_answers import Pending, failed
-from kproc.broker.produce.produce_order import Later
+from kproc.broker.produce.forward import DeferredRecords
+from kproc.broker.produce.reply import failed, unknown_topic
 from kproc.broker.request.context import PartitionKey, Services
 from kproc.broker.security.acl import Operation, ResourceType
 from kproc.broker.storage.producer_state import Verification
@@ -32,6 +32,8 @@ from kproc.wire.record_batch import MAGIC, TRANSACTIONAL, check_batch
 
 if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.produce.append_queue import AppendQueue
+    from kproc.broker.produce.reply import Target
     from kproc.broker.request.context import RequestContext
     from kproc.wire.hot import ProduceRequest
 
@@ -72,19 +74,6 @@ class AskToJoin(Protocol):
         """
 
 
-class Appender(Protocol):
-    """The methods of ProduceBatcher that verification uses."""
-
-    def add_many(
-        self, context: RequestContext, body: memoryview, request: ProduceRequest, refusal: int = ...
-    ) -> None: ...
-    def gather(
-        self, owned: OwnedPartition, records: memoryview, pending: Pending, at: int, origin: str = ...
-    ) -> None: ...
-    def flush(self) -> None: ...
-    def place(self, later: Later) -> None: ...
-
-
 def _is_transactional(records: memoryview | bytearray) -> bool:
     return bool(records[_ATTRIBUTES_AT] & TRANSACTIONAL) and records[_MAGIC_AT] == MAGIC
 
@@ -94,18 +83,48 @@ def _producer_of(records: memoryview) -> tuple[int, int, int]:
     return HEADER.unpack_from(records)[9:12]
 
 
+def refusal_of_transaction(context: RequestContext, request: ProduceRequest) -> int:
+    """Return the error code for the whole request, or 0.
+
+    As in Kafka, transactional batches need WRITE on the transactional id, and all must be of one producer.
+    """
+    producers: set[tuple[int, int]] = set()
+    has_any = False
+    for topic in request.topics:
+        for _, records in topic.partitions:
+            if records is None or len(records) <= _ATTRIBUTES_AT or not _is_transactional(records):
+                continue
+            has_any = True
+            if len(records) >= HEADER_BYTES:
+                producer_id, epoch, _ = _producer_of(records)
+                if producer_id >= 0:
+                    producers.add((producer_id, epoch))
+    name = request.transactional_id
+    if has_any and (
+        name is None or not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+    ):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
+
+
 class _Waiting:
     """Parked batches of one producer for one partition, in order. The first one starts a transaction."""
 
-    __slots__ = ("adds", "guard", "laters", "owned", "producer")
+    __slots__ = ("adds", "batches", "guard", "owned", "producer")
 
     def __init__(
-        self, owned: OwnedPartition, producer: TxnProducer, guard: Verification, first: Later, *, adds: bool
+        self,
+        owned: OwnedPartition,
+        producer: TxnProducer,
+        guard: Verification,
+        first: DeferredRecords,
+        *,
+        adds: bool,
     ) -> None:
         self.owned = owned
         self.producer = producer
         self.guard = guard
-        self.laters = [first]
+        self.batches = [first]
         self.adds = adds
 
     @property
@@ -115,17 +134,16 @@ class _Waiting:
 
     def refuse(self, code: int) -> None:
         """Fail all batches with `code`. If one were appended, the log would reject the retries of the others."""
-        for later in self.laters:
-            seen, message = _told(code, later.version)
-            later.pending.decide(later.at, failed(later.partition, seen, message))
+        for deferred in self.batches:
+            deferred.fail(*_error_for_producer(code, deferred.version))
 
     def fail(self) -> None:
         """Fail all requests after an unexpected exception."""
-        for later in self.laters:
-            later.pending.fail()
+        for deferred in self.batches:
+            deferred.target.fail()
 
 
-def _told(code: int, version: int) -> tuple[int, str | None]:
+def _error_for_producer(code: int, version: int) -> tuple[int, str | None]:
     """Translate a coordinator's error for a producer of that Produce version. Return the code and a message.
 
     The codes and messages are those of Kafka's ReplicaManager.
@@ -144,11 +162,12 @@ def _told(code: int, version: int) -> tuple[int, str | None]:
 
 
 class TransactionalProduce:
-    """Produce batches of a Handler that wait until their transaction is verified. Part of its ProduceBatcher."""
+    """Produce batches of a Handler that wait until their transaction is verified. Part of its RecordRouter."""
 
-    def __init__(self, services: Services, appender: Appender) -> None:
+    def __init__(self, services: Services, queue: AppendQueue) -> None:
         self._services = services
-        self._appender = appender
+        self._queue = queue
+        queue.on_confirmed = self._on_confirmed
         self._ask_to_join: AskToJoin = transaction_call.ask_to_join
         self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
         # Batches of the request in work whose coordinator must be called. `ask` sends one call for all of them.
@@ -156,82 +175,43 @@ class TransactionalProduce:
         # Confirmed batches until the next flush has appended them, by partition and producer id.
         self._confirmed: dict[OwnedPartition, dict[int, _Waiting]] = {}
 
-    def add(self, context: RequestContext, body: memoryview, request: ProduceRequest) -> None:
-        """Handle one request that has a transactional id or transactional batches."""
-        self._appender.add_many(context, body, request, self._refusal_of(context, request))
-        self.ask()
-
-    @staticmethod
-    def _refusal_of(context: RequestContext, request: ProduceRequest) -> int:
-        """Return the error code for the whole request, or 0.
-
-        As in Kafka, transactional batches need WRITE on the transactional id, and all must be of one producer.
-        """
-        producers: set[tuple[int, int]] = set()
-        has_any = False
-        for topic in request.topics:
-            for _, records in topic.partitions:
-                if records is None or len(records) <= _ATTRIBUTES_AT or not _is_transactional(records):
-                    continue
-                has_any = True
-                if len(records) >= HEADER_BYTES:
-                    producer_id, epoch, _ = _producer_of(records)
-                    if producer_id >= 0:
-                        producers.add((producer_id, epoch))
-        name = request.transactional_id
-        if has_any and (
-            name is None or not context.is_allowed(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
-        ):
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return ErrorCode.INVALID_PRODUCER_ID_MAPPING if len(producers) > 1 else ErrorCode.NONE
-
-    def take(
-        self,
-        owned: OwnedPartition,
-        topic_id: bytes,
-        records: memoryview,
-        pending: Pending,
-        at: int,
-        version: int,
+    def enqueue(
+        self, owned: OwnedPartition, topic_id: bytes, records: memoryview, target: Target, version: int
     ) -> None:
         """Queue records for a partition of ours, or park them if their transaction must be verified.
 
-        The caller must call `ask` after the last partition of a request with a transactional id.
+        Only for requests with a transactional id. The caller must call `ask` after the last partition of the request.
         """
-        transactional_id = pending.transactional_id
+        transactional_id = target.transactional_id
         if transactional_id is None or len(records) < HEADER_BYTES or not _is_transactional(records):
-            self._appender.gather(owned, records, pending, at)
-        else:
-            later = Later(topic_id, owned.key[1], records, pending, at, version)
-            self._take(owned, transactional_id, records, later)
-
-    def _take(self, owned: OwnedPartition, transactional_id: str, records: memoryview, later: Later) -> None:
-        """Queue a transactional batch, park it, or reject it because its epoch is fenced."""
-        pending = later.pending
+            self._queue.enqueue(owned, records, target)
+            return
         producer_id, epoch, sequence = _producer_of(records)
         if producer_id in self._confirmed.get(owned, ()):
             # A confirmed first batch of this producer is queued but not in the log yet. Append it now, so that the log
             # can tell whether the transaction is open.
-            self._appender.flush()
+            self._queue.flush()
         waiting = self._still_waiting(owned, producer_id, epoch)
+        index = owned.key[1]
         if waiting is not None and waiting.producer.epoch > epoch:
-            pending.decide(later.at, failed(later.partition, ErrorCode.INVALID_PRODUCER_EPOCH))
+            target.decide(failed(index, ErrorCode.INVALID_PRODUCER_EPOCH))
             return
+        adds = version >= _FIRST_THAT_ADDS
+        if waiting is None and self._is_fenced(owned, producer_id, epoch, adds=adds):
+            target.decide(failed(index, ErrorCode.INVALID_PRODUCER_EPOCH))
+            return
+        if waiting is None and not self._is_first(owned, producer_id, epoch, records, adds=adds):
+            self._queue.enqueue(owned, records, target, TRANSACTION)
+            return
+        deferred = DeferredRecords(topic_id, index, bytearray(records), target, version)
         if waiting is not None:
-            waiting.laters.append(later._replace(records=bytearray(records)))
-            return
-        adds = later.version >= _FIRST_THAT_ADDS
-        if self._is_fenced(owned, producer_id, epoch, adds=adds):
-            pending.decide(later.at, failed(later.partition, ErrorCode.INVALID_PRODUCER_EPOCH))
-            return
-        if not self._is_first(owned, producer_id, epoch, records, adds=adds):
-            self._appender.gather(owned, records, pending, later.at, TRANSACTION)
+            waiting.batches.append(deferred)
             return
         guard = owned.log.state.producers.start_verification(
             producer_id, epoch, sequence, owns_epoch=adds, now_ms=self._services.clock.wall_ms()
         )
         producer = TxnProducer(transactional_id, producer_id, epoch)
-        waiting = _Waiting(owned, producer, guard, later._replace(records=bytearray(records)), adds=adds)
+        waiting = _Waiting(owned, producer, guard, deferred, adds=adds)
         self._waiting[waiting.place] = waiting
         self._to_ask.append(waiting)
 
@@ -330,19 +310,20 @@ class TransactionalProduce:
         if code:
             waiting.refuse(code)
             return
-        first = waiting.laters[0]
+        first = waiting.batches[0]
         if first.topic_id not in self._services.image.topics_by_id:  # The topic was deleted meanwhile.
-            self._place_anew(waiting)
+            for deferred in waiting.batches:
+                deferred.fail(unknown_topic(deferred.version))
             return
         # Queue them behind the batches of this duty cycle, so that first batches of many producers share one write.
-        for later in waiting.laters:
-            records = memoryview(later.records)
-            self._appender.gather(waiting.owned, records, later.pending, later.at, CONFIRMED)
+        for deferred in waiting.batches:
+            records = memoryview(deferred.records)
+            self._queue.enqueue(waiting.owned, records, deferred.target, CONFIRMED)
         # If a marker has ended the transaction meanwhile, the log has discarded this guard and the flag has no effect.
         waiting.guard.is_confirmed = True
         self._confirmed.setdefault(waiting.owned, {})[waiting.producer.producer_id] = waiting
 
-    def appended(self, owned: OwnedPartition) -> None:
+    def _on_confirmed(self, owned: OwnedPartition) -> None:
         """Revoke the confirmations of a partition after its flush, so that they hold for the parked batches only."""
         producers = owned.log.state.producers
         for producer_id, waiting in self._confirmed.pop(owned, {}).items():
@@ -350,12 +331,9 @@ class TransactionalProduce:
             if producers.in_transaction(producer_id, waiting.producer.epoch):
                 producers.finish_verification(producer_id)
 
-    def on_moved(self, moved: Collection[PartitionKey]) -> None:
-        """Route the parked batches of these partitions to their new owners, which verify them again."""
-        for waiting in [each for each in self._waiting.values() if each.owned.key in moved]:
+    def on_moved(self, moved: Collection[PartitionKey]) -> list[DeferredRecords]:
+        """Remove and return the parked batches of these partitions, in order. Their new owners verify them again."""
+        leaving = [each for each in self._waiting.values() if each.owned.key in moved]
+        for waiting in leaving:
             del self._waiting[waiting.place]
-            self._place_anew(waiting)
-
-    def _place_anew(self, waiting: _Waiting) -> None:
-        for later in waiting.laters:
-            self._appender.place(later)
+        return [deferred for waiting in leaving for deferred in waiting.batches]

@@ -291,6 +291,7 @@ class Parts:
         self.partitions = handler._partitions
         self.transfers = handler._transfers
         self.produce = handler._produce
+        self.append_queue = handler._append_queue
         self.purgatory = handler._purgatory
         self.coordinators = handler._coordinators
         self.unlinked = handler._unlinked

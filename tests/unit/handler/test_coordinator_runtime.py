@@ -403,7 +403,9 @@ def test_eager_coordinator_has_an_epoch_above_its_logs(start: Start) -> None:
     for index in range(4):
         path = rig.directory / f"{EAGER_TOPIC}-{index}" / "leader-epoch-checkpoint"
         path.write_text("0\n1\n7 0\n")
-        rig.table.writer(rig.cluster.image.topics_by_name[EAGER_TOPIC].partitions[index].slot).publish((0,) * 8)
+        rig.table.writer(rig.cluster.image.topics_by_name[EAGER_TOPIC].partitions[index].slot).publish(
+            (0,) * 8
+        )
     rig.start_handler(0, is_restart=True)
     for _ in range(30):
         rig.advance_ms(100)

@@ -116,7 +116,9 @@ def test_records_that_do_not_fill_the_frame_are_refused_as_ever(rig: HandlerRig,
         processor.send_block(broken, 1)
         processor.answers()
         assert rig.taken() == before
-    assert rig.open("t").log.state.end_offset <= 2  # A frame with bytes behind its end is read as if it had none.
+    assert (
+        rig.open("t").log.state.end_offset <= 2
+    )  # A frame with bytes behind its end is read as if it had none.
 
 
 def test_acks_0_gives_the_block_back_without_an_answer(rig: HandlerRig) -> None:

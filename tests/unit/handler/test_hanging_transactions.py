@@ -39,6 +39,9 @@ def test_a_transaction_that_outlives_every_timeout_is_told_and_counted(
     assert hanging(rig) == 1
     (line,) = told(caplog)
     assert "hangs in t-0: producer 7 with epoch 0 has one open from offset 5 on" in line
-    assert rig.open("t").log.appender.append_marker(PID, 0, 0, is_commit=False, transaction_version=0).error_code == 0
+    assert (
+        rig.open("t").log.appender.append_marker(PID, 0, 0, is_commit=False, transaction_version=0).error_code
+        == 0
+    )
     rig.advance_ms(1_000)
     assert hanging(rig) == 0

@@ -40,7 +40,11 @@ def entries(rig: HandlerRig, index: int) -> list[tuple[int, int, int]]:
 def written(rig: HandlerRig, index: int) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of all records of a partition."""
     log = rig.open("t", index).log
-    return [(row.key, row.value) for row in decode_records(log.reader.read_bytes(0, 1000))] if read_all(log) else []
+    return (
+        [(row.key, row.value) for row in decode_records(log.reader.read_bytes(0, 1000))]
+        if read_all(log)
+        else []
+    )
 
 
 def partition_of(rig: HandlerRig, owner: int) -> int:

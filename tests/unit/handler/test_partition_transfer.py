@@ -97,7 +97,7 @@ def assert_at_rest(rig: HandlerRig) -> None:
         if handler is not None:
             assert parts_of(handler).transfers.is_idle, handler.id
             assert len(parts_of(handler).calls) == 0, handler.id
-            assert not parts_of(handler).produce._fences, handler.id
+            assert not parts_of(handler).produce._guards, handler.id
             assert not parts_of(handler).produce._open_forwards, handler.id
             for owned in parts_of(handler).partitions.opened():
                 assert rig.owner(*owned.key) == handler.id.index, owned.key

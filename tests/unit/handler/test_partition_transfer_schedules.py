@@ -158,7 +158,7 @@ class Story:
             assert parts_of(handler).transfers.is_idle, handler.id
             assert len(parts_of(handler).calls) == 0, handler.id
             assert len(parts_of(handler).purgatory) == 0, handler.id
-            assert not parts_of(handler).produce._fences, handler.id
+            assert not parts_of(handler).produce._guards, handler.id
             for owned in parts_of(handler).partitions.opened():
                 assert self.rig.owner(*owned.key) == handler.id.index
         self.compare()

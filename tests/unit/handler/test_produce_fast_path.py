@@ -8,13 +8,15 @@ from typing import Any, cast
 import pytest
 
 from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.handler.produce_fast_path import FIRST_VERSION, AnswerTemplate, ProduceFastPath
-from kproc.broker.produce.produce import Placed, ProduceBatcher
+from kproc.broker.handler.produce_fast_path import FIRST_VERSION, ProduceFastPath
+from kproc.broker.produce.append_queue import AppendQueue
+from kproc.broker.produce.produce import Destination
+from kproc.broker.produce.reply import OneProduce, RepeatedProduce, ResponseTemplate
 from kproc.broker.request.request import ClientPeer, HandlerRequest
 from kproc.broker.transport.envelope import FLAG_LOOPBACK, FLAG_TIMED, HEAD
 from kproc.wire import codec
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import encode_produce_response_one
+from kproc.wire.hot import encode_produce_response
 from tests.support.cases import in_one_test
 
 RECORDS = b"r" * 300
@@ -25,17 +27,15 @@ NO_PEER = ClientPeer(cast(Any, None))
 
 
 class Records:
-    """Stands in for a ProduceBatcher: what it was given."""
+    """Stands in for an AppendQueue: the records that were enqueued."""
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []
+        self.targets: list[RepeatedProduce] = []
 
-    def take_known(self, owned: OwnedPartition, records: memoryview, target: object) -> bool:
+    def enqueue(self, owned: OwnedPartition, records: memoryview, target: RepeatedProduce) -> None:
         self.taken.append(bytes(records))
-        return True
-
-    def add_known(self, pending: object, owned: OwnedPartition, records: memoryview) -> None:
-        self.taken.append(bytes(records))
+        self.targets.append(target)
 
 
 def frame_of(
@@ -53,9 +53,9 @@ def learn(version: int, frame: bytes, size: int = len(RECORDS)) -> ProduceFastPa
     request = HandlerRequest(
         services, NO_PEER, 5, 0, 2, FLAG_LOOPBACK, int(ApiKey.PRODUCE), version, 1, b"client"
     )
-    placed = Placed(0, OWNED, size, 1, "topic", b"t" * 16)
-    batcher = cast(ProduceBatcher, Records())
-    return ProduceFastPath.learn(request, memoryview(frame)[4:], placed, batcher, [0] * 14, is_in_ring=True)
+    destination = Destination(0, OWNED, size, OneProduce(request, 1, "topic", b"t" * 16))
+    queue = cast(AppendQueue, Records())
+    return ProduceFastPath.learn(request, memoryview(frame)[4:], destination, queue, [0] * 14)
 
 
 def path_of(version: int, records: bytes = RECORDS) -> ProduceFastPath:
@@ -66,7 +66,7 @@ def path_of(version: int, records: bytes = RECORDS) -> ProduceFastPath:
 
 def match(path: ProduceFastPath, frame: bytes, *, flags: int = FLAG_LOOPBACK) -> bytes | None:
     """The records that it takes from a frame, or None."""
-    taken = cast(Records, path._batcher).taken
+    taken = cast(Records, path._queue).taken
     before = len(taken)
     is_taken = path.serve_frame(memoryview(frame)[4:], 5, 1, 2, flags)
     assert is_taken == (len(taken) > before)
@@ -85,22 +85,22 @@ def test_records_of_any_size_are_found_in_a_frame_of_the_same_shape(version: int
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_record_as_long_as_the_last_one_is_taken_without_looking_for_its_records(version: int) -> None:
+def test_fast_path_takes_a_ring_record_of_any_length(version: int) -> None:
     path = path_of(version)
-    taken = cast(Records, path._batcher).taken
+    taken = cast(Records, path._queue).taken
     other = b"s" * len(RECORDS)
     assert path.serve(record_of(frame_of(version, other, correlation_id=77)))
     assert taken == [other]
     for refused in (
         record_of(frame_of(version, other, acks=-1)),
         record_of(frame_of(version, other, index=1)),
-        record_of(frame_of(version, other + b"s")),
         record_of(frame_of(version, other), flags=FLAG_LOOPBACK | FLAG_TIMED),
         record_of(frame_of(version, other), flags=0),
         record_of(frame_of(version, other)[:-1] + b"\1")[: 0 if version < 9 else None],
     ):
         assert not path.serve(refused)
-    assert taken == [other]
+    assert path.serve(record_of(frame_of(version, other + b"s")))
+    assert taken == [other, other + b"s"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -113,10 +113,9 @@ def test_a_timed_request_goes_the_general_way(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 249])
 def test_an_answer_is_the_one_that_the_encoder_makes(version: int, name: str) -> None:
-    template = AnswerTemplate(version, name, b"i" * 16, 3)
+    template = ResponseTemplate(version, name, b"i" * 16, 3)
     record = template.pack(
-        b"connecti",
-        b"sequ",
+        b"connectisequ",
         template.length,
         (99).to_bytes(4, "big"),
         template.before,
@@ -125,7 +124,8 @@ def test_an_answer_is_the_one_that_the_encoder_makes(version: int, name: str) ->
         7,
         template.after,
     )
-    frame = encode_produce_response_one(version, 99, name, b"i" * 16, 3, 0, 2**40, -1, 7)
+    row = (3, 0, 2**40, -1, 7, None, ())
+    frame = encode_produce_response(version, 99, [(name, b"i" * 16, [row])])
     assert record == b"connectisequ" + bytes(4) + frame
     assert len(record) == template.bytes
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.peers.transaction_call import TxnProducer
-from kproc.broker.produce.produce_answers import Result
+from kproc.broker.produce.reply import Result
 from kproc.broker.request.context import PartitionKey, Services
 from kproc.broker.storage.validate import TRANSACTION
 from kproc.broker.transport.envelope import CLOSE
@@ -71,7 +71,7 @@ class Stray:
 
     acks, transactional_id, code = 1, NAME, -1
 
-    def decide(self, _at: int, result: Result) -> None:
+    def decide(self, result: Result) -> None:
         self.code = result[1]
 
     def fail(self) -> None:
@@ -141,7 +141,9 @@ class Scene:
     def end(self, epoch: int = 0, *, index: int = 0, version: int = 0) -> int:
         """A marker that commits."""
         owned = self.rig.open("t", index)
-        code = owned.log.appender.append_marker(PID, epoch, 0, is_commit=True, transaction_version=version).error_code
+        code = owned.log.appender.append_marker(
+            PID, epoch, 0, is_commit=True, transaction_version=version
+        ).error_code
         owned.after_append()
         return code
 
@@ -256,12 +258,12 @@ def test_a_batch_outside_of_transactions_waits_for_nothing(scene: Scene) -> None
 @pytest.mark.parametrize("version", [WITH_ABORTABLE, ADDING])
 def test_the_first_batches_of_many_producers_become_one_write(scene: Scene, version: int) -> None:
     scene.coordinator.always = ErrorCode.NONE
-    batcher = parts_of(scene.rig.handler()).produce
-    before = batcher.append_calls
+    queue = parts_of(scene.rig.handler()).append_queue
+    before = queue.append_calls
     for pid in range(4):  # As many as a Handler takes at once from a Processor that was quiet.
         scene.send(0, pid=pid, version=version, connection=pid + 1)
     assert sorted(scene.answers(version)) == [[(0, offset)] for offset in range(4)]
-    assert batcher.append_calls - before == 1
+    assert queue.append_calls - before == 1
 
 
 def test_what_comes_behind_a_confirmed_batch_in_the_same_pass_goes_on_in_its_transaction(
@@ -545,7 +547,8 @@ def test_a_confirmation_is_for_what_waited_and_for_nothing_else(scene: Scene) ->
     scene.rig.settle()
     owned, stray = scene.rig.open("t"), Stray()
     records = batch(b"v", producer_id=PID, producer_epoch=0, base_sequence=0, flags=TRANSACTIONAL)
-    parts_of(scene.rig.handler()).produce.gather(owned, memoryview(bytearray(records)), stray, 0, TRANSACTION)
+    queue = parts_of(scene.rig.handler()).append_queue
+    queue.enqueue(owned, memoryview(bytearray(records)), stray, TRANSACTION)
     scene.coordinator.answer()
     assert scene.answers(WITH_ABORTABLE) == [[(ErrorCode.INVALID_TIMESTAMP, -1)]]
     (late,) = owned.log.append([memoryview(bytearray(records))], TRANSACTION)

@@ -29,7 +29,7 @@ def frame_of(
 
 
 def body_of(version: int, frame: memoryview) -> memoryview:
-    """The body as a Handler's ProduceBatcher sees it."""
+    """The body as a Handler's RecordRouter sees it."""
     _, at = parse_request_header(frame)
     return frame[at:]
 

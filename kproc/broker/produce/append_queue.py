@@ -1,0 +1,101 @@
+"""AppendQueue: the batches of one duty cycle, appended together. One per Handler.
+
+`enqueue` is the only way into it: for the requests of clients and of other Handlers, parsed or repeated, verified or
+not. `flush` makes one Log.append (one write) per partition and responds to the requests that need no sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kproc.broker.produce.reply import respond
+from kproc.broker.storage.validate import CLIENT, CONFIRMED
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.produce.reply import Target
+    from kproc.broker.request.context import Services
+
+
+class QueuedBatches(msgspec.Struct, gc=False):
+    """The batches that the next flush appends to one partition, and their targets in the same order.
+
+    A msgspec struct, because there is one per append and its creation runs no Python code.
+    """
+
+    origin: str
+    views: list[memoryview] = msgspec.field(default_factory=list)
+    targets: list[Target] = msgspec.field(default_factory=list)
+    # Index of the first batch with acks=all. It and all later batches become visible only when they are synced.
+    hidden_from: int | None = None
+
+
+class AppendQueue:
+    """Batches that wait for `flush`, by partition.
+
+    The batches are views into rings or arenas, so the Handler must call `flush` before it releases those. `flush` has
+    work while `queued` is not empty.
+    """
+
+    __slots__ = ("_services", "_waits_for_sync", "append_calls", "batches", "bytes", "on_confirmed", "queued")
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._waits_for_sync = services.waits_for_sync
+        self.queued: dict[OwnedPartition, QueuedBatches] = {}
+        # Called after an append of batches whose transaction was confirmed (verification.py).
+        self.on_confirmed: Callable[[OwnedPartition], None] = lambda _: None
+        self.append_calls = 0
+        self.batches = 0
+        self.bytes = 0
+
+    def enqueue(
+        self, owned: OwnedPartition, records: memoryview, target: Target, origin: str = CLIENT
+    ) -> None:
+        """Queue a batch for the next flush. Queued batches of a different `origin` are flushed first."""
+        queued = self.queued.get(owned)
+        if queued is None or queued.origin is not origin:
+            if queued is not None:
+                self.flush()
+            queued = self.queued[owned] = QueuedBatches(origin)
+        if target.acks == -1 and queued.hidden_from is None and self._waits_for_sync:
+            queued.hidden_from = len(queued.views)
+        queued.views.append(records)
+        queued.targets.append(target)
+
+    def flush(self) -> None:
+        """Append the queued batches, one call per partition, and respond to requests that need no sync.
+
+        An unexpected exception fails the requests of its partition only.
+        """
+        if not self.queued:
+            return
+        appends = self.queued
+        self.queued = {}
+        for owned, queued in appends.items():
+            try:
+                views = queued.views
+                results = owned.log.append(views, queued.origin, hidden_from=queued.hidden_from)
+                self.append_calls += 1
+                self.batches += len(views)
+                self.bytes += sum(map(len, views))
+                owned.after_append()
+                if queued.origin is CONFIRMED:
+                    self.on_confirmed(owned)
+                respond(owned, queued.targets, results, self._waits_for_sync)
+            # A FatalError, which says that the log's state is half changed, ends the role: `caught` raises it again.
+            except Exception as error:  # noqa: BLE001 - contained
+                self._fail(owned, queued, error)
+
+    def _fail(self, owned: OwnedPartition, queued: QueuedBatches, error: Exception) -> None:
+        """Fail the requests of one partition after an unexpected exception. The records may be in the log.
+
+        The clients retry. Idempotent producers then get the offsets of the records that were appended.
+        """
+        self._services.containment.caught("the answers of an append", error)
+        self.on_confirmed(owned)
+        for target in queued.targets:
+            target.fail()

@@ -1,0 +1,175 @@
+"""Produce calls between Handlers, and the records that are parked while a partition is transferred.
+
+Requests of one client stay in order when the owner changes: see RecordRouter, "partitions of other Handlers". That is
+why Produce does not use Gather (owners.py). Gather sends a returned part again at once, even if later requests are
+already on their way. Here, returned records go before everything that was sent behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kproc.broker.calls.calls import Call, ForOwner, Lost, OnResult, Reply
+from kproc.broker.produce.reply import LOST, Part, PendingProduce, Result, Target, failed
+from kproc.common.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kproc.broker.produce.produce import RecordRouter
+    from kproc.broker.request.context import PartitionKey, Services
+
+
+class ProduceParts(ForOwner):
+    """The partitions of one Produce that the receiver owns, as positions in its body. The payload is the whole body."""
+
+    version: int
+    parts: list[tuple[int, int]]  # Position of the topic, and of the partition in it.
+
+
+class ReturnedRecords(ForOwner):
+    """Records of one partition that a former owner returned. The payload is the records; their request is not sent."""
+
+    version: int
+    acks: int
+    transactional_id: str | None
+    topic_id: bytes
+    index: int
+
+
+class ProduceResults(Reply):
+    """The owner's results. An open reply returns the records of one partition in `returned` instead."""
+
+    results: list[Result | None]
+    returned: tuple[int, bytes, int, bytes] | None = None  # Place in the call, topic id, index, records.
+    image: int = 0  # Version of the owner's metadata image when it returned the records.
+
+
+PRODUCE: Final = Call("produce", ProduceParts, ProduceResults)
+PRODUCE_RECORDS: Final = Call("produce_records", ReturnedRecords, ProduceResults)
+
+
+class DeferredRecords(NamedTuple):
+    """Records of one partition that are parked until its owner is known or its log is open.
+
+    `records` must be writable, because the log writes the offsets into them. `version` is the request's API version.
+    """
+
+    topic_id: bytes
+    partition: int
+    records: bytearray | memoryview
+    target: Target
+    version: int
+
+    def fail(self, code: int, message: str | None = None) -> None:
+        """Deliver an error to the request."""
+        self.target.decide(failed(self.partition, code, message))
+
+
+class ReorderGuard:
+    """Records for a partition that has moved. They wait until the `left` earlier calls about it are finished."""
+
+    __slots__ = ("key", "left", "waiting")
+
+    def __init__(self, key: PartitionKey) -> None:
+        self.key = key
+        self.left = 0
+        self.waiting: list[DeferredRecords] = []
+
+
+class ForwardedProduce(PendingProduce):
+    """A Produce call of another Handler. The last reply has the results; open replies before it return records.
+
+    Records are returned at once. Those of the next call are also returned at once and must not arrive before them.
+    """
+
+    __slots__ = ("_on_reply", "_services")
+
+    def __init__(
+        self,
+        services: Services,
+        acks: int,
+        transactional_id: str | None,
+        count: int,
+        on_reply: OnResult[ProduceResults],
+    ) -> None:
+        super().__init__(acks, transactional_id, count, lambda results: on_reply(ProduceResults(results)))
+        self._services = services
+        self._on_reply = on_reply
+
+    def parts(self) -> Iterator[ForwardedPart]:
+        return (ForwardedPart(self, at) for at in range(len(self.answers)))
+
+    def fail(self) -> None:
+        """Reply as if this Handler had died, because it is unknown which records are in the log."""
+        self._on_reply(None)
+
+    def return_records(
+        self, at: int, topic_id: bytes, index: int, records: bytearray | memoryview | None
+    ) -> None:
+        """Return one partition's records to the sender, with the version of our metadata."""
+        self.left -= 1
+        returned = at, topic_id, index, bytes(records or b"")
+        version = self._services.image.version
+        self._on_reply(ProduceResults(self.answers, returned=returned, image=version, is_open=self.left > 0))
+
+
+class ForwardedPart(Part):
+    """One partition of a ForwardedProduce."""
+
+    request: ForwardedProduce
+
+    __slots__ = ()
+
+    def return_records(self, topic_id: bytes, index: int, records: bytearray | memoryview | None) -> None:
+        """Return the records to the sender."""
+        self.request.return_records(self.at, topic_id, index, records)
+
+
+class ForwardReply:
+    """Handles the replies of one forwarded call: passes results to the request and routes returned records again."""
+
+    __slots__ = ("_image", "_returned", "_router", "_version", "guards", "parts")
+
+    def __init__(self, router: RecordRouter, version: int, parts: list[tuple[Target, PartitionKey]]) -> None:
+        self._router = router
+        self._version = version
+        self._image = 0
+        self._returned: set[int] = set()  # Places of the parts whose records were returned.
+        self.parts = parts  # In the order of the call.
+        self.guards: list[ReorderGuard] = []
+
+    def __call__(self, reply: ProduceResults | Lost) -> None:
+        """Handle a reply. From the first returned records on, replies wait until our image is as new as the owner's.
+
+        Before that, we would send the records to the same owner again. Later replies wait too, to keep the order.
+        """
+        if isinstance(reply, ProduceResults):
+            self._image = max(self._image, reply.image)
+        if self._image:
+            self._router.when_image(self._image, partial(self._handle, reply))
+        else:
+            self._handle(reply)
+
+    def _handle(self, reply: ProduceResults | Lost) -> None:
+        if isinstance(reply, Lost):
+            # If the owner died during the call, the outcome is unknown, so the connection must close (LOST). If it has
+            # been away for some time (`is_away`), the call was never sent. The client then gets the error of a Kafka
+            # leader that is down. It retries, and its other partitions go on meanwhile.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if reply.is_away else LOST
+            self._settle([failed(index, code) for _, (_, index) in self.parts])
+            return
+        if reply.returned is not None:
+            place, topic_id, index, records = reply.returned
+            self._returned.add(place)
+            target = self.parts[place][0]
+            self._router.route(DeferredRecords(topic_id, index, bytearray(records), target, self._version))
+        if not reply.is_open:
+            self._settle(reply.results)
+
+    def _settle(self, results: Sequence[Result | None]) -> None:
+        for place, ((target, _), result) in enumerate(zip(self.parts, results, strict=True)):
+            if place not in self._returned:
+                assert result is not None, "neither decided nor returned"
+                target.decide(result)
+        self._router.on_settled(self)
