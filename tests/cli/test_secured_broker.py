@@ -84,9 +84,10 @@ def test_the_list_of_clients_tells_who_each_is(broker: Broker, capsys: pytest.Ca
 @pytest.mark.java
 @pytest.mark.skipif(missing_reason() is not None, reason=missing_reason() or "")
 def test_kafkas_tools_take_a_users_file(broker: Broker) -> None:
+    from tests.support.jvm import SHORT_LIVED
     from tests.support.kafka_jars import classpath
 
-    command = ["java", "-cp", classpath(), "org.apache.kafka.tools.TopicCommand", "--list"]
+    command = ["java", *SHORT_LIVED, "-cp", classpath(), "org.apache.kafka.tools.TopicCommand", "--list"]
     command += ["--bootstrap-server", broker.bootstrap, "--command-config", str(broker.client_file("bob"))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=4 * SECONDS, check=False)
     assert "greetings" in done.stdout.split(), done.stdout + done.stderr

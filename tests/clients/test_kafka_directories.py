@@ -20,7 +20,7 @@ from kproc.broker.storage.checkpoints import write_partition_metadata
 from kproc.broker.storage.fs import OsFs
 from kproc.wire.header import ApiKey
 from tests.support.broker import ServedBroker
-from tests.support.java_tools import PRODUCER_PERFORMANCE, run_tool
+from tests.support.java_tools import JVM, PRODUCER_PERFORMANCE, run_tool
 from tests.support.kafka_jars import missing_reason
 from tests.support.raw import RawClient
 from tests.support.wait import wait_until
@@ -61,7 +61,7 @@ class Kafka:
     """Apache Kafka."""
 
     def __init__(self, settings: dict[str, str]) -> None:
-        self._peer = KafkaPeer(settings=settings)
+        self._peer = KafkaPeer(settings=settings, jvm=JVM)
         self._peer.start()
 
     @property

@@ -15,6 +15,7 @@ from bench.peers.kproc import KprocPeer
 from tests.differential import logins, rights
 from tests.differential.side import Side
 from tests.differential.steps import Pair
+from tests.support.kafka_jars import short_lived_jvm
 
 SETTINGS = {
     "node.id": "1",
@@ -27,7 +28,7 @@ SETTINGS = {
 _KAFKA_SETTINGS = {"controller.quorum.append.linger.ms": "0"}
 _READY_SECONDS = 40.0
 # Quick from the first request on, and few threads: the brokers' own time is most of what a run takes.
-JVM = ("-Xmx1G", "-Xms512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JVM = ("-Xmx1G", "-Xms512m", *short_lived_jvm())
 # Both write to the disk before they answer a change; in memory that takes no time.
 _IN_MEMORY = Path("/dev/shm")
 

@@ -25,6 +25,7 @@ from kproc.pipeline.delivery import has_transactions
 from tests.faults.test_spark_kills import KINDS_OF_ONE_JVM, ONE_JVM, PARTITIONS, Copying, copy_under_kills
 from tests.support.broker import ServedBroker
 from tests.support.kafka_jars import missing_reason as no_kafka
+from tests.support.kafka_jars import short_lived_jvm
 from tests.support.spark_session import missing_reason
 from tests.support.topics import wait_for_markers
 
@@ -39,7 +40,7 @@ pytestmark = [
 ]
 
 READ_SECONDS = 300.0
-JVM = ("-Xmx512m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JVM = ("-Xmx512m", "-Xms256m", *short_lived_jvm())
 SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",

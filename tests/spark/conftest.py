@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import kafka_jars
 from tests.support.java_tools import JVM
-from tests.support.spark_session import JVM_VARIABLES, SHORT_LIVED, missing_reason, spark_session
+from tests.support.spark_session import JVM_OPTIONS, JVM_VARIABLES, missing_reason, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +61,7 @@ def short_lived_jvms() -> Iterator[None]:
     """For JVMs that tests start by commands as a reader gives them, too."""
     with pytest.MonkeyPatch.context() as patch:
         for name in JVM_VARIABLES:
-            patch.setenv(name, SHORT_LIVED)
+            patch.setenv(name, JVM_OPTIONS)
         yield
 
 

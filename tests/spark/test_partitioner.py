@@ -20,6 +20,7 @@ from kproc.spark.partitioner import (  # noqa: E402
     partitions_by_key,
 )
 from tests.support.broker import BrokerUnderTest  # noqa: E402
+from tests.support.jvm import SHORT_LIVED  # noqa: E402
 from tests.support.kafka_jars import classpath, missing_reason  # noqa: E402
 from tests.support.topics import TopicFactory  # noqa: E402
 
@@ -87,7 +88,7 @@ def test_java_agrees(tmp_path: Path) -> None:
     (tmp_path / "Murmur.java").write_text(JAVA_PROGRAM)
     (tmp_path / "keys").write_text("".join(f"{key.hex()}\n" for key in keys))
     done = subprocess.run(
-        ["java", "-cp", classpath(), str(tmp_path / "Murmur.java"), str(tmp_path / "keys")],
+        ["java", *SHORT_LIVED, "-cp", classpath(), str(tmp_path / "Murmur.java"), str(tmp_path / "keys")],
         capture_output=True,
         text=True,
         timeout=120,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-from tests.support.kafka_jars import KAFKA_VERSION, classpath, jars_dir
+from tests.support.kafka_jars import KAFKA_VERSION, classpath, jars_dir, short_lived_jvm
 
 TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
 CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
@@ -27,9 +27,7 @@ BROKER_API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 DUMP_LOG_SEGMENTS = "org.apache.kafka.tools.DumpLogSegments"
 CONFIG_COMMAND = "kafka.admin.ConfigCommand"
 
-# Short-lived: the first compiler tier and little heap start fastest. Performance data would leave a file
-# in the temporary directory for each JVM that is killed.
-JVM = ("-Xmx512M", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+JVM = ("-Xmx512M", *short_lived_jvm())
 # A JVM that starts beside others on two cores; a tool that hangs ends here.
 TOOL_SECONDS_MAX = 90.0
 

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tests.support.jvm import SHORT_LIVED, archived_classes
+
 Artifacts = tuple[tuple[str, str, str], ...]
 
 KAFKA_VERSION: Final = "4.3.0"
@@ -47,6 +49,16 @@ def jars_dir() -> Path:
     """Where the jars are, or would be."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "kproc" / f"kafka-{KAFKA_VERSION}" / "lib"
+
+
+def class_archive() -> Path:
+    """Where the archive of Kafka's classes is, or would be. A JVM that has it starts in two thirds of the CPU."""
+    return jars_dir().with_name("classes.jsa")
+
+
+def short_lived_jvm() -> tuple[str, ...]:
+    """Return the options of a JVM that runs Kafka or its tools with the class path of `classpath()`."""
+    return (*SHORT_LIVED, *archived_classes(class_archive()))
 
 
 def streams_dir() -> Path:
@@ -136,6 +148,25 @@ def _pom(artifacts: Artifacts) -> str:
     )
 
 
+def archive_classes() -> None:
+    """Write the archive of the classes that a broker of Apache Kafka loads. It takes a start and a stop of one.
+
+    Another version of Java ignores the archive. Remove it, and the next call writes it again.
+    """
+    if class_archive().exists():
+        return
+    # Imported here: the peer needs the jars of this module.
+    from bench.peers.kafka import KafkaPeer
+
+    with tempfile.TemporaryDirectory(prefix="kproc-archive-", dir=class_archive().parent) as directory:
+        archive = Path(directory) / class_archive().name
+        peer = KafkaPeer(jvm=("-Xmx512m", *SHORT_LIVED, f"-XX:ArchiveClassesAtExit={archive}", "-Xlog:disable"))
+        with peer:
+            peer.end()
+        if archive.exists():
+            archive.replace(class_archive())
+
+
 def fetch_if_possible() -> str | None:
     """Fetch all jars that are missing; why not, in one line, where Java or Maven is missing, or Maven fails."""
     from tests.support import spark_jars
@@ -146,6 +177,7 @@ def fetch_if_possible() -> str | None:
         fetch_jars()
         fetch_streams_jars()
         spark_jars.fetch_jars()
+        archive_classes()
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         return " ".join(str(error).split())[:300]
     return None

@@ -7,12 +7,13 @@ from pathlib import Path
 from bench.peers.base import free_ports
 from bench.peers.kafka import KafkaPeer
 from tests.support.certificates import Certificates
+from tests.support.kafka_jars import short_lived_jvm
 
 PASSWORD = 'a "strange" pass,w=rd'
 """With what JAAS and SCRAM escape; Kafka's own tool that makes users splits at a comma followed by a name."""
 _LOGIN = "org.apache.kafka.common.security"
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-JVM = ("-Xmx512m", "-Xms256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+JVM = ("-Xmx512m", "-Xms256m", *short_lived_jvm())
 
 
 def jaas(module: str, **options: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.support.jvm import SHORT_LIVED
 from tests.support.wait import wait_until
 
 START_SECONDS = 120.0
@@ -78,7 +79,7 @@ def _start(stack: ExitStack, scratch: Path, name: str, main_class: str, *argumen
     log = scratch / f"{name}.log"
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SCALA_VERSION": "2.13"}
-    command = ["java", "-Xmx256m", "-XX:-UsePerfData", "-cp", f"{home}/jars/*", main_class]
+    command = ["java", "-Xmx256m", *SHORT_LIVED, "-cp", f"{home}/jars/*", main_class]
     with open(log, "wb") as to_log:
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],

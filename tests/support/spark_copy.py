@@ -32,7 +32,7 @@ def main(arguments: dict[str, str]) -> None:
     os.environ["SPARK_HOME"] = str(own_spark_home(directory))
     from pyspark.errors import StreamingQueryException
 
-    from tests.support.spark_session import SHORT_LIVED, spark_session
+    from tests.support.spark_session import JVM_OPTIONS, spark_session
 
     settings = {
         "spark.master": arguments["master"],
@@ -40,7 +40,7 @@ def main(arguments: dict[str, str]) -> None:
         "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         # For the script that starts their Python workers.
         "spark.executorEnv.KPROC_WORKER_PYTHON": sys.executable,
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": JVM_OPTIONS,
         # Executors would copy them at every start.
         "spark.jars": "",
         # As often as the test kills, and more.

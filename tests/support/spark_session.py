@@ -16,17 +16,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tests.support import spark_jars
+from tests.support.jvm import SHORT_LIVED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN = 17
-# These JVMs live for seconds or minutes: what an optimising compiler and threads of a collector save, they never earn
-# back. Without the check of every class that is loaded a start takes a sixth less.
-SHORT_LIVED = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -XX:-UsePerfData "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
+JVM_OPTIONS = " ".join(SHORT_LIVED)
 # By Spark's own start script, for the small JVM that works out the command and for the driver's; neither says a word.
 JVM_VARIABLES = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")
 
@@ -65,7 +61,7 @@ def spark_session(**settings: str) -> Iterator[SparkSession]:
     os.environ.update(worker_environment(os.environ))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     for name in JVM_VARIABLES:
-        os.environ.setdefault(name, SHORT_LIVED)
+        os.environ.setdefault(name, JVM_OPTIONS)
     builder = SparkSession.builder.master("local[2]").appName("kproc-tests")
     for name, value in {
         "spark.ui.enabled": "false",
