@@ -25,7 +25,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -77,8 +77,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("same-examples")
 
 EXTERNAL = "external"
-# Directories of tests by what one of their tests takes; in the others it is a few hundredths of a second.
-LONG_FIRST = ("spark", "clients", "faults", "simulation", "fuzz", "rig", "bench", "cli", "property", "tidy")
+# Directories whose tests spend most of their time waiting for processes, those with the longest files first. The tests
+# of the other directories keep a core busy; of these, too, those with long files come first.
+WAITING = ("spark", "clients", "faults", "cli")
+BUSY_FIRST = ("simulation", "fuzz", "rig", "bench", "property")
+# When so much of the others has been handed out, no file that waits is left: these take longest.
+WAITING_SHARE = 0.85
 HAS_FAILED = pytest.StashKey[bool]()
 # Client libraries end their threads and sockets a little after `close()` returns.
 LEAK_SETTLE_SECONDS = 5.0
@@ -228,7 +232,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.long)
     # Only the workers collect, and xdist hides --dist from them.
     if hasattr(config, "workerinput"):
-        items.sort(key=_turn)
+        places = places_of_files(item.nodeid.partition("::")[0] for item in items)
+        items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
     if not config.getoption("bootstrap"):
         return
     for item in items:
@@ -240,11 +245,25 @@ def _has_own_broker(item: pytest.Item) -> bool:
     return bool(item.get_closest_marker("own_broker")) or "start_broker" in getattr(item, "fixturenames", ())
 
 
-def _turn(item: pytest.Item) -> tuple[bool, int]:
-    """Where the item's file comes: one that takes minutes must not be the last, with one worker at work."""
-    directory = item.nodeid.split("/")[1]
-    rank = LONG_FIRST.index(directory) if directory in LONG_FIRST else len(LONG_FIRST)
-    return not uses_spark_session(item.nodeid.partition("::")[0]), rank
+def places_of_files(files: Iterable[str]) -> dict[str, int]:
+    """Return the place of each file in the order in which workers get them.
+
+    Files that wait alternate with files that compute, because either kind alone leaves a core or a worker idle. The
+    session of Spark takes minutes and is first. At the end no worker has a long file while the others have none.
+    """
+    waiting: list[str] = []
+    busy: list[str] = []
+    for file in dict.fromkeys(files):
+        (waiting if _directory(file) in WAITING else busy).append(file)
+    waiting.sort(key=lambda file: (not uses_spark_session(file), WAITING.index(_directory(file))))
+    busy.sort(key=lambda file: (*BUSY_FIRST, _directory(file)).index(_directory(file)))
+    share = {file: WAITING_SHARE * at / len(waiting) for at, file in enumerate(waiting)}
+    share |= {file: at / len(busy) for at, file in enumerate(busy)}
+    return {file: place for place, file in enumerate(sorted(share, key=share.__getitem__))}
+
+
+def _directory(file: str) -> str:
+    return file.split("/")[1]
 
 
 _SPARK_ARGUMENT = re.compile(r"^def \w+\([^)]*\bspark\b", re.MULTILINE)

@@ -43,12 +43,21 @@ def test_files_that_use_spark_session_are_recognised() -> None:
     assert not uses_spark_session("tests/unit/test_config.py")
 
 
-def test_workers_start_with_files_that_take_longest() -> None:
-    """With the longest file last, one worker would run alone at the end."""
-    order = ["unit/test_config.py", "faults/test_bank.py", "spark/test_demo_stop.py", "spark/test_sink.py"]
+def test_workers_start_with_spark_and_alternate_waiting_and_busy_files() -> None:
+    """With the longest file last, one worker would run alone at the end. With one kind alone a core would be idle."""
+    waiting = ["spark/test_sink.py", "spark/test_demo_stop.py", "faults/test_bank.py", "faults/test_churn.py"]
+    busy = ["simulation/test_simulation.py", *(f"unit/test_{number}.py" for number in range(7))]
     items = [
-        SimpleNamespace(nodeid=f"tests/{file}::test_a", get_closest_marker=lambda name: None) for file in order
+        SimpleNamespace(nodeid=f"tests/{file}::{test}", get_closest_marker=lambda name: None)
+        for file in (*busy[1:], *waiting[2:], busy[0], *waiting[1::-1])
+        for test in ("test_b", "test_a")
     ]
     config = SimpleNamespace(workerinput={}, getoption=lambda name, default=None: default)
     pytest_collection_modifyitems(config, items)
-    assert [item.nodeid for item in items] == [f"tests/{file}::test_a" for file in (order[3], order[2], *order[1::-1])]
+    nodes = [item.nodeid for item in items]
+    assert [node.partition("::")[2] for node in nodes] == ["test_b", "test_a"] * 12
+    files = [node.partition("/")[2].partition("::")[0] for node in nodes[::2]]
+    assert [file for file in files if file in waiting] == waiting
+    assert [file for file in files if file in busy] == busy
+    assert files.index(waiting[0]) == 0
+    assert [files.index(file) for file in waiting[1:]] == [3, 6, 9]
