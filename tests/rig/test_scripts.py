@@ -14,7 +14,12 @@ from tests.support.broker import ROOT
 
 FAKE_PYTHON = """#!/bin/sh
 echo "ran: $*"
-case "$*" in *pytest*) echo "== 3 passed in 1 s =="; exit "${PYTEST_CODE:-0}";; *mypy*) exit "${MYPY_CODE:-0}";; esac
+case "$*" in
+    "-m venv "*) mkdir -p "$3/bin"; cp "$0" "$3/bin/python";;
+    *"-q tests/tidy"*) ;;
+    *pytest*) echo "== 3 passed in 1 s =="; exit "${PYTEST_CODE:-0}";;
+    *mypy*) exit "${MYPY_CODE:-0}";;
+esac
 """
 
 
@@ -69,11 +74,28 @@ def test_scripts_test_ends_with_pytests_code(checkout: Path) -> None:
     assert done.stdout.splitlines()[-1] == "== 3 passed in 1 s =="
 
 
-def test_ci_run_checks_first_and_ends_with_summary_of_tests() -> None:
-    text = (ROOT / ".ci" / "run").read_text()
-    assert text.index("\nscripts/check\n") < text.index("\nscripts/test ")
-    assert text.rstrip().splitlines()[-1] == 'scripts/test "$@"'
-    assert "set -euo pipefail" in text
+def run_ci(checkout: Path, *arguments: str, **codes: str) -> subprocess.CompletedProcess[str]:
+    """Run `.ci/run` with the fake interpreter, and a fake kcat so that it installs none."""
+    kcat = checkout / "bin" / "kcat"
+    kcat.parent.mkdir()
+    kcat.write_text("#!/bin/sh\n")
+    kcat.chmod(0o755)
+    path = f"{kcat.parent}:{os.environ['PATH']}"
+    return run(checkout, ".ci/run", *arguments, PYTHON=str(checkout / "venv/bin/python"), PATH=path, **codes)
+
+
+def test_ci_run_ends_with_code_of_tests(checkout: Path) -> None:
+    done = run_ci(checkout, "-v", PYTEST_CODE="3")
+    assert done.returncode == 3
+    lines = done.stdout.splitlines()
+    assert any("--timeout 300 --ignore=tests/tidy -v" in line for line in lines if line.startswith("ran: "))
+    assert "== 3 passed in 1 s ==" in lines
+
+
+def test_ci_run_fails_when_checks_do(checkout: Path) -> None:
+    done = run_ci(checkout, MYPY_CODE="1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "scripts/check has failed; its output stands above"
 
 
 def test_scripts_check_fails_when_types_do(checkout: Path) -> None:
