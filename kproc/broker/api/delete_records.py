@@ -53,7 +53,7 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
     return {"partition_index": index, "low_watermark": _UNKNOWN, "error_code": int(code)}
 
 
-@operation(_OPERATION, _failed)
+@operation(_OPERATION, _failed, int)
 def serve(services: Services, name: str, partition: PartitionImage, offset: int, on_answer: OnAnswer) -> None:
     """Advance the start of one of our logs, and answer when the new start is on disk."""
     index = partition.index

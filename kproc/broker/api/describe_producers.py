@@ -85,7 +85,7 @@ def _last_timestamp(entry: ProducerEntry) -> int:
     return entry.last_timestamp if has_ended or not entry.batches else entry.batches[-1][3]
 
 
-@operation(_OPERATION, _failed)
+@operation(_OPERATION, _failed, None)
 def serve(
     services: Services, name: str, partition: PartitionImage, _wanted: None, on_answer: OnAnswer
 ) -> None:

@@ -88,7 +88,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
     repeated = request.get(_REPEATED, {})
     denied = denied_topics(context, Operation.DESCRIBE, (topic["name"] for topic in topics))
     refused: dict[tuple[int, int], Answer] = {}  # By the positions of the topic and of the partition in it.
-    parts: list[tuple[str, int, list[int]]] = []
+    parts: list[tuple[str, int, tuple[int, int, int]]] = []
     for topic_at, topic in enumerate(topics):
         name = topic["name"]
         for part_at, wanted in enumerate(topic["partitions"]):
@@ -100,7 +100,7 @@ def handle_list_offsets(context: RequestContext, request: dict[str, Any]) -> Non
             elif not _is_known(timestamp, context.api_version):
                 refused[topic_at, part_at] = _failed(index, ErrorCode.UNSUPPORTED_VERSION)
             else:
-                parts.append((name, index, [timestamp, wanted.get("current_leader_epoch", -1), isolation]))
+                parts.append((name, index, (timestamp, wanted.get("current_leader_epoch", -1), isolation)))
 
     def on_done(answers: list[Answer]) -> None:
         rows = iter(answers)
@@ -151,9 +151,13 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
     }
 
 
-@operation(_OPERATION, _failed)
+@operation(_OPERATION, _failed, tuple[int, int, int])
 def serve(
-    services: Services, name: str, partition: PartitionImage, wanted: list[int] | Search, on_answer: OnAnswer
+    services: Services,
+    name: str,
+    partition: PartitionImage,
+    wanted: tuple[int, int, int] | Search,
+    on_answer: OnAnswer,
 ) -> None:
     """Search one of our logs, one slice of a long search at a time.
 

@@ -32,7 +32,7 @@ def handle_offset_for_leader_epoch(context: RequestContext, request: dict[str, A
         (
             topic["topic"],
             [
-                (row["partition"], [row["current_leader_epoch"], row["leader_epoch"]])
+                (row["partition"], (row["current_leader_epoch"], row["leader_epoch"]))
                 for row in topic["partitions"]
             ],
         )
@@ -58,9 +58,9 @@ def _failed(index: int, code: int, _message: str | None = None) -> Answer:
     return {"partition": index, "error_code": int(code), "leader_epoch": _UNKNOWN, "end_offset": _UNKNOWN}
 
 
-@operation(_OPERATION, _failed)
+@operation(_OPERATION, _failed, tuple[int, int])
 def serve(
-    services: Services, name: str, partition: PartitionImage, wanted: list[int], on_answer: OnAnswer
+    services: Services, name: str, partition: PartitionImage, wanted: tuple[int, int], on_answer: OnAnswer
 ) -> None:
     """Answer with the end offset of an epoch in one of our logs (KIP-320)."""
     current_epoch, epoch = wanted

@@ -66,9 +66,9 @@ END_WATCH: Final = Call("end_watch", WatchEnd, Reply)
 class RemoteReads:
     """Reads of one Fetch at other owners. When an owner changes, the Fetch replaces this object by a new one.
 
-    This is not a Gather (owners.py) for two reasons. An owner is called again until the Fetch has enough. And a change
-    of one owner repeats all reads, because a partition may be ours from then on, and our own are read in the order of
-    the request within one limit.
+    This is not an OwnersRequest (owners.py) for two reasons. An owner is called again until the Fetch has enough. And a
+    change of one owner repeats all reads, because a partition may be ours from then on, and our own are read in the
+    order of the request within one limit.
     """
 
     __slots__ = ("_expired", "_fetch", "_is_ended", "_parts", "_replies_due", "_services", "_watches")

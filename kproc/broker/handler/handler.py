@@ -34,7 +34,7 @@ from kproc.broker.metrics.requests import HANDLERS_PART
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.observe.offline_partitions import OfflineNews
-from kproc.broker.peers.coordinator_call import send_back
+from kproc.broker.peers.owners import finish_calls_of_leavers
 from kproc.broker.produce.append_queue import AppendQueue
 from kproc.broker.produce.produce import RecordRouter
 from kproc.broker.request.client_rates import CLIENT_BYTES, ClientBytes, ClientRates
@@ -454,7 +454,7 @@ class Handler(LinkedRole):
             self._coordinators.topics_deleted(deleted)
         if moved:
             self._coordinators.on_moved(moved)
-            send_back(self._services)
+            finish_calls_of_leavers(self._services)
             self._produce.on_moved((each.topic.name, each.partition.index) for each in moved)
             begin_transfers()
         self._rates.on_image()

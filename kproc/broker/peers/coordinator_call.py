@@ -9,13 +9,13 @@ an item is a dict with the response's fields for it, or an error code, which the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kproc.broker.calls.calls import Answers, Call, ForOwner, OnResult
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.peers.owners import Gather, Gone, Join, OnOwnersReply
+from kproc.broker.peers.owners import HandledCall, OnOwnersReply, OwnersRequest, finish_calls_of_leavers
 from kproc.broker.peers.served_calls import serves
-from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.primitives import shortened
 
@@ -53,10 +53,6 @@ Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
 ServeAtPartition = Callable[["Services", int, Caller, Item, OnOutcome], None]
 
 
-def _is_never_gone() -> bool:
-    return False
-
-
 class _Answer:
     """Passes one outcome to its callback and remembers that it came."""
 
@@ -69,37 +65,6 @@ class _Answer:
     def __call__(self, outcome: Outcome) -> None:
         self.is_given = True
         self._on_outcome(outcome)
-
-
-class _AskedHere:
-    """A request for one item of a coordinator here, the most frequent case. Does the work of Gather in fewer steps."""
-
-    __slots__ = ("_containment", "_context", "_on_done", "_what", "has_left", "is_answered")
-
-    def __init__(
-        self, what: str, containment: Containment, context: RequestContext | None, on_done: OnOutcomes
-    ) -> None:
-        self._what = what
-        self._containment = containment
-        self._context = context
-        self._on_done = on_done
-        self.is_answered = self.has_left = False
-
-    def take(self, outcome: Outcome) -> None:
-        """Pass the outcome on, unless the client has disconnected."""
-        if self.has_left:
-            return
-        assert not self.is_answered, "an item was answered twice"
-        self.is_answered = True
-        self._containment.run(self._what, self._context, self._on_done, [outcome])
-
-    def leave(self) -> None:
-        """Record that the client has disconnected."""
-        self.has_left = True
-
-    def is_gone(self) -> bool:
-        """Return True if the client has disconnected."""
-        return self.has_left
 
 
 class ItemsAsked(ForOwner):
@@ -152,13 +117,7 @@ class CoordinatorCalls(Generic[C]):
 
         `on_done` gets the outcomes in the order of the items. It is not called if the client disconnects first.
         """
-        if len(items) == 1:
-            here = self._ask_here(context.services, operation, caller_of(context), items[0], context, on_done)
-            if here is not None:
-                if not here.is_answered:
-                    context.when_gone(here.leave)
-                return
-        self._gather(context.services, operation, caller_of(context), items, context, on_done).start_for(
+        self._request(context.services, operation, caller_of(context), items, context, on_done).start_for(
             context
         )
 
@@ -166,28 +125,9 @@ class CoordinatorCalls(Generic[C]):
         self, services: Services, caller: Caller, operation: str, items: Sequence[Item], on_done: OnOutcomes
     ) -> None:
         """Handle all items for this Handler itself. `on_done` gets the outcomes, whatever clients do."""
-        if len(items) == 1 and self._ask_here(services, operation, caller, items[0], None, on_done):
-            return
-        self._gather(services, operation, caller, items, None, on_done).start()
+        self._request(services, operation, caller, items, None, on_done).start()
 
-    def _ask_here(
-        self,
-        services: Services,
-        operation: str,
-        caller: Caller,
-        item: Item,
-        context: RequestContext | None,
-        on_done: OnOutcomes,
-    ) -> _AskedHere | None:
-        """Handle one item if its coordinator is here. Otherwise return None without effect."""
-        partition = self.of(services).partition_of(item.name)
-        if partition is None or partition.owner != services.handler_index:
-            return None
-        here = _AskedHere(self._answering, services.containment, context, on_done)
-        self.serve_here(services, operation, partition.index, caller, item, here.take, is_gone=here.is_gone)
-        return here
-
-    def _gather(
+    def _request(
         self,
         services: Services,
         operation: str,
@@ -195,17 +135,12 @@ class CoordinatorCalls(Generic[C]):
         items: Sequence[Item],
         context: RequestContext | None,
         on_done: OnOutcomes,
-    ) -> Gather[Part, Outcome]:
-        coordinators = self.of(services)
-
-        def answer(outcomes: list[Outcome]) -> None:
-            # A timer or another client's request may complete this one. An exception must fail this request only.
-            services.containment.run(self._answering, context, on_done, outcomes)
-
-        gone = Gone()
-        question = _Question(services, self, operation, caller, gone)
-        parts = [(coordinators.partition_of(item.name), item) for item in items]
-        return Gather(services, question, parts, answer, gone)
+    ) -> OwnersRequest[Part, Outcome]:
+        partition_of = self.of(services).partition_of
+        # A timer or another client's request may complete this one. An exception must fail this request only.
+        contained = partial(services.containment.run, self._answering, context, on_done)
+        parts = [(partition_of(item.name), item) for item in items]
+        return OwnersRequest(services, _ItemParts(services, self, operation, caller), parts, contained)
 
     def ask_one(
         self, context: RequestContext, operation: str, name: str, wanted: Any, on_done: OnOutcome
@@ -222,19 +157,19 @@ class CoordinatorCalls(Generic[C]):
         item: Item,
         on_outcome: OnOutcome,
         *,
-        is_gone: Callable[[], bool] = _is_never_gone,
+        asker: OwnersRequest[Any, Any] | HandledCall[Any] | None = None,
         may_wait: bool = True,
     ) -> None:
         """Let the coordinator of a partition of ours handle an item. `on_outcome` may get an error code.
 
         If the coordinator is being loaded and `may_wait` is set, the item waits for it for a short time. It is then
-        handled unless `is_gone()`.
+        handled unless the `asker` is over by then.
         """
         answer = _Answer(on_outcome)
         coordinators, serve = self.of(services), self.operations.get(operation)
 
         def ask_again() -> None:
-            if not is_gone():
+            if asker is None or not asker.is_over:
                 self.serve_here(services, operation, partition, caller, item, on_outcome, may_wait=False)
 
         try:
@@ -263,13 +198,20 @@ class CoordinatorCalls(Generic[C]):
 
     def handle_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
         """Handle another Handler's call with items for coordinators that are here by its metadata."""
-        call = ForwardedCall(body.home, len(body.items), services, on_reply)
+        nowhere: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * len(body.items)
+        handled = HandledCall(services, nowhere, on_reply, home=body.home)
         for at, (partition, item) in enumerate(body.items):
             self.serve_here(
-                services, body.operation, partition, body.caller, item, call.taker(at), is_gone=call.is_over
+                services,
+                body.operation,
+                partition,
+                body.caller,
+                item,
+                partial(handled.on_answer, at),
+                asker=handled,
             )
         # Reply at once if the caller is leaving: it was not in `forwarded` yet when the routing table changed.
-        send_back(services)
+        finish_calls_of_leavers(services)
 
 
 def caller_of(context: RequestContext) -> Caller:
@@ -279,48 +221,8 @@ def caller_of(context: RequestContext) -> Caller:
     return Caller(context.api_version, client_id, context.client_host)
 
 
-def send_back(services: Services) -> None:
-    """Reply to the waiting calls of Handlers that are leaving. Called when the routing table has changed.
-
-    A JoinGroup can wait for minutes, and a Handler cannot leave before its clients' requests are answered. The clients
-    get NOT_COORDINATOR and retry.
-    """
-    for call in list(services.forwarded):
-        if call.home >= services.image.handler_count:
-            call.finish()
-
-
-class ForwardedCall:
-    """Items of another Handler's call. It stays in `services.forwarded` until all of them have an outcome."""
-
-    __slots__ = ("_join", "_on_reply", "_services", "home")
-
-    def __init__(self, home: int, count: int, services: Services, on_reply: OnResult[Answers]) -> None:
-        self.home = home
-        self._join: Join[Outcome] = Join(
-            [int(ErrorCode.NOT_COORDINATOR)] * count, lambda _outcomes: self.finish()
-        )
-        self._services = services
-        self._on_reply = on_reply
-        services.forwarded[self] = None
-
-    def taker(self, at: int) -> OnOutcome:
-        """Return a callback for the outcome of the item at this position."""
-        return self._join.taker(at)
-
-    def is_over(self) -> bool:
-        """Return True if the reply was sent."""
-        return self not in self._services.forwarded
-
-    def finish(self) -> None:
-        """Reply once. Items without an outcome get NOT_COORDINATOR, after which their clients retry."""
-        if self in self._services.forwarded:
-            del self._services.forwarded[self]
-            self._on_reply(Answers(self._join.answers, self._services.image.version))
-
-
-class _Question(NamedTuple):
-    """An operation on items, for Gather.
+class _ItemParts(NamedTuple):
+    """An operation on items, for OwnersRequest.
 
     A Handler without the coordinator answers NOT_COORDINATOR to the client, which then looks for the coordinator. An
     item is never forwarded twice.
@@ -330,32 +232,30 @@ class _Question(NamedTuple):
     calls: CoordinatorCalls[Any]
     operation: str
     caller: Caller
-    gone: Gone
 
-    def owner_of(self, part: Part) -> int:
+    def route(self, part: Part) -> int:
         return self.services.handler_index if part[0] is None else part[0].owner
 
-    def serve(self, part: Part, on_outcome: Callable[[Outcome | None], None]) -> None:
+    def handle(
+        self,
+        part: Part,
+        on_outcome: Callable[[Outcome | None], None],
+        request: OwnersRequest[Any, Any],
+    ) -> None:
         partition, item = part
         if partition is None:
             on_outcome(int(ErrorCode.NOT_COORDINATOR))
         else:
             self.calls.serve_here(
-                self.services,
-                self.operation,
-                partition.index,
-                self.caller,
-                item,
-                on_outcome,
-                is_gone=lambda: self.gone.is_so,
+                self.services, self.operation, partition.index, self.caller, item, on_outcome, asker=request
             )
 
-    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
+    def send(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
         services = self.services
         items = [(partition.index, item) for partition, item in parts if partition is not None]
         body = ItemsAsked(services.image.version, services.handler_index, self.operation, self.caller, items)
         services.peers.ask(owner, self.calls.call, body, on_reply)
 
-    def lost(self, _part: Part) -> Outcome:
+    def unknown(self, _part: Part) -> Outcome:
         # It is unknown whether the owner handled the item before it died. The client retries at the next coordinator.
         return int(ErrorCode.NOT_COORDINATOR)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from kproc.broker.calls.calls import Answers, Call, ForOwner, OnResult
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.peers.owners import Gather, OnOwnersReply, serve_parts
+from kproc.broker.peers.owners import HandledCall, OnOwnersReply, OwnersRequest
 from kproc.broker.peers.served_calls import serves
 from kproc.broker.request.context import PartitionMoving
 from kproc.broker.request.rights import REFUSALS, denied_topics
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from kproc.broker.handler.owned_partition import OwnedPartition
     from kproc.broker.request.context import RequestContext, Services
 
+T = TypeVar("T")
 Answer = dict[str, Any]
-Part = tuple[str, int, Any]  # Topic, partition index, arguments: plain values, because they may be encoded.
+Part = tuple[str, int, Any]  # Topic, partition index, arguments of the operation.
 OnAnswer = Callable[[Answer], None]
 OnAnswers = Callable[[list[Answer]], None]
 # (services, topic, partition, arguments, callback for the answer): for a partition of this Handler.
@@ -46,10 +47,10 @@ class Later(Exception):
         self.recovering = recovering
 
 
-class PartsAsked(ForOwner):
-    """A call with partitions of one owner."""
+class PartitionsRequest(ForOwner, Generic[T]):
+    """A call with partitions of one owner: topic, partition index and the operation's arguments of each."""
 
-    parts: list[Part]
+    parts: list[tuple[str, int, T]]
 
 
 class PartitionOperation:
@@ -57,7 +58,7 @@ class PartitionOperation:
 
     __slots__ = ("call", "failed", "serve")
 
-    def __init__(self, call: Call[PartsAsked, Answers], serve: Serve, failed: Failed) -> None:
+    def __init__(self, call: Call[PartitionsRequest[Any], Answers], serve: Serve, failed: Failed) -> None:
         self.call = call
         self.serve = serve
         self.failed = failed
@@ -66,14 +67,19 @@ class PartitionOperation:
 OPERATIONS: Final[dict[str, PartitionOperation]] = {}
 
 
-def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
-    """Register the decorated function as the one that handles `name` for a partition of ours."""
+def operation(name: str, failed: Failed, arguments: Any) -> Callable[[Serve], Serve]:
+    """Register the decorated function as the one that handles `name` for a partition of ours.
 
-    call = Call(name, PartsAsked, Answers)
+    arguments: the type of the arguments of one partition, as msgspec decodes it.
+    """
+    request: Any = PartitionsRequest  # A parametrised class, so that the call's decoder checks the arguments.
+    call: Call[PartitionsRequest[Any], Answers] = Call(name, request[arguments], Answers)
 
     @serves(call)
-    def handle_call(services: Services, body: PartsAsked, on_reply: OnResult[Answers]) -> None:
-        serve_parts(services, body.parts, _Question(services, name).serve, on_reply)
+    def handle_call(services: Services, body: PartitionsRequest[Any], on_reply: OnResult[Answers]) -> None:
+        handled: HandledCall[Answer | None] = HandledCall(services, [None] * len(body.parts), on_reply)
+        for at, (topic, index, wanted) in enumerate(body.parts):
+            _handle_ours(services, name, topic, index, wanted, partial(handled.on_answer, at))
 
     def register(serve: Serve) -> Serve:
         OPERATIONS[name] = PartitionOperation(call, serve, failed)
@@ -84,7 +90,7 @@ def operation(name: str, failed: Failed) -> Callable[[Serve], Serve]:
 
 def gather(services: Services, name: str, parts: Sequence[tuple[str, int, Any]], on_done: OnAnswers) -> None:
     """Handle all parts (topic, partition index, arguments) at their owners. `on_done` gets the answers in order."""
-    Gather(services, _Question(services, name), parts, on_done).start()
+    OwnersRequest(services, _PartitionParts(services, name), parts, on_done).start()
 
 
 def gather_allowed(
@@ -135,29 +141,31 @@ def answer_by_topic(
     gather_allowed(context, name, parts, right, on_done)
 
 
-class _Question(NamedTuple):
-    """An operation on partitions, for Gather."""
+class _PartitionParts(NamedTuple):
+    """An operation on partitions, for OwnersRequest."""
 
     services: Services
     name: str
 
-    def owner_of(self, part: Part) -> int:
+    def route(self, part: Part) -> int:
         partition = self.services.image.partition(part[0], part[1])
         return self.services.handler_index if partition is None else partition.owner
 
-    def serve(self, part: Part, on_answer: Callable[[Answer | None], None]) -> None:
+    def handle(
+        self, part: Part, on_answer: Callable[[Answer | None], None], _request: OwnersRequest[Any, Any]
+    ) -> None:
         topic, index, wanted = part
-        _serve_ours(self.services, self.name, topic, index, wanted, on_answer)
+        _handle_ours(self.services, self.name, topic, index, wanted, on_answer)
 
-    def ask(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
-        body = PartsAsked(self.services.image.version, list(parts))
+    def send(self, owner: int, parts: Sequence[Part], on_reply: OnOwnersReply) -> None:
+        body: PartitionsRequest[Any] = PartitionsRequest(self.services.image.version, list(parts))
         self.services.peers.ask(owner, OPERATIONS[self.name].call, body, on_reply)
 
-    def lost(self, part: Part) -> Answer:
+    def unknown(self, part: Part) -> Answer:
         return OPERATIONS[self.name].failed(part[1], ErrorCode.NOT_LEADER_OR_FOLLOWER, None)
 
 
-def _serve_ours(
+def _handle_ours(
     services: Services,
     name: str,
     topic: str,
@@ -180,7 +188,7 @@ def _serve_ours(
 
     def go_on(wanted: Any, is_ready: bool) -> None:
         if is_ready:
-            _serve_ours(services, name, topic, index, wanted, on_answer)
+            _handle_ours(services, name, topic, index, wanted, on_answer)
         else:
             on_answer(operation_.failed(index, ErrorCode.NOT_LEADER_OR_FOLLOWER, None))
 

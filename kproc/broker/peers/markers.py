@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
-
-from msgspec.structs import astuple
+from typing import Final
 
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.coordinator.rules import Marker
 from kproc.broker.peers.forwarding import Answer, OnAnswer, gather, operation
-from kproc.broker.request.context import PartitionKey, PartitionMoving, Services
+from kproc.broker.request.context import PartitionKey, Services
 from kproc.common.errors import ErrorCode, KafkaError
 
 _OPERATION: Final = "append_marker"
@@ -51,34 +49,23 @@ class MarkerSender:
             owner = services.handler_index if partition is None else partition.owner
             by_owner.setdefault(owner, []).append(at)
         for at in by_owner.pop(services.handler_index, ()):
-            self._append(*parts[at], partial(on_code, at))
+            send_markers(services, [parts[at]], partial(_report, [at], on_code))
         for owner, ats in by_owner.items():
             in_flight = self._in_flight.get(owner, 0)
             sent, left = ats[: IN_FLIGHT_MAX - in_flight], ats[IN_FLIGHT_MAX - in_flight :]
             self._in_flight[owner] = in_flight + len(sent)
             if sent:
-                on_codes = partial(self._take, owner, sent, on_code)
+                on_codes = partial(self._on_codes, owner, sent, on_code)
                 send_markers(services, [parts[at] for at in sent], on_codes)
             for at in left:
                 on_code(at, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def _append(self, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-        """Append a marker to a partition of ours: at once, unless its log or coordinator may be in transfer."""
-        if key[0] not in self._services.coordinators:
-            try:
-                _append_here(self._services, key, marker, on_code)
-            except PartitionMoving:
-                pass
-            else:
-                return
-        send_markers(self._services, [(key, marker)], lambda codes: on_code(codes[0]))
-
-    def _take(self, owner: int, sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
+    def _on_codes(self, owner: int, sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
         self._in_flight[owner] -= len(sent)
-        _pass_on(sent, on_code, codes)
+        _report(sent, on_code, codes)
 
 
-def _pass_on(sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
+def _report(sent: list[int], on_code: OnCodeOf, codes: list[int]) -> None:
     for at, code in zip(sent, codes, strict=True):
         on_code(at, code)
 
@@ -93,37 +80,26 @@ def send_markers(services: Services, parts: Parts, on_codes: OnCodes) -> None:
     def on_done(answers: list[Answer]) -> None:
         on_codes([answer["error_code"] for answer in answers])
 
-    gather(services, _OPERATION, [(*key, astuple(marker)) for key, marker in parts], on_done)
+    gather(services, _OPERATION, [(*key, marker) for key, marker in parts], on_done)
 
 
 def append_marker(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
     """Append a marker to a partition of ours."""
-    try:
-        _append_here(services, key, marker, on_code)
-    except PartitionMoving as moving:
-        on_code(moving.code)
-
-
-def _append_here(services: Services, key: PartitionKey, marker: Marker, on_code: OnCode) -> None:
-    """Append a marker to a partition of ours. Raises PartitionMoving if its log is not here yet."""
     name, index = key
     partition = services.image.partition(name, index)
     if partition is None:
         on_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return
-    try:
-        coordinators = services.coordinators.get(name)
-        if coordinators is not None:
-            # A coordinator must also apply the marker: transactional offset commits become visible or are discarded.
+    coordinators = services.coordinators.get(name)
+    if coordinators is not None:
+        # A coordinator must also apply the marker: transactional offset commits become visible or are discarded.
+        try:
             coordinators.append_marker(index, marker, on_code)
-            return
-    except KafkaError:
-        on_code(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        except KafkaError:
+            on_code(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return
     try:
         owned = services.partitions.get(name, partition)
-    except PartitionMoving:
-        raise
     except KafkaError as error:
         on_code(error.code)
         return
@@ -149,11 +125,13 @@ def _answer(_index: int, code: int, _message: str | None) -> Answer:
     return {"error_code": int(code)}
 
 
-@operation(_OPERATION, _answer)
-def serve(services: Services, name: str, partition: PartitionImage, marker: Any, on_answer: OnAnswer) -> None:
+@operation(_OPERATION, _answer, Marker)
+def handle_marker(
+    services: Services, name: str, partition: PartitionImage, marker: Marker, on_answer: OnAnswer
+) -> None:
     """Append a marker that a transaction coordinator sent, of this or another Handler."""
 
     def on_code(code: int) -> None:
         on_answer(_answer(partition.index, code, None))
 
-    append_marker(services, (name, partition.index), Marker(*marker), on_code)
+    append_marker(services, (name, partition.index), marker, on_code)

@@ -1,10 +1,10 @@
 """Requests with many parts that several Handlers own: send the parts to the owners, join their answers, retry.
 
-A part is a partition, a group or a Handler's own share. `Gather` handles our own parts here and sends one call with all
-of its parts to every other owner; the answers keep the order of the request. An owner rejects a part that another
-Handler owns by now. The part is then routed again with that owner's metadata, if they are newer than those of the first
-attempt: otherwise this would not end. The parts of an owner that died are not sent again. Their outcome is unknown, so
-each API chooses the error to return.
+A part is a partition or a group. `OwnersRequest` handles our own parts here and sends one call with all of its parts to
+every other owner, which handles it as a `HandledCall`. The answers keep the order of the request. An owner rejects a
+part that another Handler owns by now. The part is then routed again with that owner's metadata, if they are newer than
+those of the first attempt: otherwise this would not end. The parts of an owner that died are not sent again. Their
+outcome is unknown, so each API chooses the error to return.
 
 A Produce or a Fetch of one partition of ours uses none of this. Those with parts of other owners use `Join` alone or
 nothing: produce/forward.py and fetch_owners.py give the reasons.
@@ -54,122 +54,154 @@ class Join(Generic[A]):
         return partial(self.take, at)
 
 
-class Gone:
-    """A flag that is set when the client of a request has disconnected."""
+class PartOperation(Protocol[P_contra, A_co]):
+    """An operation on parts: how to find the owner, handle a part here, or send parts to another owner."""
 
-    __slots__ = ("is_so",)
+    def route(self, part: P_contra) -> int:
+        """Return the index of the part's owner. Without an owner, return ours: `handle` then answers with an error."""
 
-    def __init__(self) -> None:
-        self.is_so = False
-
-
-class Question(Protocol[P_contra, A_co]):
-    """An operation of an API on parts: how to find the owner, handle a part here, or call another owner."""
-
-    def owner_of(self, part: P_contra) -> int:
-        """Return the index of the part's owner. Without an owner, return ours: `serve` then answers with an error."""
-
-    def serve(self, part: P_contra, on_answer: Callable[[A_co | None], None]) -> None:
+    def handle(
+        self, part: P_contra, on_answer: Callable[[A_co | None], None], request: OwnersRequest[Any, Any]
+    ) -> None:
         """Handle a part of ours, now or later. Answer None if it has another owner by then."""
 
-    def ask(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
-        """Call another owner for its parts. It replies as `serve_parts` does."""
+    def send(self, owner: int, parts: Sequence[P_contra], on_reply: OnOwnersReply) -> None:
+        """Call another owner for its parts. It replies with Answers, in the order of the parts."""
 
-    def lost(self, part: P_contra) -> A_co:
+    def unknown(self, part: P_contra) -> A_co:
         """Return the answer for a part whose owner died or could not be found. Its outcome is unknown."""
 
 
-class Gather(Generic[P, A]):
+class OwnersRequest(Generic[P, A]):
     """Handles all parts of one request at their owners. `on_done` gets the answers in the order of the parts."""
 
-    __slots__ = ("_gone", "_join", "_parts", "_question", "_services")
+    __slots__ = ("_left", "_on_done", "_operation", "_parts", "_services", "answers", "is_over")
 
     def __init__(
         self,
         services: Services,
-        question: Question[P, A],
+        operation: PartOperation[P, A],
         parts: Sequence[P],
-        on_done: Callable[[list[Any]], None],
-        gone: Gone | None = None,
+        on_done: Callable[[list[Any]], object],
     ) -> None:
         self._services = services
-        self._question = question
+        self._operation = operation
         self._parts = parts
-        self._gone = gone or Gone()
-        self._join: Join[A | None] = Join([None] * len(parts), on_done)
-        if not parts:
-            on_done([])
+        self._on_done = on_done
+        self._left = len(parts)
+        self.answers: list[A | None] = [None] * len(parts)
+        self.is_over = False  # True after the client has disconnected. Further answers are discarded.
 
     def start(self) -> None:
         """Handle our parts and call the other owners. `on_done` may be called before this returns."""
-        self._place(range(len(self._parts)))
+        if self._parts:
+            self._route(range(len(self._parts)))
+        else:
+            self._on_done([])
 
     def start_for(self, context: RequestContext) -> None:
         """Start, and discard the answers if the client disconnects first. For operations that can take minutes."""
         self.start()
-        if self._join.left:
-            context.when_gone(self._on_gone)
+        if self._left:
+            context.when_gone(self._abandon)
 
-    def _on_gone(self) -> None:
-        self._gone.is_so = True
+    def _abandon(self) -> None:
+        self.is_over = True
 
-    def _place(self, ats: Iterable[int]) -> None:
+    def _route(self, ats: Iterable[int]) -> None:
         """Route the parts at these positions to their present owners: handle ours, send the others in one call each."""
-        question, parts = self._question, self._parts
+        operation, parts = self._operation, self._parts
         remote: dict[int, list[int]] = {}
         for at in ats:
-            owner = question.owner_of(parts[at])
+            owner = operation.route(parts[at])
             if owner == self._services.handler_index:
-                question.serve(parts[at], partial(self._take, at))
+                operation.handle(parts[at], partial(self._on_answer, at), self)
             else:
                 remote.setdefault(owner, []).append(at)
-        version = self._services.image.version
-        for owner, asked in remote.items():
-            question.ask(owner, [parts[at] for at in asked], partial(self._take_reply, asked, version))
+        if remote:
+            version = self._services.image.version
+            for owner, sent in remote.items():
+                operation.send(owner, [parts[at] for at in sent], partial(self._on_reply, sent, version))
 
-    def _take(self, at: int, answer: A | None) -> None:
-        if self._gone.is_so:
+    def _on_answer(self, at: int, answer: A | None) -> None:
+        if self.is_over:
             return
         if answer is None:
             # The part waited here for its log, and the log was transferred to another owner meanwhile.
-            self._place([at])
-        else:
-            self._join.take(at, answer)
+            self._route([at])
+            return
+        assert self._left > 0, "a part was answered twice"
+        self.answers[at] = answer
+        self._left -= 1
+        if not self._left:
+            self._on_done(self.answers)
 
-    def _take_reply(self, ats: list[int], asked_by: int, reply: Answers | Lost) -> None:
+    def _on_reply(self, ats: list[int], sent_by: int, reply: Answers | Lost) -> None:
         """Handle one owner's answers, or its death.
 
-        A rejected part is routed again only with metadata newer than `asked_by`, so that this ends.
+        A rejected part is routed again only with metadata newer than `sent_by`, so that this ends.
         """
         if isinstance(reply, Lost):
-            reply = Answers([None] * len(ats), asked_by)
+            reply = Answers([None] * len(ats), sent_by)
         moved: list[int] = []
         for at, answer in zip(ats, reply.answers, strict=True):
             if answer is not None:
-                self._take(at, answer)
-            elif reply.known > asked_by:
+                self._on_answer(at, answer)
+            elif reply.known > sent_by:
                 moved.append(at)
             else:
-                self._take(at, self._question.lost(self._parts[at]))
+                self._on_answer(at, self._operation.unknown(self._parts[at]))
         if moved:
-            self._services.transfers.when_image(reply.known, partial(self._place, moved))
+            self._services.transfers.when_image(reply.known, partial(self._route, moved))
 
 
-def serve_parts(
-    services: Services,
-    parts: Sequence[P],
-    serve: Callable[[P, Callable[[A | None], None]], None],
-    on_reply: OnResult[Answers],
-) -> None:
-    """Handle another Handler's call for parts of ours, as their owner. Reply once, when all parts have answers.
+class HandledCall(Generic[A]):
+    """Another Handler's call for parts of ours. It replies once: when all parts have answers, or at `finish`.
 
     The answer None means that the part has another owner by now. The reply has the version of our metadata, which the
     caller needs to find that owner.
+
+    answers: the answers of the parts until they have their own, one per part.
+    home: the caller, if the operation can take minutes. `finish_calls_of_leavers` replies at once to one that leaves.
     """
 
-    def done(answers: list[A | None]) -> None:
-        on_reply(Answers(answers, services.image.version))
+    __slots__ = ("_answers", "_left", "_on_reply", "_services", "home", "is_over")
 
-    join: Join[A | None] = Join([None] * len(parts), done)
-    for at, part in enumerate(parts):
-        serve(part, join.taker(at))
+    def __init__(
+        self, services: Services, answers: list[A], on_reply: OnResult[Answers], *, home: int | None = None
+    ) -> None:
+        self._services = services
+        self._answers = answers
+        self._left = len(answers)
+        self._on_reply = on_reply
+        self.home = home
+        self.is_over = False
+        if home is not None:
+            services.forwarded[self] = None
+
+    def on_answer(self, at: int, answer: A) -> None:
+        """Store the answer of the part at this position. The last answer finishes the call."""
+        assert self._left > 0, "a part was answered twice"
+        self._answers[at] = answer
+        self._left -= 1
+        if not self._left:
+            self.finish()
+
+    def finish(self) -> None:
+        """Reply, unless the reply was sent."""
+        if not self.is_over:
+            self.is_over = True
+            if self.home is not None:
+                del self._services.forwarded[self]
+            self._on_reply(Answers(self._answers, self._services.image.version))
+
+
+def finish_calls_of_leavers(services: Services) -> None:
+    """Reply to the waiting calls of Handlers that are leaving. Called when the routing table has changed.
+
+    A JoinGroup can wait for minutes, and a Handler cannot leave before its clients' requests are answered. The clients
+    get NOT_COORDINATOR and retry.
+    """
+    for call in list(services.forwarded):
+        if call.home is not None and call.home >= services.image.handler_count:
+            call.finish()

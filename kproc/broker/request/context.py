@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kproc.broker.handler.logins import Logins
     from kproc.broker.handler.partition_transfer import PartitionTransfer
     from kproc.broker.handler.partitions import Partitions
-    from kproc.broker.peers.coordinator_call import ForwardedCall
+    from kproc.broker.peers.owners import HandledCall
     from kproc.broker.request.client_rates import ClientRates, Meter
     from kproc.broker.request.divided_requests import DividedRequests
     from kproc.broker.request.fetch_session import SessionCache
@@ -151,7 +151,7 @@ class Services:
         self.session_cache: SessionCache
         self.transfers: PartitionTransfer
         self.coordinators: Mapping[str, TopicCoordinators[Any]]  # By internal topic.
-        self.forwarded: dict[ForwardedCall, None] = {}  # Requests of other Handlers that wait here.
+        self.forwarded: dict[HandledCall[Any], None] = {}  # Requests of other Handlers that wait here.
 
     def count_fetched(self, topic: str | bytes | None, count: int) -> None:
         """Count `count` bytes of records of a topic, by its name or id, in the response to a Fetch."""

@@ -62,7 +62,7 @@ def services() -> Iterator[Stub]:
     def failed(index, code, message):
         return {"at": index, "code": code}
 
-    forwarding.operation(NAME, failed)(serve)
+    forwarding.operation(NAME, failed, Any)(serve)
     yield Stub()
     del forwarding.OPERATIONS[NAME], SERVED[NAME]
 
@@ -80,7 +80,7 @@ def test_answers_come_once_all_are_there_and_in_order(services):
     assert (owner, name, body) == (
         THERE,
         NAME,
-        forwarding.PartsAsked(7, [("t", 5, "w5"), ("t", 3, "w3")]),
+        forwarding.PartitionsRequest(7, [("t", 5, "w5"), ("t", 3, "w3")]),
     )
     on_reply(Answers([{"at": 5}, {"at": 3}], 7))
     assert done == [
@@ -127,7 +127,7 @@ def test_another_handlers_call_is_answered_the_same_way(services):
     services.errors[4] = PartitionMoving(("t", 4), -1, -1)
     replies: list[Answers] = []
     parts = [("t", 4, "w4"), ("t", 1, "w1"), ("t", 0, "w0")]
-    SERVED[NAME].serve(services, forwarding.PartsAsked(7, parts), replies.append)
+    SERVED[NAME].serve(services, forwarding.PartitionsRequest(7, parts), replies.append)
     assert replies == []
     services.on_ready[0](True)
     assert replies == [Answers([{"at": 4, "wanted": "w4"}, None, {"at": 0, "wanted": "w0"}], 7)]
@@ -142,7 +142,7 @@ def test_what_another_owner_has_by_now_is_asked_of_that_one(services):
     services.version, services.owners[1] = 8, 2
     on_image()
     ((owner, _, body, on_reply),) = services.calls
-    assert (owner, body) == (2, forwarding.PartsAsked(8, [("t", 1, "w1")]))
+    assert (owner, body) == (2, forwarding.PartitionsRequest(8, [("t", 1, "w1")]))
     on_reply(Answers([{"at": 1}], 8))
     assert done == [[{"at": 1}, {"at": 3}]]
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kproc.broker.calls.calls import Answers
-from kproc.broker.peers.coordinator_call import Caller, Item, ItemsAsked, OnOutcome, send_back
+from kproc.broker.peers.coordinator_call import Caller, Item, ItemsAsked, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
+from kproc.broker.peers.owners import finish_calls_of_leavers
 from kproc.common.containment import Containment
 from kproc.common.errors import ErrorCode, KafkaError
 
@@ -73,7 +74,7 @@ def test_a_call_is_answered_once_with_all_outcomes_in_order(services: Any, waiti
 def test_what_waits_for_a_handler_that_leaves_is_sent_back(services: Any, waiting: list[Any]) -> None:
     leaving, staying = call(services, 2, (0, "a")), call(services, 0, (0, "b"))
     services.image.handler_count = 2
-    send_back(services)
+    finish_calls_of_leavers(services)
     assert (leaving, staying) == ([Answers([ErrorCode.NOT_COORDINATOR], 7)], [])
     for _, on_outcome in waiting:
         on_outcome({})  # The join ends all the same; nobody is told twice.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from kproc.broker.calls.calls import Answers, Lost
-from kproc.broker.peers.owners import Gather, Join, serve_parts
+from kproc.broker.peers.owners import HandledCall, Join, OwnersRequest
 
 HERE, THERE, ELSEWHERE = 0, 1, 2
 
@@ -34,6 +35,7 @@ class Rig:
 
     def __init__(self, **owners: int) -> None:
         self.image = self.transfers = self
+        self.forwarded: dict[object, None] = {}
         self.version = 7
         self.owners = owners
         self.slow: dict[str, Callable[[str | None], None]] = {}  # Ours that are answered later.
@@ -53,28 +55,28 @@ class Rig:
         for _, on_image in [each for each in self.waiting if each[0] <= version]:
             on_image()
 
-    def owner_of(self, part: str) -> int:
+    def route(self, part: str) -> int:
         return self.owners.get(part, HERE)
 
-    def serve(self, part: str, on_answer: Callable[[str | None], None]) -> None:
+    def handle(self, part: str, on_answer: Callable[[str | None], None], _request: Any) -> None:
         self.served.append(part)
         if part in self.slow:
             self.slow[part] = on_answer
         else:
             on_answer(f"{part} here" if part in self.owners else f"{part} nowhere")
 
-    def ask(self, owner: int, parts: Sequence[str], on_reply: Callable[[Answers | Lost], None]) -> None:
+    def send(self, owner: int, parts: Sequence[str], on_reply: Callable[[Answers | Lost], None]) -> None:
         self.calls.append(Asked(owner, list(parts), on_reply))
 
-    def lost(self, part: str) -> str:
+    def unknown(self, part: str) -> str:
         return f"{part} lost"
 
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self.on_gone.append(on_gone)
 
-    def gather(self, *parts: str) -> Gather[str, str]:
+    def gather(self, *parts: str) -> OwnersRequest[str, str]:
         services: Any = self
-        return Gather(services, self, parts, self.done.append)
+        return OwnersRequest(services, self, parts, self.done.append)
 
     def start(self, *parts: str) -> None:
         self.gather(*parts).start()
@@ -183,7 +185,9 @@ def test_an_owner_replies_once_with_all_answers_in_order_and_what_it_knows() -> 
     rig.slow["a"] = lambda _answer: None
     replies: list[Answers | None] = []
     services: Any = rig
-    serve_parts(services, ["a", "b"], rig.serve, replies.append)
+    handled: HandledCall[str | None] = HandledCall(services, [None, None], replies.append)
+    for at, part in enumerate("ab"):
+        rig.handle(part, partial(handled.on_answer, at), handled)
     assert replies == []
     rig.version = 9
     rig.slow["a"](None)

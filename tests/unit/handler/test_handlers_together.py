@@ -13,7 +13,7 @@ import pytest
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.fetch.fetch_owners import RemoteReads
-from kproc.broker.peers.owners import Gather, Join
+from kproc.broker.peers.owners import Join, OwnersRequest
 from kproc.broker.request import registry
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.role.roles import handler_id
@@ -628,7 +628,7 @@ def test_a_produce_and_a_fetch_of_one_partition_of_ours_make_nothing_that_gather
     rig: HandlerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = at(rig, 0)
-    for kind in (Join, Gather, RemoteReads):
+    for kind in (Join, OwnersRequest, RemoteReads):
         monkeypatch.setattr(kind, "__init__", lambda *_: pytest.fail("made for one partition of ours"))
     for offset in range(3):  # Decoded, then of a known shape.
         assert produce(rig, 0, index) == [(index, 0, offset)]

@@ -16,7 +16,7 @@ from kproc.broker.calls.controller_calls import CHANGE, Change
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.fetch.fetch_owners import END_WATCH, WatchEnd
-from kproc.broker.peers.forwarding import OPERATIONS, PartsAsked
+from kproc.broker.peers.forwarding import OPERATIONS, PartitionsRequest
 from kproc.broker.role.roles import handler_id
 from kproc.broker.transport.envelope import CLOSE
 from kproc.common.errors import ErrorCode
@@ -169,7 +169,7 @@ def test_what_was_taken_and_not_answered_is_lost_with_what_was_asked_of_the_same
         def on_reply(reply: Answers | Lost) -> None:
             replies.append(f"{name}: {type(reply).__name__}")
 
-        body = PartsAsked(version, [("t", scene.index, *asked)])
+        body = PartitionsRequest(version, [("t", scene.index, *asked)])
         parts_of(scene.handler).services.peers.ask(1, OPERATIONS[op].call, body, on_reply)
 
     version = rig.cluster.image.version

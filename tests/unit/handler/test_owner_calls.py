@@ -10,14 +10,14 @@ import msgspec
 from kproc.broker.calls.call_links import Calls
 from kproc.broker.calls.calls import Answers, Call, Lost, Reply
 from kproc.broker.handler.handler_peers import UnlinkedCalls
-from kproc.broker.peers.forwarding import OPERATIONS, PartsAsked
+from kproc.broker.peers.forwarding import OPERATIONS, PartitionsRequest
 from kproc.broker.role.roles import handler_id
 from kproc.common.clock import NS_PER_S, ManualClock
 from tests.unit.handler.rig import HandlerRig, parts_of
 
 Start = Callable[..., HandlerRig]
 PEER = handler_id(1)
-ANY: Call[PartsAsked, Reply] = Call("any", PartsAsked, Reply)
+ANY: Call[PartitionsRequest, Reply] = Call("any", PartitionsRequest, Reply)
 
 
 def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its_sender(start: Start) -> None:
@@ -25,7 +25,7 @@ def test_a_call_by_newer_metadata_waits_until_it_is_known_here_and_goes_with_its
     rig.create_topic("t")
     has_ended = False
     call = OPERATIONS["leader_epoch_end"].call
-    body = PartsAsked(rig.cluster.image.version + 1, [("later", 0, [-1, 0])])
+    body = PartitionsRequest(rig.cluster.image.version + 1, [("later", 0, [-1, 0])])
     replies: list[Any] = []
     lost: list[Any] = []
     raw = msgspec.Raw(msgspec.msgpack.encode(body))
@@ -52,7 +52,7 @@ def test_who_is_asked_for_a_second_in_vain_is_away_and_not_merely_being_restarte
 
     def ask() -> list[Any]:
         replies: list[Any] = []
-        unlinked.add(PEER, ANY, PartsAsked(1, []), replies.append, b"")
+        unlinked.add(PEER, ANY, PartitionsRequest(1, []), replies.append, b"")
         unlinked.ask_again(lambda _peer: None)
         return replies
 
