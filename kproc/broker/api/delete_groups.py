@@ -6,7 +6,8 @@ flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from types import NoneType
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
 from kproc.broker.peers.group_call import GROUPS
@@ -52,8 +53,8 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     }
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, NoneType)
 def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, _wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, _arguments: None, on_outcome: OnOutcome
 ) -> None:
     coordinator.delete_group(group_id, lambda code: on_outcome(int(code)))

@@ -6,7 +6,8 @@ authorized operations (KIP-430); v4 static members; v5 flexible; v6 error messag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from types import NoneType
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.peers.coordinator_call import Caller, Fields, Item, OnOutcome, Outcome
 from kproc.broker.peers.group_call import GROUPS
@@ -70,9 +71,9 @@ def _failed(group_id: str, code: int, message: str | None = None, state: str = "
     }
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, NoneType)
 def _serve(
-    coordinator: GroupCoordinator, caller: Caller, group_id: str, _wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator, caller: Caller, group_id: str, _arguments: None, on_outcome: OnOutcome
 ) -> None:
     group = coordinator.describe(group_id)
     if group is None:

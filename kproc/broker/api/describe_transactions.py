@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.peers.coordinator_call import Caller, Item, OnOutcome, Outcome
@@ -63,9 +64,9 @@ def _state_of(name: str, outcome: Outcome | None) -> dict[str, Any]:
     return {"error_code": outcome, "transactional_id": name, "topics": []}
 
 
-@TRANSACTIONS.operation(_NAME)
+@TRANSACTIONS.operation(_NAME, NoneType)
 def _serve(
-    coordinator: TransactionCoordinator, _caller: Caller, name: str, _wanted: Any, on_outcome: OnOutcome
+    coordinator: TransactionCoordinator, _caller: Caller, name: str, _arguments: None, on_outcome: OnOutcome
 ) -> None:
     found = coordinator.describe(name)
     if found is None:

@@ -7,7 +7,7 @@ id and epoch of the next transaction (KIP-890).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome, Outcome
 from kproc.broker.peers.transaction_call import TRANSACTIONS, as_known, fields_of
@@ -33,7 +33,8 @@ def handle_end_txn(context: RequestContext, request: Fields) -> None:
     name = request["transactional_id"]
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The transactional id is empty.")
-    wanted = [request["producer_id"], request["producer_epoch"], request["committed"]]
+    client_version = EPOCH_PER_TRANSACTION if context.api_version >= _NEXT_EPOCH_SINCE else 0
+    end = EndRequest(request["producer_id"], request["producer_epoch"], request["committed"], client_version)
 
     def on_done(outcome: Outcome) -> None:
         if isinstance(outcome, int):
@@ -41,7 +42,7 @@ def handle_end_txn(context: RequestContext, request: Fields) -> None:
         outcome["error_code"] = as_known(outcome["error_code"], context.api_version, _FENCED_SINCE)
         context.reply(outcome)
 
-    TRANSACTIONS.ask_one(context, _NAME, name, wanted, on_done)
+    TRANSACTIONS.ask_one(context, _NAME, name, end, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -49,11 +50,12 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "producer_id": NO_ID, "producer_epoch": NO_EPOCH}
 
 
-@TRANSACTIONS.operation(_NAME)
+@TRANSACTIONS.operation(_NAME, EndRequest)
 def _serve(
-    coordinator: TransactionCoordinator, caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: TransactionCoordinator,
+    _caller: Caller,
+    name: str,
+    request: EndRequest,
+    on_outcome: OnOutcome,
 ) -> None:
-    client_version = EPOCH_PER_TRANSACTION if caller.version >= _NEXT_EPOCH_SINCE else 0
-    producer_id, epoch, is_commit = wanted
-    request = EndRequest(producer_id, epoch, is_commit, client_version)
     coordinator.end(name, request, lambda granted: on_outcome(fields_of(granted)))

@@ -6,8 +6,9 @@ Versions: v3 static members; v4 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from kproc.broker.group.messages import HeartbeatRequest
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.request.registry import api
@@ -30,8 +31,10 @@ def handle_heartbeat(context: RequestContext, request: Fields) -> None:
         code = ErrorCode.NONE if outcome == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else outcome
         context.reply({"error_code": int(code)})
 
-    wanted = [request["member_id"], request.get("group_instance_id"), request["generation_id"]]
-    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
+    member = HeartbeatRequest(
+        request["member_id"], request.get("group_instance_id"), request["generation_id"]
+    )
+    GROUPS.ask_one(context, _NAME, request["group_id"], member, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:
@@ -39,8 +42,12 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code)}
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, HeartbeatRequest)
 def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator,
+    _caller: Caller,
+    group_id: str,
+    request: HeartbeatRequest,
+    on_outcome: OnOutcome,
 ) -> None:
-    on_outcome(int(coordinator.heartbeat(group_id, *wanted)))
+    on_outcome(int(coordinator.heartbeat(group_id, *request)))

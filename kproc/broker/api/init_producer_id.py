@@ -135,16 +135,19 @@ def _begin(context: RequestContext, request: dict[str, Any], asked: InitRequest)
         outcome["error_code"] = as_known(outcome["error_code"], context.api_version, _FENCED_SINCE)
         context.reply(outcome)
 
-    wanted = [asked.timeout_ms, asked.producer_id, asked.epoch]
-    TRANSACTIONS.ask_one(context, _NAME, request["transactional_id"], wanted, on_done)
+    TRANSACTIONS.ask_one(context, _NAME, request["transactional_id"], asked, on_done)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:
     return fields_of(Granted(code))
 
 
-@TRANSACTIONS.operation(_NAME)
+@TRANSACTIONS.operation(_NAME, InitRequest)
 def _serve(
-    coordinator: TransactionCoordinator, _caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: TransactionCoordinator,
+    _caller: Caller,
+    name: str,
+    request: InitRequest,
+    on_outcome: OnOutcome,
 ) -> None:
-    coordinator.init(name, InitRequest(*wanted), lambda granted: on_outcome(fields_of(granted)))
+    coordinator.init(name, request, lambda granted: on_outcome(fields_of(granted)))

@@ -8,7 +8,7 @@ id (MEMBER_ID_REQUIRED, KIP-394); v5 static members; v6 flexible; v7 protocol ty
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.messages import UNKNOWN_MEMBER_ID, JoinRequest, JoinResult
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
@@ -50,9 +50,9 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return _answer(JoinResult(int(code), request["member_id"])) | {"protocol_name": ""}
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, dict)
 def _serve(
-    coordinator: GroupCoordinator, caller: Caller, group_id: str, request: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator, caller: Caller, group_id: str, request: Fields, on_outcome: OnOutcome
 ) -> None:
     version = caller.version
     session_timeout_ms = request["session_timeout"]

@@ -6,7 +6,7 @@ Versions: v0-2 one member, whose error is the request's; v3 several at once, sta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.messages import LeaveResult, LeavingMember
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
@@ -33,9 +33,9 @@ _MANY_SINCE: Final = 3
 )
 def handle_leave_group(context: RequestContext, request: Fields) -> None:
     if context.api_version >= _MANY_SINCE:
-        members = [[each["member_id"], each["group_instance_id"]] for each in request["members"]]
+        members = [LeavingMember(each["member_id"], each["group_instance_id"]) for each in request["members"]]
     else:
-        members = [[request["member_id"], None]]
+        members = [LeavingMember(request["member_id"])]
 
     def on_done(outcome: Fields | int) -> None:
         if isinstance(outcome, int):
@@ -52,12 +52,15 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "members": []}
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, list[LeavingMember])
 def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, members: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator,
+    _caller: Caller,
+    group_id: str,
+    members: list[LeavingMember],
+    on_outcome: OnOutcome,
 ) -> None:
-    leaving = [LeavingMember(member_id, instance_id) for member_id, instance_id in members]
-    coordinator.leave(group_id, leaving, lambda result: on_outcome(_answer(result)))
+    coordinator.leave(group_id, members, lambda result: on_outcome(_answer(result)))
 
 
 def _answer(result: LeaveResult) -> Fields:

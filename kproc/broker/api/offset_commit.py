@@ -8,7 +8,7 @@ GROUP_ID_NOT_FOUND; v10 topic ids (KIP-848).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
 from kproc.broker.config.values import LONG_MAX
@@ -86,9 +86,9 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return same_for_all(request, code)
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, dict)
 def _serve(
-    coordinator: GroupCoordinator, caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator, caller: Caller, group_id: str, wanted: Fields, on_outcome: OnOutcome
 ) -> None:
     request = commit_request(group_id, wanted, tells_unknown_group=caller.version >= _UNKNOWN_GROUP_SINCE)
     coordinator.commit(request, lambda code: on_outcome(int(code)))

@@ -7,7 +7,7 @@ Takes committed offsets away. A group with members keeps those of the topics tha
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.records import OffsetKey
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
@@ -36,7 +36,7 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
     image = context.services.image
     hidden = denied_topics(context, Operation.READ, (topic["name"] for topic in request["topics"]))
     wanted = [
-        [topic["name"], each["partition_index"]]
+        (topic["name"], each["partition_index"])
         for topic in request["topics"]
         if topic["name"] not in hidden
         for each in topic["partitions"]
@@ -54,7 +54,7 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
         rows = [_topic(topic, known, subscribed, hidden) for topic in request["topics"]]
         context.reply({"error_code": 0, "topics": rows})
 
-    known = {(name, index) for name, index in wanted}
+    known = set(wanted)
     GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
@@ -81,9 +81,13 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return {"error_code": int(code), "topics": []}
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, list[tuple[str, int]])
 def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator,
+    _caller: Caller,
+    group_id: str,
+    wanted: list[tuple[str, int]],
+    on_outcome: OnOutcome,
 ) -> None:
     keys = [OffsetKey(group_id, topic, partition) for topic, partition in wanted]
 

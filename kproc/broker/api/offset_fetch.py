@@ -64,7 +64,7 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
     asked = [group for group in groups if group["group_id"] not in refused]
     hidden = _hidden_topics(context, asked)
     items = [
-        Item(group["group_id"], [_wanted_of(group, image, hidden, has_ids=has_ids), is_stable])
+        Item(group["group_id"], (_wanted_of(group, image, hidden, has_ids=has_ids), is_stable))
         for group in asked
     ]
 
@@ -225,9 +225,13 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return {"topics": topics, "error_code": int(code)}
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, tuple[list[Any] | None, bool])
 def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator,
+    _caller: Caller,
+    group_id: str,
+    wanted: tuple[list[Any] | None, bool],
+    on_outcome: OnOutcome,
 ) -> None:
     topics, is_stable = wanted
     coordinator.read(

@@ -7,7 +7,7 @@ new state is in the log. Versions: v3 static members; v4 flexible; v5 protocol t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.group.messages import SyncRequest, SyncResult
 from kproc.broker.peers.coordinator_call import Caller, Fields, OnOutcome
@@ -48,9 +48,9 @@ def error_response(_request: Fields, code: int, message: str | None) -> Fields:
     return _answer(SyncResult(int(code)))
 
 
-@GROUPS.operation(_NAME)
+@GROUPS.operation(_NAME, dict)
 def _serve(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, request: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, request: Fields, on_outcome: OnOutcome
 ) -> None:
     sync = SyncRequest(
         member_id=request["member_id"],

@@ -9,7 +9,7 @@ TRANSACTION_ABORTABLE; v5 adds the partition.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.api.offsets_to_commit import OffsetsToCommit, commit_request, same_for_all
 from kproc.broker.coordinator.rules import Producer, write_error
@@ -95,18 +95,18 @@ def error_response(request: Fields, code: int, message: str | None) -> Fields:
     return same_for_all(request, code)
 
 
-@GROUPS.partition_operation(_NAME)
+@GROUPS.partition_operation(_NAME, dict)
 def _serve(services: Services, partition: int, caller: Caller, item: Item, on_outcome: OnOutcome) -> None:
     """Append the offsets, at once if the transaction has begun in this partition, or else after verification.
 
     The transaction's coordinator must confirm that the partition belongs to an open transaction (KIP-890).
     """
-    wanted = item.wanted
+    wanted = item.arguments
     producer = Producer(*wanted["producer"])
     log = _log_of(services, partition)
     adds = caller.version >= _ADDS_SINCE
     if log.state.producers.in_transaction(*producer) or not (adds or log.state.config.verifies_transactions):
-        GROUPS.serve_here(services, _APPEND, partition, caller, item, on_outcome)
+        GROUPS.handle_here(services, _APPEND, partition, caller, item, on_outcome)
         return
     verification = log.state.producers.start_verification(
         *producer, NO_SEQUENCE, owns_epoch=adds, now_ms=services.clock.wall_ms()
@@ -120,7 +120,7 @@ def _serve(services: Services, partition: int, caller: Caller, item: Item, on_ou
         if code:
             on_outcome(int(write_error(_TOLD.get(code, code))))
         else:
-            GROUPS.serve_here(services, _APPEND, partition, caller, item, on_outcome)
+            GROUPS.handle_here(services, _APPEND, partition, caller, item, on_outcome)
 
     txn = TxnProducer(wanted["transactional_id"], *producer)
     ask_to_join(services, txn, [(GROUPS.topic, partition)], adds=adds, on_code=on_code)
@@ -152,9 +152,9 @@ def _refusal(
     return ErrorCode.NONE if is_in_time else ErrorCode.INVALID_TXN_STATE
 
 
-@GROUPS.operation(_APPEND)
+@GROUPS.operation(_APPEND, dict)
 def _append(
-    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Any, on_outcome: OnOutcome
+    coordinator: GroupCoordinator, _caller: Caller, group_id: str, wanted: Fields, on_outcome: OnOutcome
 ) -> None:
     request = commit_request(group_id, wanted, producer=Producer(*wanted["producer"]))
     coordinator.commit(request, lambda code: on_outcome(int(code)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -64,6 +65,14 @@ class SyncResult(msgspec.Struct, frozen=True):
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
+
+
+class HeartbeatRequest(NamedTuple):
+    """A Heartbeat request."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation: int
 
 
 class LeavingMember(msgspec.Struct, frozen=True):

@@ -1,9 +1,10 @@
 """Requests to coordinators: find the Handler of the coordinator and handle the request there, over any connection.
 
 There is one `CoordinatorCalls` for each internal topic with coordinators (group_call.py, transaction_call.py). An API
-registers with `operation(name)` the function that handles one item (a group, for example) at the coordinator's Handler.
-It calls `ask` with the items of a request. Items with the same owner are sent in one call (owners.py). The outcome of
-an item is a dict with the response's fields for it, or an error code, which the API puts into its response.
+registers with `operation(name, type)` the function that handles one item (a group, for example) at the coordinator's
+Handler, and the type of the item's arguments. It calls `ask` with the items of a request. Items with the same owner are
+sent in one call (owners.py). The outcome of an item is a dict with the response's fields for it, or an error code,
+which the API puts into its response.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
 
 from kproc.broker.calls.calls import Answers, Call, ForOwner, OnResult
 from kproc.broker.cluster.image import PartitionImage
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from kproc.broker.coordinator.rules import Coordinator
     from kproc.broker.request.context import RequestContext, Services
 
+A = TypeVar("A")
 C = TypeVar("C", bound="Coordinator")
 Fields = dict[str, Any]
 Outcome = Fields | int
@@ -40,17 +44,25 @@ class Caller(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One name of a request (a group id, for example) and its arguments: plain values, because they may be encoded."""
+    """One name of a request (a group id, for example) and the operation's arguments for it."""
 
     name: str
-    wanted: Any
+    arguments: Any  # Of the operation's type. Just decoded from a call, it still has msgpack's types.
 
 
 Part = tuple[PartitionImage | None, Item]  # The coordinator's partition, and the item.
 # (coordinator, caller, the item's name, its arguments, callback for the outcome)
-Serve = Callable[[C, Caller, str, Any, OnOutcome], None]
+Handle = Callable[[C, Caller, str, A, OnOutcome], None]
 # (services, index of the coordinator's partition, caller, item, callback for the outcome)
-ServeAtPartition = Callable[["Services", int, Caller, Item, OnOutcome], None]
+HandleAtPartition = Callable[["Services", int, Caller, Item, OnOutcome], None]
+
+
+class ItemOperation(NamedTuple):
+    """The function of an operation, and the type of its arguments."""
+
+    handle: Callable[..., None]  # A Handle, or, with `is_at_partition`, a HandleAtPartition.
+    arguments: Any
+    is_at_partition: bool = False
 
 
 class _Answer:
@@ -82,27 +94,28 @@ class CoordinatorCalls(Generic[C]):
     def __init__(self, name: str, topic: str) -> None:
         self.name = name  # The name of the call between Handlers.
         self.topic = topic
-        self.operations: dict[str, Serve[C]] = {}
-        self._partition_operations: dict[str, ServeAtPartition] = {}
+        self.operations: dict[str, ItemOperation] = {}
         self._answering = f"the answer about a {name}"
         self.call = Call(name, ItemsAsked, Answers)
         serves(self.call)(self.handle_call)
 
-    def operation(self, name: str) -> Callable[[Serve[C]], Serve[C]]:
-        """Register the function that handles one item at the coordinator."""
+    def operation(self, name: str, arguments: type[A]) -> Callable[[Handle[C, A]], Handle[C, A]]:
+        """Register the function that handles one item at the coordinator, with arguments of this type."""
 
-        def register(serve: Serve[C]) -> Serve[C]:
-            self.operations[name] = serve
-            return serve
+        def register(handle: Handle[C, A]) -> Handle[C, A]:
+            self.operations[name] = ItemOperation(handle, arguments)
+            return handle
 
         return register
 
-    def partition_operation(self, name: str) -> Callable[[ServeAtPartition], ServeAtPartition]:
-        """Register an operation that calls other Handlers or the controller first, and then `serve_here`."""
+    def partition_operation(
+        self, name: str, arguments: Any
+    ) -> Callable[[HandleAtPartition], HandleAtPartition]:
+        """Register an operation that calls other Handlers or the controller first, and then `handle_here`."""
 
-        def register(serve: ServeAtPartition) -> ServeAtPartition:
-            self._partition_operations[name] = serve
-            return serve
+        def register(handle: HandleAtPartition) -> HandleAtPartition:
+            self.operations[name] = ItemOperation(handle, arguments, is_at_partition=True)
+            return handle
 
         return register
 
@@ -143,12 +156,12 @@ class CoordinatorCalls(Generic[C]):
         return OwnersRequest(services, _ItemParts(services, self, operation, caller), parts, contained)
 
     def ask_one(
-        self, context: RequestContext, operation: str, name: str, wanted: Any, on_done: OnOutcome
+        self, context: RequestContext, operation: str, name: str, arguments: Any, on_done: OnOutcome
     ) -> None:
         """Handle one item for a client. For APIs with one name per request."""
-        self.ask(context, operation, [Item(name, wanted)], lambda outcomes: on_done(outcomes[0]))
+        self.ask(context, operation, [Item(name, arguments)], lambda outcomes: on_done(outcomes[0]))
 
-    def serve_here(
+    def handle_here(
         self,
         services: Services,
         operation: str,
@@ -166,11 +179,11 @@ class CoordinatorCalls(Generic[C]):
         handled unless the `asker` is over by then.
         """
         answer = _Answer(on_outcome)
-        coordinators, serve = self.of(services), self.operations.get(operation)
+        coordinators, (handle, _, is_at_partition) = self.of(services), self.operations[operation]
 
         def ask_again() -> None:
             if asker is None or not asker.is_over:
-                self.serve_here(services, operation, partition, caller, item, on_outcome, may_wait=False)
+                self.handle_here(services, operation, partition, caller, item, on_outcome, may_wait=False)
 
         try:
             coordinator = coordinators.coordinator(partition)
@@ -181,16 +194,16 @@ class CoordinatorCalls(Generic[C]):
                 on_outcome(int(error.code))
             return
         try:
-            if serve is not None:
-                serve(coordinator, caller, item.name, item.wanted, answer)
+            if is_at_partition:
+                handle(services, partition, caller, item, answer)
             else:
-                self._partition_operations[operation](services, partition, caller, item, answer)
+                handle(coordinator, caller, item.name, item.arguments, answer)
         except KafkaError as error:
             answer(int(error.code))
         except Exception as error:  # noqa: BLE001 - contained
             # Fail only this item, also if another Handler sent it. The other items of its call go on.
             services.containment.caught(f"{operation} of {self.name} {item.name!r}", error)
-            if serve is not None:
+            if not is_at_partition:
                 # The exception may have left the coordinator half changed. The reload may also call `answer`.
                 coordinators.reload(partition)
             if not answer.is_given:
@@ -198,10 +211,16 @@ class CoordinatorCalls(Generic[C]):
 
     def handle_call(self, services: Services, body: ItemsAsked, on_reply: OnResult[Answers]) -> None:
         """Handle another Handler's call with items for coordinators that are here by its metadata."""
-        nowhere: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * len(body.items)
+        # Convert all arguments first. If that raises, the call is answered as lost and nothing is left behind.
+        arguments_type = self.operations[body.operation].arguments
+        items = [
+            (partition, Item(name, msgspec.convert(arguments, arguments_type)))
+            for partition, (name, arguments) in body.items
+        ]
+        nowhere: list[Outcome] = [int(ErrorCode.NOT_COORDINATOR)] * len(items)
         handled = HandledCall(services, nowhere, on_reply, home=body.home)
-        for at, (partition, item) in enumerate(body.items):
-            self.serve_here(
+        for at, (partition, item) in enumerate(items):
+            self.handle_here(
                 services,
                 body.operation,
                 partition,
@@ -246,7 +265,7 @@ class _ItemParts(NamedTuple):
         if partition is None:
             on_outcome(int(ErrorCode.NOT_COORDINATOR))
         else:
-            self.calls.serve_here(
+            self.calls.handle_here(
                 self.services, self.operation, partition.index, self.caller, item, on_outcome, asker=request
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kproc.broker.cluster.internal_topics import TRANSACTION_STATE_TOPIC
 from kproc.broker.metrics.histogram import bucket_of
@@ -91,24 +91,25 @@ def to_add(transactional_id: str, request: AddRequest) -> Item:
     return Item(transactional_id, request)
 
 
-def _asked(wanted: Any) -> AddRequest:
-    if isinstance(wanted, AddRequest):  # The item comes from this Handler and was not encoded.
-        return wanted
-    producer_id, epoch, keys, client_version = wanted
-    return AddRequest(producer_id, epoch, tuple((topic, index) for topic, index in keys), client_version)
-
-
-@TRANSACTIONS.operation(ADD)
-def serve_add(
-    coordinator: TransactionCoordinator, _caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
+@TRANSACTIONS.operation(ADD, AddRequest)
+def handle_add(
+    coordinator: TransactionCoordinator,
+    _caller: Caller,
+    name: str,
+    request: AddRequest,
+    on_outcome: OnOutcome,
 ) -> None:
     """Add partitions to a transaction. The outcome is an error code."""
-    coordinator.add(name, _asked(wanted), lambda code: on_outcome(int(code)))
+    coordinator.add(name, request, lambda code: on_outcome(int(code)))
 
 
-@TRANSACTIONS.operation(VERIFY)
-def serve_verify(
-    coordinator: TransactionCoordinator, _caller: Caller, name: str, wanted: Any, on_outcome: OnOutcome
+@TRANSACTIONS.operation(VERIFY, AddRequest)
+def handle_verify(
+    coordinator: TransactionCoordinator,
+    _caller: Caller,
+    name: str,
+    request: AddRequest,
+    on_outcome: OnOutcome,
 ) -> None:
     """Verify that partitions are in a transaction. The outcome has an error code for each partition."""
-    on_outcome({"codes": [int(code) for code in coordinator.verify(name, _asked(wanted))]})
+    on_outcome({"codes": [int(code) for code in coordinator.verify(name, request)]})

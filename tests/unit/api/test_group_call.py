@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kproc.broker.calls.calls import Answers
-from kproc.broker.peers.coordinator_call import Caller, Item, ItemsAsked, OnOutcome
+from kproc.broker.peers.coordinator_call import Caller, Item, ItemOperation, ItemsAsked, OnOutcome
 from kproc.broker.peers.group_call import GROUPS
 from kproc.broker.peers.owners import finish_calls_of_leavers
 from kproc.common.containment import Containment
@@ -25,7 +25,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, OnOutcome]]:
     def serve(_coordinator: Any, _caller: Any, group_id: str, _wanted: Any, on_outcome: OnOutcome) -> None:
         kept.append((group_id, on_outcome))
 
-    monkeypatch.setitem(GROUPS.operations, "wait", serve)
+    monkeypatch.setitem(GROUPS.operations, "wait", ItemOperation(serve, NoneType))
     return kept
 
 
@@ -89,14 +89,14 @@ def test_nothing_waits_for_a_handler_that_has_left_the_table(services: Any, wait
 def test_a_surprise_is_the_outcome_of_its_item_alone(
     services: Any, waiting: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    serve = GROUPS.operations["wait"]
+    serve = GROUPS.operations["wait"].handle
 
     def stumble(coordinator: Any, caller: Any, group_id: str, wanted: Any, on_outcome: OnOutcome) -> None:
         if group_id == "b":
             raise ZeroDivisionError
         serve(coordinator, caller, group_id, wanted, on_outcome)
 
-    monkeypatch.setitem(GROUPS.operations, "wait", stumble)
+    monkeypatch.setitem(GROUPS.operations, "wait", ItemOperation(stumble, NoneType))
     replies = call(services, 1, (0, "a"), (0, "b"), (1, "c"))
     for _, on_outcome in waiting:
         on_outcome({})

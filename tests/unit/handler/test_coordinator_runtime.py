@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -119,15 +120,15 @@ class Counters:
 def calls() -> Iterator[CoordinatorCalls[Counters]]:
     made: CoordinatorCalls[Counters] = CoordinatorCalls("counter", TOPIC)
 
-    @made.operation("add")
+    @made.operation("add", NoneType)
     def add(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
         coordinator.add(name, on_outcome)
 
-    @made.operation("wait")
+    @made.operation("wait", NoneType)
     def wait(coordinator: Counters, _caller: Any, _name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
         coordinator.waiting.append(on_outcome)
 
-    @made.operation("stumble")
+    @made.operation("stumble", NoneType)
     def stumble(coordinator: Counters, _caller: Any, name: str, _wanted: Any, on_outcome: OnOutcome) -> None:
         getattr(coordinator, name)(on_outcome)
 
