@@ -9,20 +9,35 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from kproc.wire.header import ApiKey
-from kproc.wire.hidden import hidden
 from kproc.wire.primitives import ZERO_UUID
 from kproc.wire.schema import Field, Schema
 from kproc.wire.schema_table import PATH, encode_schema
 
+
+@contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Make `import name` fail inside the context, as if it were not installed. A loaded module stays usable."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # The import system's own way to say "not there".
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 # kio imports hypothesis if it is installed, which takes 0.1 s and is not needed here.
-with hidden("hypothesis"):
+with _hidden("hypothesis"):
     from kio.index import load_request_schema, load_response_schema
     from kio.schema.index import api_key_map, schema_name_map
     from kio.static.constants import EntityType

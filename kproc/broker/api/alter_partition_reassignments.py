@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.cluster.replication import complaint_about_assignment
+from kproc.broker.cluster.topic_changes import complaint_about_assignment
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster

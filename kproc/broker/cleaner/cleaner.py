@@ -27,8 +27,8 @@ from kproc.broker.calls.cleaner_calls import (
 from kproc.broker.cleaner.checkpoint_writer import CheckpointWriter
 from kproc.broker.cleaner.compactor import Compactor
 from kproc.broker.cleaner.strays import StrayDirectories
+from kproc.broker.cluster.dynamic_settings import log_overrides
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
-from kproc.broker.cluster.values_in_force import log_overrides
 from kproc.broker.config import Config
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.log_dir_usage import log_dir_usage

@@ -30,8 +30,8 @@ from kproc.broker.calls.cleaner_calls import (
     Swapped,
 )
 from kproc.broker.cleaner.cleaner_offsets import CleanerOffsets
+from kproc.broker.cluster.dynamic_settings import current_value, log_overrides
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
-from kproc.broker.cluster.values_in_force import current_value, log_overrides
 from kproc.broker.config import Config
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.metrics.spec import SLOT

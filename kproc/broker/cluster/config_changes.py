@@ -18,7 +18,6 @@ from kproc.broker.cluster import (
     group_config,
     role_counts,
     topic_config,
-    values_in_force,
 )
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.host_names import RESOLVABLE
@@ -137,7 +136,7 @@ class ConfigChanges:
         topic = self._image.topic(name)
         before = {} if topic is None else topic.configs
         wanted: dict[str, str | None] = dict(before) if incremental else {}
-        defaults = values_in_force.dynamic_defaults(self._image, self._config.node_id)
+        defaults = dynamic_settings.dynamic_defaults(self._image, self._config.node_id)
         for key, operation, value in changes:
             if operation == OP_DELETE:
                 wanted.pop(key, None)
@@ -185,7 +184,7 @@ class ConfigChanges:
             if row.kind is Kind.LIST:
                 _check_list(key, operation, value)
             if operation in OP_NAMES:
-                start = after.get(key) or values_in_force.current_value(self._image, self._config, key) or ""
+                start = after.get(key) or dynamic_settings.current_value(self._image, self._config, key) or ""
                 value = _edit_list(start, operation, value)
             after[key] = broker_config.normalize(row, value)
         broker_config.check_listeners_change(

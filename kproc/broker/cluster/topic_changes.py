@@ -14,7 +14,6 @@ from kproc.broker.cluster.describe import describe_topic
 from kproc.broker.cluster.image import SLOT_COUNT, ClusterImage, TopicImage
 from kproc.broker.cluster.internal_topics import automatic_wish
 from kproc.broker.cluster.mutation_quotas import MutationQuotas, Mutations
-from kproc.broker.cluster.replication import complaint_about_assignment, complaint_about_factor
 from kproc.broker.cluster.topic_config import check_all
 from kproc.broker.cluster.topic_names import check_new_name, collision_key
 from kproc.broker.config import Config
@@ -349,3 +348,34 @@ def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
         "replication_factor": -1,
         "configs": [],
     }
+
+
+# Only the replication factor 1 is valid, because one host keeps one replica. kproc.clamp.replication.factor is for test
+# suites and compose files that were written for three brokers: a factor above 1 then counts as 1, and other brokers in
+# an assignment are ignored.
+
+
+def complaint_about_factor(factor: int, config: Config) -> str | None:
+    """Return an error if a topic cannot have this replication factor, or None."""
+    if factor <= 1 or config.kproc_clamp_replication_factor:
+        return None
+    return (
+        f"Unable to replicate the partition {factor} time(s): The target replication factor of "
+        f"{factor} cannot be reached because only 1 broker(s) are registered or some brokers have all their log "
+        "directories cordoned."
+    )
+
+
+def complaint_about_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
+    """Return an error unless the partition is assigned to this broker, once, and to no other."""
+    if not broker_ids:
+        why = "an empty replica list."
+    elif config.kproc_clamp_replication_factor:
+        return None
+    elif others := [broker for broker in broker_ids if broker != config.node_id]:
+        why = f"broker {others[0]}, but no such broker is registered."
+    elif len(broker_ids) > 1:
+        why = f"the broker {broker_ids[0]} more than once."
+    else:
+        return None
+    return f"The manual partition assignment includes {why}"

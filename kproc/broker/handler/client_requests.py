@@ -13,7 +13,7 @@ import struct
 from collections import deque
 from typing import Final
 
-from kproc.broker.cluster.values_in_force import current_value
+from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
 from kproc.broker.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.broker.handler.fetch_fast_path import FetchFastPath, FetchFastPaths

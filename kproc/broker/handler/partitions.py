@@ -13,8 +13,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from kproc.broker.cluster.dynamic_settings import log_overrides
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
-from kproc.broker.cluster.values_in_force import log_overrides
 from kproc.broker.config import Config
 from kproc.broker.config.descriptor_limit import share_of_descriptors
 from kproc.broker.handler.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ from kproc.broker.storage.log import (
     TrustedEnd,
 )
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.log_traffic import LogTraffic
+from kproc.broker.storage.log_state import LogTraffic
 from kproc.broker.storage.segment_files import holds_records
 from kproc.broker.storage.segments import ColdSegments
 from kproc.broker.storage.set_aside import rename_for_deletion, set_aside

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from kproc.broker.storage.fs import Fs, Shortage, StorageFailure
 from kproc.broker.storage.leader_epochs import LeaderEpochs
 from kproc.broker.storage.log_config import LogConfig
-from kproc.broker.storage.log_traffic import LogTraffic
 from kproc.broker.storage.producer_snapshots import ProducerSnapshots
 from kproc.broker.storage.producer_state import ProducerTable
 from kproc.broker.storage.retention import SegmentFacts
@@ -36,6 +35,20 @@ AppendLimits = tuple[int, int, int, int, int, int, bool]
 
 def _log_surprise(what: str, error: Exception) -> None:
     logger.error("%s failed", what, exc_info=error)
+
+
+class LogTraffic:
+    """Counts what was written to and read from the logs of one topic, since their Handler started.
+
+    One per topic and Handler: all of the Handler's logs of that topic share it, so no sums have to be computed."""
+
+    __slots__ = ("bytes_in", "bytes_out", "fetches", "records_in")
+
+    def __init__(self) -> None:
+        self.bytes_in = 0  # Bytes as stored in the log: compressed, with the batches' headers.
+        self.records_in = 0
+        self.bytes_out = 0
+        self.fetches = 0  # Answers with records of this topic; two partitions in one answer count as two.
 
 
 class LogIdentity(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES
 from kproc.broker.cluster.dynamic_settings import (
+    current_value,
     left_out,
     listeners_in_force,
     processors_in_force,
@@ -14,7 +15,6 @@ from kproc.broker.cluster.dynamic_settings import (
 )
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.records import CLUSTER_DEFAULT_NODE
-from kproc.broker.cluster.values_in_force import current_value
 from tests.unit.cluster.in_memory import InMemoryController, changes
 
 BROKER, SET, DELETE = 4, 0, 1

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from kproc.broker.cluster.dynamic_settings import log_overrides
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.cluster.topic_config import ROWS, TOPIC_CONFIGS, check_all
-from kproc.broker.cluster.values_in_force import log_overrides
 from kproc.broker.config import SETTINGS, Config
 from kproc.broker.storage.log_config import LogConfig
 from kproc.common.errors import ErrorCode, KafkaError
