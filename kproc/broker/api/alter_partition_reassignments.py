@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kproc.broker.cluster.topic_changes import complaint_about_assignment
+from kproc.broker.cluster.topic_changes import problem_with_assignment
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
@@ -69,9 +69,9 @@ def _result(services: Services, name: str, wanted: dict[str, Any]) -> Row:
         return _row(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if replicas is None:  # Null cancels.
         return _row(index, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None)
-    complaint = complaint_about_assignment(replicas, services.config)
-    if complaint is not None:
-        return _row(index, ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
+    problem = problem_with_assignment(replicas, services.config)
+    if problem is not None:
+        return _row(index, ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
     return _row(index, ErrorCode.NONE, None)
 
 

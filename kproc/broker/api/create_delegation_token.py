@@ -26,7 +26,7 @@ def handle_create_delegation_token(context: RequestContext, request: dict[str, A
     requester = requester_of(context)
     owner = _owner(request) or requester
     renewers = [(each["principal_type"], each["principal_name"]) for each in request["renewers"]]
-    code = _complaint(context, owner, requester, renewers)
+    code = _problem(context, owner, requester, renewers)
     if code != ErrorCode.NONE:
         return creation_fields(owner, requester, code, ERROR_TIME)
     body = {
@@ -48,7 +48,7 @@ def _owner(request: dict[str, Any]) -> Name | None:
     return (request.get("owner_principal_type") or "", name) if name else None
 
 
-def _complaint(context: RequestContext, owner: Name, requester: Name, renewers: list[Name]) -> ErrorCode:
+def _problem(context: RequestContext, owner: Name, requester: Name, renewers: list[Name]) -> ErrorCode:
     if not may_ask(context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
     if not owner[0]:

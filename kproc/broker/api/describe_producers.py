@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.cluster.image import PartitionImage
-from kproc.broker.cluster.topic_names import complaint_about
+from kproc.broker.cluster.topic_names import problem_with
 from kproc.broker.peers.forwarding import Answer, OnAnswer, gather_allowed, operation
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
@@ -51,8 +51,8 @@ def _explained(row: Answer, name: str) -> Answer:
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ):
         return row
-    if complaint := complaint_about(name):
-        return _failed(row["partition_index"], ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
+    if problem := problem_with(name):
+        return _failed(row["partition_index"], ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if row["error_code"] == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         return row
     return {**row, "error_message": "This server does not host this topic-partition."}

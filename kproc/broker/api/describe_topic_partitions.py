@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kproc.broker.api.metadata import topic_error, topic_row
 from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
-from kproc.broker.cluster.topic_names import complaint_about
+from kproc.broker.cluster.topic_names import problem_with
 from kproc.broker.request.authorized_operations import operations_on
 from kproc.broker.request.listing import Items, list_items
 from kproc.broker.request.registry import api
@@ -106,7 +106,7 @@ def _refused(name: str) -> dict[str, Any]:
 
 
 def _missing(name: str) -> dict[str, Any]:
-    is_valid = complaint_about(name) is None
+    is_valid = problem_with(name) is None
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
     return topic_error(name, NO_TOPIC_ID, code)
 

@@ -20,7 +20,7 @@ from kproc.broker.calls.controller_calls import CHANGE, Change, Changed
 from kproc.broker.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, INTERNAL_TOPICS
 from kproc.broker.cluster.topic_changes import NO_TOPIC_ID
-from kproc.broker.cluster.topic_names import CLUSTER_METADATA_TOPIC, complaint_about
+from kproc.broker.cluster.topic_names import CLUSTER_METADATA_TOPIC, problem_with
 from kproc.broker.peers.controller_call import RECORDS_MAX, with_client
 from kproc.broker.request import division
 from kproc.broker.request.authorized_operations import NOT_TOLD, operations_on, operations_on_cluster
@@ -141,7 +141,7 @@ def _is_creatable(name: str) -> bool:
     """Return True if Metadata may create a topic of this name. Of the internal topics, it creates coordinators'."""
     if name in INTERNAL_TOPICS:
         return name in COORDINATOR_TOPICS
-    return name != CLUSTER_METADATA_TOPIC and complaint_about(name) is None
+    return name != CLUSTER_METADATA_TOPIC and problem_with(name) is None
 
 
 def _look_up(
@@ -186,7 +186,7 @@ def _by_name(image: ClusterImage, name: str, creation_errors: dict[str, int]) ->
     topic = image.topic(name)
     if topic is not None:
         return topic
-    if complaint_about(name) is not None:
+    if problem_with(name) is not None:
         return topic_error(name, NO_TOPIC_ID, ErrorCode.INVALID_TOPIC_EXCEPTION)
     code = creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return topic_error(name, NO_TOPIC_ID, code)

@@ -152,25 +152,25 @@ def check_settable(name: str, node: str) -> Setting:
 
 def normalize(row: Setting, text: str) -> str:
     """Validate `text` and return it as it is stored and shown. Raise KafkaError(INVALID_REQUEST), as in Kafka."""
-    value, complaint = None, None
+    value, problem = None, None
     try:
         value = parse_value(row.kind, text, row.name)
     except ConfigError:
-        complaint = not_a(row.kind)
+        problem = not_a(row.kind)
     else:
         # A default of a topic config must also pass the topic config's own check.
         own = kafka_wording(row.check(value)) if row.check is not None else None
         topic_row = _TOPIC_ROWS.get(row.name)
-        complaint = own or (topic_row.complaint_about(value) if topic_row is not None else None)
-    if complaint:
+        problem = own or (topic_row.problem_with(value) if topic_row is not None else None)
+    if problem:
         shown = HIDDEN if row.is_secret else without_url_secrets(text)
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Invalid value {shown} for configuration {row.name}: {complaint}"
+            ErrorCode.INVALID_REQUEST, f"Invalid value {shown} for configuration {row.name}: {problem}"
         )
     return value.reveal() if isinstance(value, Secret) else wire_text(value) or ""
 
 
-def complaint_about(name: str, node: str, text: str) -> str | None:
+def problem_with(name: str, node: str, text: str) -> str | None:
     """Return the reason why a stored value cannot be used, or None.
 
     The value was valid when it was stored. Another version of kproc can have other settings and other bounds.
@@ -185,7 +185,7 @@ def complaint_about(name: str, node: str, text: str) -> str | None:
     return None
 
 
-def listeners_complaint(config: Config, text: str | None) -> str | None:
+def listeners_problem(config: Config, text: str | None) -> str | None:
     """Return an error if stored listeners conflict with the present settings, which may have changed since."""
     try:
         if text is not None:
@@ -216,7 +216,7 @@ def check_listeners_change(
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     for each in end_points:
-        if complaint := exposure_error(config, each, each.host):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: {complaint}")
+        if problem := exposure_error(config, each, each.host):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: {problem}")
         if each.host and not is_address(each.host) and each.host not in resolvable:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners: cannot resolve the host of {each}")

@@ -218,9 +218,9 @@ class ConfigChanges:
             # otherwise.
             if not each.protocol.endswith("SSL") or not is_concerned:
                 continue
-            complaint = self._check_tls(each.name, old, new)
-            if complaint is not None:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+            problem = self._check_tls(each.name, old, new)
+            if problem is not None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
     def _listeners(self, settings: DynamicSettings) -> tuple[EndPoint, ...]:
         """Return the listeners in force by these settings. Ignore stored ones that the configuration does not know."""
@@ -233,8 +233,8 @@ class ConfigChanges:
         """Reject a change by which a listener that other hosts reach would no longer require certificates."""
         for each in self._listeners(DynamicSettings(after)):
             changed = after.get(listener_key(each.name, CLIENT_AUTH))
-            if changed is not None and (complaint := exposure_error(self._config, each, each.host, changed)):
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {complaint}")
+            if changed is not None and (problem := exposure_error(self._config, each, each.host, changed)):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{CLIENT_AUTH}={changed}: {problem}")
 
     def _refuse_together(self, wanted: dict[str, dict[str, str]]) -> dict[str, KafkaError]:
         """Return the error of each node's change that must be rejected, by node.
@@ -272,7 +272,7 @@ class ConfigChanges:
         self, resource_type: int, name: str, changes: list[Change], incremental: bool
     ) -> list[r.Record]:
         """Validate changes of a group or a client-metrics subscription. It need not exist yet."""
-        complaint, check_all = _STORED[resource_type]
+        problem, check_all = _STORED[resource_type]
         before = self._image.resource_configs.get((resource_type, name), {})
         after = dict(before) if incremental else {}
         for key, operation, value in changes:
@@ -284,7 +284,7 @@ class ConfigChanges:
                 after[key] = value or ""
         # As in Kafka, this follows the check of the operations.
         if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
         return [
             r.ResourceConfigSet(resource_type, name, key, value)
             for key, value in _difference(before, check_all(after))

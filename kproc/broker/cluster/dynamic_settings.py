@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kproc.broker.cluster.broker_config import complaint_about, listeners_complaint
+from kproc.broker.cluster.broker_config import listeners_problem, problem_with
 from kproc.broker.cluster.connection_limits import PER_IP, PER_IP_OVERRIDES, lets_nobody_in
 from kproc.broker.cluster.image import ClusterImage, TopicImage
 from kproc.broker.cluster.records import node_over_cluster
@@ -37,7 +37,7 @@ def left_out(image: ClusterImage, config: Config) -> dict[str, str]:
     found: dict[str, str] = {}
     for node, configs in image.unusable_configs.items():
         for name, text in configs.items():
-            found[name] = complaint_about(name, node, text) or "it cannot be used"
+            found[name] = problem_with(name, node, text) or "it cannot be used"
     found |= _clashes(node_over_cluster(image.broker_configs, config.node_id), config)
     return {name: f"the stored setting {name} is left out: {why}" for name, why in found.items()}
 
@@ -46,9 +46,9 @@ def _clashes(overrides: Mapping[str, str], config: Config) -> dict[str, str]:
     """Return the stored settings that conflict with the static settings, which can have changed since."""
     found: dict[str, str] = {}
     usable = dict(overrides)
-    complaint = listeners_complaint(config, usable.get("listeners"))
-    if complaint is not None:
-        found["listeners"] = complaint
+    problem = listeners_problem(config, usable.get("listeners"))
+    if problem is not None:
+        found["listeners"] = problem
         del usable["listeners"]
     count = sum(processors_in_force(config, DynamicSettings(usable)).values())
     if count > PROCESSORS_MAX:
@@ -96,7 +96,7 @@ def check_processors(config: Config, image: ClusterImage, stored: Mapping[str, M
 
 def _all_processors(config: Config, stored: Mapping[str, Mapping[str, str]]) -> int:
     overrides = node_over_cluster(stored, config.node_id)
-    if listeners_complaint(config, overrides.get("listeners")) is not None:
+    if listeners_problem(config, overrides.get("listeners")) is not None:
         # An unusable value of `listeners` is not in force.
         del overrides["listeners"]
     return sum(processors_in_force(config, DynamicSettings(overrides)).values())

@@ -107,26 +107,26 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
     """Return the level that an entry requests. Raise KafkaError(INVALID_UPDATE_VERSION) with the reason if invalid."""
     name, level, kind = wish["feature"], int(wish["max_version_level"]), wish["upgrade_type"]
     feature = _BY_NAME.get(name)
-    complaint = None
+    problem = None
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        complaint = "The controller does not support the given upgrade type."
+        problem = "The controller does not support the given upgrade type."
     elif feature is None:
-        complaint = f"Local controller {node_id} does not support this feature."
+        problem = f"Local controller {node_id} does not support this feature."
     elif level < 0:
-        complaint = "A feature version cannot be less than 0."
+        problem = "A feature version cannot be less than 0."
     elif not feature.lowest <= level <= feature.highest:
-        complaint = f"Local controller {node_id} only supports versions {feature.lowest}-{feature.highest}"
+        problem = f"Local controller {node_id} only supports versions {feature.lowest}-{feature.highest}"
     elif level < level_of(image, feature) and kind == UPGRADE:
-        complaint = (
+        problem = (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
             "unsafe downgrade."
         )
     elif level > level_of(image, feature) and kind != UPGRADE:
-        complaint = "Can't downgrade to a newer version."
-    if complaint is not None or feature is None:
+        problem = "Can't downgrade to a newer version."
+    if problem is not None or feature is None:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {level} for feature {name}. {complaint}",
+            f"Invalid update version {level} for feature {name}. {problem}",
         )
     if name == METADATA_VERSION and level < level_of(image, feature):
         why = (

@@ -15,7 +15,7 @@ import msgspec
 
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.acls import acl_in, acl_records
-from kproc.broker.cluster.broker_config import complaint_about
+from kproc.broker.cluster.broker_config import problem_with
 from kproc.broker.cluster.client_quotas import ClientQuotas
 from kproc.broker.cluster.internal_topics import INTERNAL_TOPICS
 from kproc.broker.cluster.placement import owners_of_block
@@ -136,7 +136,7 @@ class ClusterImage:
         self.names_by_collision_key: dict[str, str] = {}
         # Node id as text, or CLUSTER_DEFAULT_NODE (records.py) -> its overrides.
         self.broker_configs: dict[str, dict[str, str]] = {}
-        # Stored settings that this version cannot use (broker_config.complaint_about). No role acts on them, and they
+        # Stored settings that this version cannot use (broker_config.problem_with). No role acts on them, and they
         # stay stored until they are changed or removed.
         self.unusable_configs: dict[str, dict[str, str]] = {}
         self.client_quotas = ClientQuotas()
@@ -250,7 +250,7 @@ class ClusterImage:
 
     def _set_broker_config(self, node: str, name: str, value: str | None) -> None:
         # Another version of kproc may have stored it. An unusable value must not keep the broker from starting.
-        is_usable = value is None or complaint_about(name, node, value) is None
+        is_usable = value is None or problem_with(name, node, value) is None
         for stored, kept in ((self.broker_configs, is_usable), (self.unusable_configs, not is_usable)):
             _set_or_remove(stored.setdefault(node, {}), name, value if kept else None)
             if not stored[node]:

@@ -44,9 +44,9 @@ def check_change(
     for key in sorted({*before, *stored.get(node, {})}):
         if split_listener_key(key)[1] not in ROLE_COUNTS:
             continue
-        complaint = _complaint_about(key, _count(config, in_force, key), _count(config, wanted, key), config)
-        if complaint is not None:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, complaint)
+        problem = _problem_with(key, _count(config, in_force, key), _count(config, wanted, key), config)
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
 def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
@@ -63,7 +63,7 @@ def _count(config: Config, overrides: Mapping[str, str], key: str) -> int:
     return int(config.num_io_threads if name == IO_THREADS else config.num_network_threads)
 
 
-def _complaint_about(key: str, current: int, count: int, config: Config) -> str | None:
+def _problem_with(key: str, current: int, count: int, config: Config) -> str | None:
     if count == current:
         return None
     if config.kproc_transport != "process":

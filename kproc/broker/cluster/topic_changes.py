@@ -217,8 +217,8 @@ class TopicChanges:
                 "Number of partitions was set to an invalid non-positive value.",
             )
         wanted = self._config.default_replication_factor if replicas == USE_DEFAULT else replicas
-        if complaint := complaint_about_factor(wanted, self._config):
-            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, complaint)
+        if problem := problem_with_factor(wanted, self._config):
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, problem)
         return self._config.num_partitions if count == USE_DEFAULT else int(count)
 
     def _check_manual(self, wish: dict[str, Any], count: int, replicas: int) -> None:
@@ -243,8 +243,8 @@ class TopicChanges:
 
     def _check_brokers(self, assignments: Sequence[Sequence[int]]) -> None:
         for broker_ids in assignments:
-            if complaint := complaint_about_assignment(broker_ids, self._config):
-                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
+            if problem := problem_with_assignment(broker_ids, self._config):
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
     def _grow_one(self, wish: dict[str, Any], pending: PendingTopics) -> None:
         topic = self._image.topic(wish["name"])
@@ -355,7 +355,7 @@ def creation_error(name: str, code: int, message: str | None) -> dict[str, Any]:
 # an assignment are ignored.
 
 
-def complaint_about_factor(factor: int, config: Config) -> str | None:
+def problem_with_factor(factor: int, config: Config) -> str | None:
     """Return an error if a topic cannot have this replication factor, or None."""
     if factor <= 1 or config.kproc_clamp_replication_factor:
         return None
@@ -366,7 +366,7 @@ def complaint_about_factor(factor: int, config: Config) -> str | None:
     )
 
 
-def complaint_about_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
+def problem_with_assignment(broker_ids: Sequence[int], config: Config) -> str | None:
     """Return an error unless the partition is assigned to this broker, once, and to no other."""
     if not broker_ids:
         why = "an empty replica list."

@@ -46,11 +46,11 @@ class TopicConfig:
             value = parse_value(self.kind, text, self.name)
         except ConfigError:
             raise self._invalid(text, not_a(self.kind)) from None
-        if complaint := self.complaint_about(value):
-            raise self._invalid(text, complaint)
+        if problem := self.problem_with(value):
+            raise self._invalid(text, problem)
         return value
 
-    def complaint_about(self, value: Any) -> str | None:
+    def problem_with(self, value: Any) -> str | None:
         """Return an error for an invalid parsed value, or None."""
         return kafka_wording(self.check(value)) if self.check is not None else None
 
@@ -77,9 +77,9 @@ def not_a(kind: Kind) -> str:
     return f"Not a number of type {kind.kafka_name}"
 
 
-def kafka_wording(complaint: str | None) -> str | None:
+def kafka_wording(problem: str | None) -> str | None:
     """Return a check's error in Kafka's wording: "Value must be at least 1"."""
-    return f"Value {complaint}" if complaint and complaint.startswith("must") else complaint
+    return f"Value {problem}" if problem and problem.startswith("must") else problem
 
 
 _THROTTLED: Final = re.compile(r"\*|[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*|")

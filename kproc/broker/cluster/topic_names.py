@@ -14,7 +14,7 @@ NAME_LENGTH_MAX: Final = 249
 _ALLOWED: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-def complaint_about(name: str) -> str | None:
+def problem_with(name: str) -> str | None:
     """Return Kafka's error for an invalid topic name, or None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
@@ -35,8 +35,8 @@ def complaint_about(name: str) -> str | None:
 
 def check_name(name: str) -> None:
     """Raise KafkaError(INVALID_TOPIC_EXCEPTION) for a name that no topic can have."""
-    if complaint := complaint_about(name):
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
+    if problem := problem_with(name):
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
 
 
 def check_new_name(name: str, names_by_collision_key: Mapping[str, str]) -> None:

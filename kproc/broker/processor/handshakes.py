@@ -248,7 +248,7 @@ class Handshakes:
         except (NoMatchingRule, MalformedCertificate) as error:
             self.refused(transport, str(error))
             raise OSError(str(error)) from error
-        if complaint := principal.complaint():
+        if complaint := principal.problem():
             self.refused(transport, complaint)
             raise OSError(complaint)
         connection.session = Session(principal)

@@ -24,8 +24,8 @@ from kproc.broker.security.tls import (
     Sources,
     TlsContext,
     Value,
-    complaint_about_change,
     make_context,
+    problem_with_change,
     settings_of,
     sources_of,
 )
@@ -171,7 +171,7 @@ class TlsConnections:
                 continue
             try:
                 new = self._make(name)
-                complaint = complaint_about_change(old, new, name, value)
+                complaint = problem_with_change(old, new, name, value)
             except ConfigError as error:
                 complaint = f"listener {name}: {error}"
             if complaint is None:

@@ -179,8 +179,8 @@ def _bind(end_point: EndPoint, config: Config, found: Sequence[str] | None = Non
     last: OSError | None = None
     addresses = _addresses(end_point, found)
     for _, (host, _) in addresses:
-        if complaint := exposure_error(config, end_point, host):
-            raise FatalError(f"listeners: {complaint}")
+        if problem := exposure_error(config, end_point, host):
+            raise FatalError(f"listeners: {problem}")
     for family, address in addresses:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)

@@ -18,7 +18,7 @@ class Principal(NamedTuple):
     def __str__(self) -> str:
         return f"{self.type}:{self.name}"
 
-    def complaint(self) -> str | None:
+    def problem(self) -> str | None:
         """Return an error if the name does not fit into a string of the protocol, as ACLs and responses need it."""
         try:
             size = len(str(self).encode())

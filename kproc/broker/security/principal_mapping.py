@@ -59,7 +59,7 @@ class PrincipalMapper:
         raise NoMatchingRule(f"no rule of ssl.principal.mapping.rules applies to {subject}")
 
 
-def complaint_about(rules: str) -> str | None:
+def problem_with(rules: str) -> str | None:
     """Return an error for invalid rules, or None."""
     try:
         PrincipalMapper(rules)

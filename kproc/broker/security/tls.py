@@ -139,7 +139,7 @@ def make_context(
     return TlsContext(context, mapper, facts, warnings)
 
 
-def complaint_about_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
+def problem_with_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
     """Return an error if the certificate's names changed and the settings do not allow that, else None (KIP-978)."""
     if old.server.subject != new.server.subject and not value("ssl.allow.dn.changes"):
         return (

@@ -229,7 +229,7 @@ def make_controller(
     decide.
     """
     log, image = MetadataLog.open(Path(plan.config.log_dirs), plan.clock, plan.fs)
-    check_tls = partial(tls_check.complaint_about_change, plan.config)
+    check_tls = partial(tls_check.problem_with_change, plan.config)
     state = ControllerState(plan.config, image, plan.clock, check_tls=check_tls)
 
     def settings() -> DynamicSettings:

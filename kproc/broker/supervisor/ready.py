@@ -81,7 +81,7 @@ class Probe:
             self._received += piece
         frames = list(self._frames())
         if len(frames) == 2 and self.problem is None:
-            self.problem = _complaint_about(frames[1][INT32.size :])
+            self.problem = _problem_with(frames[1][INT32.size :])
         return self.problem is not None or len(frames) == 2
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Probe:
             start = end
 
 
-def _complaint_about(answer: bytes) -> str | None:
+def _problem_with(answer: bytes) -> str | None:
     """Validate the response to the Produce of _NO_TOPIC. Return the problem, or None."""
     at = INT32.size + len(encode_string(_NO_TOPIC)) + INT32.size + INT32.size
     if len(answer) < at + INT16.size:

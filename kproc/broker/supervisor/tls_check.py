@@ -53,7 +53,7 @@ def check_listeners(
     return "\n".join(line for line in lines if not line.startswith(_WARNING)) or None
 
 
-def complaint_about_change(
+def problem_with_change(
     config: Config, listener: str, before: DynamicSettings, after: DynamicSettings
 ) -> str | None:
     """Return the reason why these settings must not come into force for a listener, or None."""
@@ -68,7 +68,7 @@ def complaint_about_change(
         old = tls.make_context(listener, tls.settings_of(config, before, listener), ticket_secret=b"")
     except ConfigError:
         return None  # The present settings cannot be used, for example because a file is gone, so any change is better.
-    return tls.complaint_about_change(old, new, listener, value)
+    return tls.problem_with_change(old, new, listener, value)
 
 
 def _look(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:

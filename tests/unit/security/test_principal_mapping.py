@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kproc.broker.security.principal_mapping import NoMatchingRule, PrincipalMapper, complaint_about
+from kproc.broker.security.principal_mapping import NoMatchingRule, PrincipalMapper, problem_with
 
 ORG = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
 
@@ -24,7 +24,7 @@ ORG = "CN=Duke,OU=JavaSoft,O=Sun Microsystems,C=US"
     ],
 )
 def test_valid_rules(rules: str) -> None:
-    assert complaint_about(rules) is None
+    assert problem_with(rules) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_valid_rules(rules: str) -> None:
     ],
 )
 def test_rules_that_are_none(rules: str) -> None:
-    assert complaint_about(rules) is not None
+    assert problem_with(rules) is not None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kproc.broker.config import SETTINGS, Config, ConfigError
 from kproc.broker.config.dynamic import DynamicSettings
 from kproc.broker.config.values import Secret
 from kproc.broker.security import openssl_calls
-from kproc.broker.security.tls import complaint_about_change, make_context, openssl_name, settings_of
+from kproc.broker.security.tls import make_context, openssl_name, problem_with_change, settings_of
 from tests.support.certificates import LOCAL_NAMES, Certificates, Issued
 
 Make = Callable[..., Any]
@@ -403,15 +403,15 @@ def test_a_new_certificate_keeps_its_names_unless_changes_are_allowed(certificat
 
     old, _ = made("CN=localhost", LOCAL_NAMES, "old.pem")
     same, value = made("CN=localhost", LOCAL_NAMES, "same.pem")
-    assert complaint_about_change(old, same, "SSL", value) is None
+    assert problem_with_change(old, same, "SSL", value) is None
     renamed, value = made("CN=other", LOCAL_NAMES, "renamed.pem")
     assert "from CN=localhost to CN=other (ssl.allow.dn.changes)" in str(
-        complaint_about_change(old, renamed, "SSL", value)
+        problem_with_change(old, renamed, "SSL", value)
     )
     moved, value = made("CN=localhost", ("example.org",), "moved.pem")
-    assert "ssl.allow.san.changes" in str(complaint_about_change(old, moved, "SSL", value))
+    assert "ssl.allow.san.changes" in str(problem_with_change(old, moved, "SSL", value))
     other, value = made("CN=x", ("y",), "o.pem", ssl_allow_dn_changes="true", ssl_allow_san_changes="true")
-    assert complaint_about_change(old, other, "SSL", value) is None
+    assert problem_with_change(old, other, "SSL", value) is None
 
 
 def test_a_key_shows_in_no_form_of_a_store(issued: Issued) -> None:

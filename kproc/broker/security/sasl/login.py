@@ -140,8 +140,8 @@ class Login:
         if outcome is None:
             return answer, None
         principal = Principal(USER, outcome.name, outcome.is_token)
-        if complaint := principal.complaint():
-            raise self._refused(complaint, ErrorCode.SASL_AUTHENTICATION_FAILED, self._general())
+        if problem := principal.problem():
+            raise self._refused(problem, ErrorCode.SASL_AUTHENTICATION_FAILED, self._general())
         self._check_unchanged(principal)
         self.stage = Stage.COMPLETE
         return answer, CompletedLogin(principal, self._lifetime_ms(outcome.expires_ms, now_ms))

@@ -252,7 +252,7 @@ class ScramExchange:
         if match["nonce"] != first.nonce and (
             self._mechanism.is_strict or match["nonce"] != first.client_nonce + first.nonce
         ):
-            raise ExchangeFailed(_nonce_complaint(match["nonce"], first))
+            raise ExchangeFailed(_nonce_problem(match["nonce"], first))
         kind, credential = self._mechanism.kind, first.credential
         # RFC 5802 calls this AuthMessage: both first messages and the final one without its proof.
         signed = f"{first.client_bare},{first.message},{match['unproved']}".encode()
@@ -291,7 +291,7 @@ def _text(token: bytes) -> str:
         raise ExchangeFailed("a SCRAM message that is not UTF-8") from error
 
 
-def _nonce_complaint(nonce: str, first: _ServerFirst) -> str:
+def _nonce_problem(nonce: str, first: _ServerFirst) -> str:
     if nonce == first.client_nonce + first.nonce:
         return (
             "the client sent its own nonce twice, as librdkafka before 2.6.1 does; "
