@@ -137,8 +137,10 @@ def _gunzip(data: Buffer, limit_bytes: int) -> bytes:
     # zlib can limit the output exactly, so there is no need to guess the size.
     inflater = zlib.decompressobj(wbits=31)
     raw = inflater.decompress(data, limit_bytes + 1)
+    # One byte more than allowed was requested, because otherwise exactly the limit and too much would look the same.
     if len(raw) > limit_bytes:
         raise InflatesTooMuch(limit_bytes)
+    # Without the end mark, a truncated stream would pass as a short one.
     if not inflater.eof:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "gzip records are cut off")
     # Rejected, because clients differ: they read a second member, ignore it, or stop.
@@ -156,6 +158,7 @@ def _unsnappy_block(data: Buffer, room: int, limit_bytes: int) -> bytes:
         raise KafkaError(
             ErrorCode.CORRUPT_MESSAGE, f"snappy block of {len(data)} bytes claims to become {size}"
         )
+    # The limit holds for all blocks together.
     if size > room:
         raise InflatesTooMuch(limit_bytes)
     return bytes(cramjam.snappy.decompress_raw(data))
@@ -175,6 +178,7 @@ def _unsnappy(data: Buffer, limit_bytes: int) -> bytes:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy records are cut off")
         (length,) = INT32.unpack_from(view, position)
         position += INT32.size
+        # A negative length would move the position back, and an empty block has no meaning.
         if not 0 < length <= len(view) - position:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"snappy block of {length} bytes")
         part = _unsnappy_block(view[position : position + length], room, limit_bytes)

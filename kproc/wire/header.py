@@ -244,6 +244,8 @@ def request_header_version(api_key: int, api_version: int) -> int:
 
 def response_header_version(api_key: int, api_version: int) -> int:
     """Return the response header's version, 0 or 1."""
+    # KIP-511: its response never has tagged fields in the header, because a client reads it before it knows the
+    # versions of the broker.
     if api_key == ApiKey.API_VERSIONS:
         return 0
     return 1 if api_version >= first_flexible(api_key) else 0
@@ -273,6 +275,7 @@ def parse_request_header(view: Buffer, offset: int = 0) -> tuple[RequestHeader, 
         except UnicodeDecodeError:
             raise ProtocolError("client id is not UTF-8") from None
         position = end
+    # -1 is null. The client id is never compact, also in header version 2, so that every broker can read it.
     elif client_id_bytes < -1:
         raise ProtocolError(f"client id of {client_id_bytes} bytes")
     if version >= _FIRST_FLEXIBLE[api_key]:

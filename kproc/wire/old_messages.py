@@ -128,6 +128,7 @@ def _nullable(message: memoryview, at: int) -> tuple[bytes | None, int]:
 
 def _decompress(message: OldMessage) -> bytes:
     data = message.value or b""
+    # Producers fixed the checksum with format 1 (KIP-57).
     if message.codec == Compression.LZ4 and message.magic == 0:
         data = _with_right_lz4_checksum(data)
     return decompress(message.codec, data)

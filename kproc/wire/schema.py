@@ -204,6 +204,7 @@ def _count_reader(field: Field, path: str, is_flexible: bool) -> Callable[[bytes
         count, position = read_count(data, position)
         if count < 0 and not (is_nullable and count == -1):
             raise _null_refused(path)
+        # Compare before any allocation: a request of 20 bytes can claim two billion elements.
         if count * bytes_min > len(data) - position:
             raise ProtocolError(f"{path}: {count} elements cannot fit into {len(data) - position} bytes")
         return count, position
@@ -224,6 +225,7 @@ def _array_reader(field: Field, path: str, is_flexible: bool, read: Reader) -> R
 
 def _nullable_struct_reader(read: Reader) -> Reader:
     def read_nullable(data: bytes, position: int) -> tuple[Any, int]:
+        # A nullable struct begins with a byte: -1 for null, 1 otherwise.
         if INT8.unpack_from(data, position)[0] < 0:
             return None, position + 1
         return read(data, position + 1)
@@ -255,6 +257,7 @@ def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
 
     def read_tags(data: bytes, position: int, fields: Fields) -> int:
         for field in tagged:
+            # A tagged field that is absent has its default, so that callers find every field.
             fields[field.name] = default_of(field)
         if data[position] == 0:
             return position + 1
@@ -270,6 +273,8 @@ def _tags_reader(schema: Schema) -> Callable[[bytes, int, Fields], int]:
             if known is not None:
                 name, read = known
                 fields[name], position = read(data, position)
+                # A known tag with another size is a mistake of the client. To read on would decode the rest at the
+                # wrong place.
                 if position != end:
                     raise ProtocolError(f"{schema.path}.{name}: tag of {size} bytes holds something else")
             position = end
@@ -291,6 +296,7 @@ def fixed_runs(schema: Schema) -> list[tuple[Field, ...]]:
         if field.tag is not None:
             continue
         joins = not field.is_array and field.kind in FIXED_CODES
+        # One struct call for neighbours of fixed width costs as much as one for a single field.
         if joins and can_join:
             runs[-1] += (field,)
         else:
@@ -357,6 +363,7 @@ class RowBudget:
     def reserve(self, count: int) -> None:
         """Count the rows of an array before they are read. Raises ProtocolError if there are too many."""
         self._rows_left -= count
+        # Reject it before reading, because the rows would cost far more time and memory than their bytes.
         if self._rows_left < 0:
             raise ProtocolError(
                 f"the arrays of the request have more than {self._rows_max} rows; send them in several requests"

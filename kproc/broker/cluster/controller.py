@@ -187,6 +187,7 @@ class ControllerState:
             self._has_allocated_ids = True
             # Below 2**53, so that JSON tools which read numbers as doubles show every id exactly.
             first = random_producer_id()
+        # Producer ids are positive int64 numbers, so they end there.
         if first > 2**63 - 1 - PRODUCER_ID_BLOCK_COUNT:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
         reply = {"first_producer_id": first, "count": PRODUCER_ID_BLOCK_COUNT}
@@ -199,6 +200,7 @@ class ControllerState:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         at_least = body.get("at_least") or [0] * len(body["partitions"])
         epochs = [
+            # The log may have a higher epoch than the metadata, if its files come from another broker.
             min(LEADER_EPOCH_MAX, max(topic.partitions[index].leader_epoch + 1, least))
             for index, least in zip(body["partitions"], at_least, strict=True)
         ]
@@ -227,6 +229,7 @@ class ControllerState:
         cluster_id = body["cluster_id"]
         if not self._image.cluster_id:
             return {"cluster_id": cluster_id}, [r.ClusterRegistered(cluster_id), *features.OF_NEW_CLUSTERS]
+        # The metadata and meta.properties are of two clusters: somebody has mixed two data directories.
         if self._image.cluster_id != cluster_id:
             raise FatalError(
                 f"the metadata log is of cluster {self._image.cluster_id}, meta.properties of {cluster_id}"

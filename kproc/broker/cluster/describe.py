@@ -88,6 +88,7 @@ def _stored_broker_rows(
     rows: list[dict[str, Any]] = []
     for key in keys:
         setting = find_setting(key)
+        # The table's own settings have their rows already.
         if setting is None or key in SETTINGS or (wanted is not None and key not in wanted):
             continue
         synonyms = _broker_synonyms(tuple(dict.fromkeys((key, split_listener_key(key)[1]))), image, config)
@@ -178,9 +179,11 @@ def _row(
     read_only: bool,
 ) -> dict[str, Any]:
     is_secret = kind is Kind.PASSWORD
+    # A URL can contain a user and a password, although its setting is no password.
     if name.endswith(".url"):
         value = without_url_user(value) if value is not None else None
         synonyms = [{**each, "value": without_url_user(each["value"])} for each in synonyms]
+    # As in Kafka, secrets are null in DescribeConfigs, also in the synonyms.
     if is_secret:
         value, synonyms = None, [{**each, "value": None} for each in synonyms]
     return {

@@ -85,6 +85,7 @@ def update(image: ClusterImage, node_id: int, body: dict[str, Any]) -> tuple[Rep
     levels: dict[str, int] = {}
     for wish in body["feature_updates"]:
         try:
+            # Validate all entries before the first record, because the request succeeds or fails as a whole.
             levels[wish["feature"]] = _new_level(image, node_id, wish)
         except KafkaError as error:
             why = f"The update failed for all features since the following feature had an error: {error.message}"
@@ -116,6 +117,7 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
         problem = "A feature version cannot be less than 0."
     elif not feature.lowest <= level <= feature.highest:
         problem = f"Local controller {node_id} only supports versions {feature.lowest}-{feature.highest}"
+    # KIP-584: a downgrade must be requested as one, because it can lose information.
     elif level < level_of(image, feature) and kind == UPGRADE:
         problem = (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
@@ -128,6 +130,7 @@ def _new_level(image: ClusterImage, node_id: int, wish: dict[str, Any]) -> int:
             ErrorCode.INVALID_UPDATE_VERSION,
             f"Invalid update version {level} for feature {name}. {problem}",
         )
+    # KIP-584: a lower metadata.version would drop records that the older version does not know.
     if name == METADATA_VERSION and level < level_of(image, feature):
         why = (
             "Unsafe metadata downgrade is not supported in this version."

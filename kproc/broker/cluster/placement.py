@@ -38,6 +38,7 @@ def weight(key_crc: int, handler: int) -> int:
 
 def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_count: int) -> list[int]:
     """Return the owners of the block of `count` partitions that begins at `first_index`, in the partitions' order."""
+    # Do not hash for nothing, because most small brokers have one Handler.
     if handler_count == 1:
         return [0] * count
     share = -(-count // handler_count)
@@ -48,6 +49,8 @@ def owners_of_block(topic_id: bytes, *, first_index: int, count: int, handler_co
         key_crc = crc32c(partition.to_bytes(4, "big"), topic_crc)
         best = best_weight = -1
         for handler in range(handler_count):
+            # Take the first Handler that has not got its share. This bounds the load, and breaks the ranking only for
+            # full Handlers.
             if taken[handler] < share and (wish := weight(key_crc, handler)) > best_weight:
                 best, best_weight = handler, wish
         taken[best] += 1

@@ -61,10 +61,12 @@ class TokenCredentials:
         which tokens exist.
         """
         token = self._tokens().get(token_id)
+        # The broker without tokens, the unknown and the expired one must look alike to a client.
         if self._key is None or token is None or has_expired(token, self._now_ms()):
             return FoundCredential(made_up(kind, token_id, self._salt_secret), None)
         credential = self._made.get((kind.name, token_id))
         if credential is None:
+            # Clear the whole cache, because an order of use would need another structure for a cache that rarely fills.
             if len(self._made) >= _KEPT_MAX:
                 self._made.clear()
             credential = self._made[kind.name, token_id] = self._make(self._key, kind, token_id)

@@ -85,6 +85,7 @@ class AclTable:
         Kafka's order. Changes during the scan have no effect on it.
         """
         only = wanted.as_acl()
+        # A filter without wildcards means one rule, so no scan is needed.
         if only is not None:
             yield only if only in self._ids else None
             return
@@ -94,6 +95,8 @@ class AclTable:
     @property
     def index(self) -> AclIndex:
         """The index for decisions. The first access builds it."""
+        # Build it at the first decision, because the cleaner, and usually the controller, hold the rules without ever
+        # deciding.
         if self._index is None:
             self._index = AclIndex()
             for acl in self._ids:
@@ -119,6 +122,7 @@ class AclIndex:
     def add(self, acl: Acl) -> None:
         key = acl.resource_type, acl.resource_name
         patterns = self._patterns(acl)
+        # Count a prefix once, however many rules it has, because the count says how many prefixes of this length exist.
         if key not in patterns:
             patterns[key] = {}
             if patterns is self._prefixed:
@@ -176,6 +180,7 @@ def rules_in(bucket: Bucket, principal: str, host: str) -> list[Acl]:
     hosts = (host,) if host == ANY_NAME else (host, ANY_NAME)
     principals = (principal,) if principal == ANYBODY else (principal, ANYBODY)
     lists = [found for who in principals for at in hosts if (found := bucket.get((who, at)))]
+    # Usually one of the four look-ups finds something, and a sorted list needs no merge.
     if len(lists) <= 1:
         return lists[0] if lists else []
     return sorted((acl for rules in lists for acl in rules), key=_order)

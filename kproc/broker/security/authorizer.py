@@ -75,11 +75,14 @@ def decide(
         for acl in rules_in(bucket, principal, host):
             if not acl.speaks_of(host, operation):
                 continue
+            # As in Kafka, a DENY wins whatever ALLOW was found before. So an ALLOW is only remembered until all rules
+            # were read.
             if acl.permission == Permission.DENY:
                 return Verdict(False, _MATCHING_ACL, acl)
             allowed_by = acl
     if allowed_by is not None:
         return Verdict(True, _MATCHING_ACL, allowed_by)
+    # allow.everyone.if.no.acl.found applies only to a resource that no rule covers at all.
     return DEFAULT_DENY if covering else default
 
 
@@ -99,6 +102,7 @@ def decide_for_any(
             allowed.append(acl)
         else:
             denied.add((acl.pattern_type, acl.resource_name))
+    # This DENY covers every resource of the type, so no ALLOW can count.
     if (PatternType.LITERAL, ANY_NAME) in denied:
         return False
     prefixes = tuple(name for pattern, name in denied if pattern == PatternType.PREFIXED)
@@ -191,6 +195,7 @@ class StandardAuthorizer:
         found = self._any_cache.get(key)
         if found is None:
             found = decide_for_any(self._table, str(client.principal), host_of(client), operation, resource)
+            # Clear it as a whole, because an order of use would cost more at each look-up than a rare refill.
             if len(self._any_cache) >= CACHED_MAX:
                 self._any_cache.clear()
             self._any_cache[key] = found
@@ -199,6 +204,7 @@ class StandardAuthorizer:
     def verdict(self, client: Identity, operation: Operation, resource: ResourceType, name: str) -> Verdict:
         """Return the decision and its rule, from the cache if the rules have not changed."""
         table = self._acls()
+        # The image replaces the table after a snapshot, and changes it in place after a delta.
         if table is not self._table or table.version != self._version:
             self._clear_caches(table)
         key = client, operation, resource, name
@@ -212,6 +218,7 @@ class StandardAuthorizer:
             found = decide(
                 table, principal, host_of(client), operation, resource, name, default=self._default
             )
+        # A client chooses the names that it asks about, so long ones must not fill the cache.
         if len(name) <= _CACHED_NAME_MAX:
             if len(self._cache) >= CACHED_MAX:
                 self._cache.clear()
@@ -233,6 +240,7 @@ class StandardAuthorizer:
         api_key: int,
         count: int,
     ) -> None:
+        # Clients cause these lines, so they must not be able to fill the disk.
         if not self._rates.has_room(level, self._now_ns()):
             return
         line = audit.message(
@@ -284,6 +292,7 @@ def locks_everybody_out(config: Config, acls: AclTable) -> bool:
     if not config.authorizer_class_name or principals_in(config.super_users):
         return False
     covering = acls.index.covering(ResourceType.CLUSTER, CLUSTER_NAME)
+    # Without a rule for the cluster the default decides.
     if not covering:
         return not config.allow_everyone_if_no_acl_found
     return not any(
