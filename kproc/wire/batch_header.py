@@ -28,8 +28,13 @@ PRODUCER_EPOCH: Final = 10
 BASE_SEQUENCE: Final = 11
 RECORD_COUNT: Final = 12
 
+# Positions of single fields, in bytes. The magic byte has the same position in the formats 0 and 1.
+EPOCH_AT: Final = 12
+MAGIC_AT: Final = 16
 CRC_AT: Final = 17
 CRC_FROM: Final = 21  # The CRC-32C covers all bytes from here to the end of the batch.
+ATTRIBUTES_AT: Final = 22  # The low byte of the attributes, which has all of their bits.
+MAX_TIMESTAMP_AT: Final = 35
 
 
 def last_offset_of(header: Header) -> int:

@@ -23,6 +23,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from kproc.common.errors import ProtocolError
+from kproc.wire.batch_header import ATTRIBUTES_AT, MAGIC_AT
 from kproc.wire.primitives import (
     INT32,
     encode_compact_string,
@@ -74,15 +75,13 @@ class ProduceRequest(msgspec.Struct, gc=False):
             for _, records in topic.partitions:
                 if (
                     records is not None
-                    and len(records) > _ATTRIBUTES_AT
-                    and (records[_ATTRIBUTES_AT] & TRANSACTIONAL and records[_MAGIC_AT] == MAGIC)
+                    and len(records) > ATTRIBUTES_AT
+                    and (records[ATTRIBUTES_AT] & TRANSACTIONAL and records[MAGIC_AT] == MAGIC)
                 ):
                     return True
         return False
 
 
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 22  # The low byte of the attributes.
 # acks, timeout, topic count
 _PLAIN_HEAD: Final = Struct(">hii")
 _FLEXIBLE_HEAD: Final = Struct(">hiB")

@@ -28,8 +28,7 @@ from kproc.wire.records import Record
 
 HEAD: Final = Struct(">qiIbb")
 OLD_MAGICS: Final = (0, 1)
-MAGIC_AT: Final = 16
-_CRC_FROM: Final = 16
+_CRC_FROM: Final = 16  # The CRC-32 covers all bytes from the magic byte on.
 # An empty message of format 0: head, and the two lengths.
 _BYTES_MIN: Final = HEAD.size + 2 * INT32.size
 

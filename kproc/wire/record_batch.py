@@ -30,7 +30,17 @@ from typing import Final, NamedTuple
 
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire import records as record_format
-from kproc.wire.batch_header import BATCH_LENGTH, CRC_AT, CRC_FROM, HEADER, HEADER_BYTES, MAGIC_BYTE, STAMP
+from kproc.wire.batch_header import (
+    BATCH_LENGTH,
+    CRC_AT,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_AT,
+    MAGIC_BYTE,
+    MAX_TIMESTAMP_AT,
+    STAMP,
+)
 from kproc.wire.checksum import crc32c
 from kproc.wire.compression import compress, decompress, inflated_bytes_max
 from kproc.wire.primitives import Buffer
@@ -53,7 +63,6 @@ CONTROL: Final = 0x20
 HAS_DELETE_HORIZON: Final = 0x40
 
 _CODEC_MAX: Final = 4
-_MAX_TIMESTAMP_AT: Final = 35
 
 _INT64: Final = Struct(">q")
 _INT16: Final = Struct(">h")
@@ -190,8 +199,8 @@ def check_count(codec: int, record_count: int, records_bytes: int) -> None:
 
 
 def _why_short(view: Buffer) -> KafkaError:
-    if len(view) > 16 and view[16] in (0, 1):
-        return _why_misshapen(len(view), -1, view[16])
+    if len(view) > MAGIC_AT and view[MAGIC_AT] in (0, 1):
+        return _why_misshapen(len(view), -1, view[MAGIC_AT])
     if len(view) == 0:
         return NotOneBatch()
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are no batch")
@@ -241,13 +250,13 @@ def stamp_append_time(view: memoryview | bytearray, append_time_ms: int) -> None
     """
     (attributes,) = _INT16.unpack_from(view, CRC_FROM)
     view[CRC_FROM : CRC_FROM + 2] = _INT16.pack(attributes | LOG_APPEND_TIME)
-    view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(append_time_ms)
+    view[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = _INT64.pack(append_time_ms)
     view[CRC_AT:CRC_FROM] = _UINT32.pack(crc32c(memoryview(view)[CRC_FROM:]))
 
 
 def stamp_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> BatchHeader:
     """Correct the max timestamp of a batch whose producer set another one. Return the new header."""
-    view[_MAX_TIMESTAMP_AT : _MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
+    view[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = _INT64.pack(max_timestamp)
     # The max timestamp lies behind the CRC's begin, so the CRC changes with it.
     crc = crc_of(view)
     view[CRC_AT:CRC_FROM] = _UINT32.pack(crc)

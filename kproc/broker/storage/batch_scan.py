@@ -19,21 +19,21 @@ from kproc.wire.batch_header import (
     BATCH_LENGTH,
     CRC,
     CRC_FROM,
+    EPOCH_AT,
     HEADER,
     HEADER_BYTES,
     LAST_OFFSET_DELTA,
+    MAGIC_AT,
     MAGIC_BYTE,
     Header,
 )
 from kproc.wire.checksum import crc32c
 from kproc.wire.old_messages import HEAD as OLD_HEAD
-from kproc.wire.old_messages import MAGIC_AT as OLD_MAGIC_AT
 from kproc.wire.old_messages import is_old_message, old_message_bytes
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, MAGIC
 
 _unpack = HEADER.unpack_from
 _EPOCH_AND_MAGIC: Final = struct.Struct(">ib")
-_EPOCH_AT: Final = 12  # Position of the leader epoch in a batch; the magic byte follows it.
 
 # Bytes of one pread of a scan: large enough to make the system call negligible, small enough for the CPU cache.
 SCAN_CHUNK_BYTES: Final = 1 << 20
@@ -157,7 +157,7 @@ def find_old_format(fs: Fs, descriptor: int, position: int, end: int) -> int | N
     if total is None or total > end - position:
         return None
     message = fs.read(descriptor, total, position=position)
-    return message[OLD_MAGIC_AT] if is_old_message(message) else None
+    return message[MAGIC_AT] if is_old_message(message) else None
 
 
 def describe_old_format(path: Path, magic: int) -> str:
@@ -184,9 +184,9 @@ def find_good_batch(
         wanted = min(SCAN_CHUNK_BYTES + overlap, end - chunk_start)
         chunk = fs.read(descriptor, wanted, position=chunk_start)
         for pattern in patterns:
-            found = chunk.find(pattern, _EPOCH_AT)
+            found = chunk.find(pattern, EPOCH_AT)
             while found >= 0:
-                inside = found - _EPOCH_AT
+                inside = found - EPOCH_AT
                 if inside + HEADER_BYTES <= len(chunk) and _is_good(
                     fs, descriptor, chunk_start + inside, end, _unpack(chunk, inside), next_offset
                 ):

@@ -25,8 +25,8 @@ from kproc.broker.storage.format import (
 from kproc.broker.storage.fs import Fs, sync_directory
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.common.errors import Corrupt, KafkaError
-from kproc.wire.batch_header import HEADER_BYTES
-from kproc.wire.old_messages import MAGIC_AT, OLD_MAGICS, OldMessage, decode_old_message, records_of
+from kproc.wire.batch_header import HEADER_BYTES, MAGIC_AT
+from kproc.wire.old_messages import OLD_MAGICS, OldMessage, decode_old_message, records_of
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, encode_batch
 from kproc.wire.records import Record
 
