@@ -44,14 +44,13 @@ from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.set_aside import list_deleted
 from kproc.broker.transport.agent import AgentId, Link
 from kproc.broker.transport.envelope import CALL, DELTA, REPLY, SNAPSHOT
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 
 if TYPE_CHECKING:
     from kproc.broker.ipc.wait import Sleeper
 
 logger = logging.getLogger(__name__)
 
-_NS_PER_MS: Final = 1_000_000
 # Limit of partitions checked in one duty cycle. Each costs a few stat calls, and a cycle must not delay a stop.
 _PARTITIONS_PER_PASS: Final = 64
 
@@ -77,7 +76,7 @@ class Cleaner(LinkedRole):
         self._directory = Path(config.log_dirs)
         self._image = ClusterImage()
         self._round: Iterator[tuple[TopicImage, PartitionImage]] = iter(())
-        self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * 1_000_000
+        self._next_round_ns = clock.now_ns() + config.log_retention_check_interval_ms * NS_PER_MS
         self._next_checkpoint_ns = self._checkpoint_due()
         self._checkpoints = CheckpointWriter(fs, self._directory, table)
         self._next_removal_ns: int | None = None
@@ -183,7 +182,7 @@ class Cleaner(LinkedRole):
             run("removing deleted directories", None, self._remove_due)
         run("looking for directories of no topic", None, self._scan_for_strays, now_ns)
         if now_ns >= self._next_round_ns:
-            self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * 1_000_000
+            self._next_round_ns = now_ns + self._config.log_retention_check_interval_ms * NS_PER_MS
             if self._next_removal_ns is None:
                 self._next_removal_ns = now_ns
             self._round = iter([(t, p) for t in self._image.topics_by_name.values() for p in t.partitions])
@@ -245,7 +244,7 @@ class Cleaner(LinkedRole):
             self._config.log_flush_offset_checkpoint_interval_ms,
             self._config.log_flush_start_offset_checkpoint_interval_ms,
         )
-        return self._clock.now_ns() + max(1000, interval_ms) * 1_000_000
+        return self._clock.now_ns() + max(1000, interval_ms) * NS_PER_MS
 
     def _step_retention(self) -> int:
         try:
@@ -287,7 +286,7 @@ class Cleaner(LinkedRole):
                 facts = self._fs.facts_at(directory / name) if name.endswith(LOG_SUFFIX) else None
                 if facts is not None:
                     total += facts.st_size
-                    oldest_ms = min(oldest_ms, facts.st_mtime_ns // 1_000_000)
+                    oldest_ms = min(oldest_ms, facts.st_mtime_ns // NS_PER_MS)
         except StorageFailure:
             # The directory does not exist, because nothing was ever written to the log.
             return False
@@ -303,7 +302,7 @@ class Cleaner(LinkedRole):
 
     def _removal_due(self) -> int:
         # At most once a second, because it lists the whole data directory.
-        return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * _NS_PER_MS
+        return self._clock.now_ns() + max(1000, self._config.log_segment_delete_delay_ms) * NS_PER_MS
 
     def _remove_deleted(self, *, at_once: bool = False) -> bool:
         """Remove the directories of deleted topics. Return True if some still wait.
@@ -333,7 +332,7 @@ class Cleaner(LinkedRole):
         try:
             facts = self._fs.facts_at(path)
             # On ext4 and XFS a rename sets the directory's ctime, so that is the time of the deletion.
-            if facts is not None and not at_once and facts.st_ctime_ns // _NS_PER_MS > renamed_before_ms:
+            if facts is not None and not at_once and facts.st_ctime_ns // NS_PER_MS > renamed_before_ms:
                 return False
             if read_topic_id(self._fs, path) in self._image.topics_by_id:
                 # The metadata were restored from a copy older than the deletion, or our copy does not have it yet.

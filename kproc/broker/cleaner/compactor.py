@@ -50,7 +50,7 @@ from kproc.broker.storage.segment_files import (
     sealed_segments,
     segment_bases,
 )
-from kproc.common.clock import Clock
+from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.errors import Corrupt
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,6 @@ logger = logging.getLogger(__name__)
 # Time of one slice; one step is a chunk of log.cleaner.io.buffer.size.
 _SLICE_NS: Final = 5_000_000
 _PARTITIONS_PER_STEP: Final = 16
-_MS: Final = 1_000_000
 _IDLE_MS: Final = 500
 # Shortest pause. Without it, log.cleaner.backoff.ms=0 would make the cleaner loop over all logs without a rest.
 _PAUSE_MS_MIN: Final = 100
@@ -131,7 +130,7 @@ class Compactor:
         """Return the time of the next step in ns. Uses the present settings, so that a raised rate shortens a wait."""
         wait_ns = 0.0
         if self._is_pausing:
-            wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * _MS
+            wait_ns = max(int(self._setting("log.cleaner.backoff.ms")), _PAUSE_MS_MIN) * NS_PER_MS
         elif self._moved_bytes:
             rate = float(self._setting("log.cleaner.io.max.bytes.per.second"))
             wait_ns = self._moved_bytes * 1e9 / rate if rate > 0 else 0.0
@@ -141,7 +140,7 @@ class Compactor:
         """Return how many ms the cleaner may sleep before the compactor has work."""
         if self._is_closed:
             return _IDLE_MS
-        left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // _MS)
+        left_ms = -(-(self._resume_ns() - self._clock.now_ns()) // NS_PER_MS)
         if left_ms > 0:
             return min(left_ms, _IDLE_MS)
         return _IDLE_MS if self._is_waiting else 0
@@ -375,7 +374,7 @@ class Compactor:
         logger.info(
             "log=compacted partition=%s-%d from=%d to=%d keys=%d bytes=%d before=%d ms=%d",
             topic.name, index, facts.first_dirty, run.compacted_end, run.key_count, after, before,
-            (self._clock.now_ns() - started_ns) // _MS,
+            (self._clock.now_ns() - started_ns) // NS_PER_MS,
         )  # fmt: skip
         return run.compacted_end
 
@@ -414,7 +413,7 @@ class Compactor:
             remove_cleaned(self._fs, directory)
             return False
         self._count_swap(sum(each.size for each in group) - new.size, took_us)
-        due_ns = self._clock.now_ns() + delay_ms * _MS
+        due_ns = self._clock.now_ns() + delay_ms * NS_PER_MS
         # Sync the directory before anything is unlinked, which is at once if file.delete.delay.ms is 0. Otherwise a
         # power loss could undo the new names after the old files are gone.
         sync_directory(self._fs, directory)
@@ -447,7 +446,7 @@ class Compactor:
     def _postpone(self, topic: TopicImage, index: int) -> None:
         """Do not compact this log again within log.cleaner.backoff.ms (at least 1 s): the cause may last."""
         backoff_ms = max(1000, int(self._setting("log.cleaner.backoff.ms")))
-        self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * _MS
+        self._postponed_ns[topic.topic_id, index] = self._clock.now_ns() + backoff_ms * NS_PER_MS
 
     def _memory_bytes(self) -> int:
         share = float(self._setting("log.cleaner.io.buffer.load.factor"))

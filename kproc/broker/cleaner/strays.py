@@ -22,10 +22,10 @@ from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.storage.catalog import PartitionDirectory, describe_topic_id, list_partitions
 from kproc.broker.storage.fs import Fs, StorageFailure
 from kproc.broker.storage.set_aside import record_reason, rename_aside, rename_for_deletion
+from kproc.common.clock import NS_PER_MS
 
 logger = logging.getLogger(__name__)
 
-_MS: Final = 1_000_000
 _WAIT_MS_MIN: Final = 60_000
 
 
@@ -44,8 +44,8 @@ class StrayDirectories:
         self._fs = fs
         self._when_let_go = when_let_go
         self._directory = directory
-        self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * _MS
-        self._interval_ns = interval_ms * _MS
+        self._wait_ns = max(delay_ms, _WAIT_MS_MIN) * NS_PER_MS
+        self._interval_ns = interval_ms * NS_PER_MS
         self._suspects: dict[PartitionDirectory, int] = {}  # Time in ns of the first scan that found it.
         self._unreadable: set[Path] = set()
         self._next_ns = 0

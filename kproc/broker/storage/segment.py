@@ -36,6 +36,7 @@ from kproc.broker.storage.index import (
 )
 from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.broker.storage.txn_index import TxnIndex
+from kproc.common.clock import NS_PER_MS
 from kproc.common.errors import Corrupt
 from kproc.wire.batch_header import (
     BASE_OFFSET,
@@ -49,7 +50,6 @@ from kproc.wire.batch_header import (
 from kproc.wire.file_range import FileRange
 from kproc.wire.record_batch import LOG_OVERHEAD_BYTES
 
-NS_PER_MS: Final = 1_000_000
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 # A segment reserves disk blocks after it has grown by RESERVE_FROM_BYTES since it was opened. It reserves as much again
 # as it holds, but at most RESERVE_BYTES_MAX at a time. 4 MiB at a time instead of 16 would keep 90% of the gain.

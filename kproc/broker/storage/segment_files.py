@@ -26,9 +26,8 @@ from kproc.broker.storage.format import (
 from kproc.broker.storage.fs import FileFacts, Fs
 from kproc.broker.storage.retention import SegmentFacts
 from kproc.broker.storage.txn_index import read_aborted
+from kproc.common.clock import NS_PER_MS
 from kproc.wire.batch_header import MAX_TIMESTAMP
-
-_NS_PER_MS = 1_000_000
 
 
 def segment_bases(fs: Fs, directory: Path) -> list[int]:
@@ -65,7 +64,7 @@ def facts_from_files(fs: Fs, directory: Path, bases: Sequence[int], end_offset: 
             continue
         dated = _last_timestamp(fs, directory / segment_file_name(base, TIME_INDEX_SUFFIX))
         if dated < 0:
-            dated = log.st_mtime_ns // _NS_PER_MS
+            dated = log.st_mtime_ns // NS_PER_MS
         facts.append(SegmentFacts(base, following, log.st_size, dated))
     return facts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kproc.broker.transport.agent import Agent, AgentId
+from kproc.common.clock import NS_PER_MS
 
 
 class TurnWaker:
@@ -73,7 +74,7 @@ class Turns:
             if work if has_input is None else has_input():
                 due[agent_id] = None
             else:
-                deadlines_ns[agent_id] = self._now_ns() + agent.next_deadline_ms() * 1_000_000
+                deadlines_ns[agent_id] = self._now_ns() + agent.next_deadline_ms() * NS_PER_MS
 
     def deadline_ns(self) -> int:
         """Return the time of the earliest timer of all agents that had a turn (monotonic ns)."""
