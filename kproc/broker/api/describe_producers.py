@@ -10,9 +10,10 @@ from kproc.broker.peers.forwarding import Answer, OnAnswer, gather_allowed, oper
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.security.acl import Operation
-from kproc.broker.storage.producer_state import NO_SEQUENCE, ProducerEntry
+from kproc.broker.storage.producer_state import ProducerEntry
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext, Services

@@ -21,9 +21,9 @@ from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_group, on_transactional_id
 from kproc.broker.security.acl import Operation
-from kproc.broker.storage.producer_state import NO_SEQUENCE
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
+from kproc.wire.record_batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
     from kproc.broker.cluster.image import ClusterImage, TopicImage

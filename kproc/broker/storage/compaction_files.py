@@ -37,7 +37,6 @@ from kproc.broker.storage.format import (
     INDEX_SUFFIX,
     INT32_MAX,
     LOG_SUFFIX,
-    NO_TIMESTAMP,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -50,6 +49,7 @@ from kproc.broker.storage.fs import DiskFull, Fs, StorageFailure
 from kproc.broker.storage.index import OffsetIndex, TimeIndex, create_index
 from kproc.broker.storage.txn_index import append_aborted
 from kproc.wire.batch_header import Header, last_offset_of
+from kproc.wire.record_batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 

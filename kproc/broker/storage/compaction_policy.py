@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from kproc.broker.storage.format import INT32_MAX
-from kproc.broker.storage.log_config import INT64_MAX, LogConfig
+from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.retention import SegmentFacts
+from kproc.wire.primitives import INT64_MAX
 
 # Old segments that one swap takes away. Each costs the owner up to five renames in one step of its loop; segments
 # that are still small after a run are grouped further by the next one.

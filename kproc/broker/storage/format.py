@@ -44,7 +44,9 @@ OFFSET_DIGITS: Final = 20  # Kafka pads base offsets to this many digits, one mo
 
 # Relative offsets and positions are signed 32-bit in the index files.
 INT32_MAX: Final = 2**31 - 1
-NO_TIMESTAMP: Final = -1
+# Placeholders for an unknown offset and epoch, in files and in memory.
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
 
 # One entry of .index (8 bytes). The offset is the LAST offset of the batch that starts at the position.
 #

@@ -18,8 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
-from kproc.broker.storage.format import NO_TIMESTAMP, OFFSET_ENTRY, TIME_ENTRY
+from kproc.broker.storage.format import OFFSET_ENTRY, TIME_ENTRY
 from kproc.broker.storage.fs import Fs, Shortage
+from kproc.wire.record_batch import NO_TIMESTAMP
 
 # The last steps of a binary search work on one block of 64 entries, at most 768 bytes: one system call instead of six.
 _BLOCK_ENTRIES: Final = 64

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Final
 
-NO_EPOCH: Final = -1
-NO_OFFSET: Final = -1
+from kproc.broker.storage.format import NO_EPOCH, NO_OFFSET
 
 
 class LeaderEpochs:

@@ -11,19 +11,18 @@ from zlib import crc32
 import msgspec
 
 from kproc.broker.storage import checkpoints
-from kproc.broker.storage.format import INT32_MAX, AbortedTransaction
+from kproc.broker.storage.format import INT32_MAX, NO_OFFSET, AbortedTransaction
 from kproc.broker.storage.fs import Shortage, StorageFailure
 from kproc.broker.storage.leader_epochs import LeaderEpochs
-from kproc.broker.storage.log_config import INT64_MAX
 from kproc.broker.storage.log_state import AppendLimits, LogState
 from kproc.broker.storage.producer_state import PRODUCERS_MAX, ProducerEntry, Verification, first_offset
-from kproc.broker.storage.results import NO_OFFSET, AppendResult
+from kproc.broker.storage.results import AppendResult
 from kproc.broker.storage.segment import LogSegment
 from kproc.broker.storage.validate import CLIENT, COORDINATOR, examine, read_marker
 from kproc.common.errors import ErrorCode, FatalError, KafkaError, RecordErrors
 from kproc.wire.batch_header import CRC_FROM, HEADER, HEADER_BYTES, STAMP
 from kproc.wire.checksum import crc32c
-from kproc.wire.primitives import encode_varint
+from kproc.wire.primitives import INT64_MAX, encode_varint
 from kproc.wire.record_batch import (
     CONTROL,
     TRANSACTIONAL,

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from kproc.broker.storage.format import INT32_MAX
+from kproc.wire.primitives import INT64_MAX
 
 if TYPE_CHECKING:
     from kproc.broker.config import Config
 
-INT64_MAX: Final = 2**63 - 1
 APPEND_TIME: Final = "LogAppendTime"
 AS_PRODUCED: Final = "producer"
 FULL: Final = "full"

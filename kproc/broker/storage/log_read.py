@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from kproc.broker.storage.format import NO_TIMESTAMP, AbortedTransaction
+from kproc.broker.storage.format import AbortedTransaction
 from kproc.broker.storage.log_state import LogState
 from kproc.broker.storage.results import ReadResult, RecordPosition
 from kproc.broker.storage.segment import LogSegment
@@ -19,7 +19,7 @@ from kproc.broker.storage.timestamp_search import SearchPaused, TimestampSearch
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.batch_header import ATTRIBUTES
 from kproc.wire.file_range import FileRange
-from kproc.wire.record_batch import CONTROL
+from kproc.wire.record_batch import CONTROL, NO_TIMESTAMP
 
 # Limit of ranges in one read. A read continues in the next segment, because otherwise small segments would starve large
 # fetches. The cost of sixteen sendfile calls is negligible beside the bytes that they send.

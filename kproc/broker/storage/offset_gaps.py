@@ -13,11 +13,11 @@ from pathlib import Path
 
 from kproc.broker.storage.batch_scan import BadBatch, walk_headers
 from kproc.broker.storage.compaction_records import emptied
-from kproc.broker.storage.format import INT32_MAX, LOG_SUFFIX, NO_TIMESTAMP, segment_file_name
+from kproc.broker.storage.format import INT32_MAX, LOG_SUFFIX, segment_file_name
 from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.segment_files import segment_bases
 from kproc.wire.batch_header import LEADER_EPOCH, last_offset_of
-from kproc.wire.record_batch import MAGIC, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from kproc.wire.record_batch import MAGIC, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
 
 
 def fill_offset_gaps(fs: Fs, directory: Path) -> int:

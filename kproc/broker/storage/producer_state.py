@@ -25,6 +25,8 @@ from typing import Any, Final
 import msgspec
 
 from kproc.broker.storage.format import (
+    NO_EPOCH,
+    NO_OFFSET,
     SNAPSHOT_CRC_FROM,
     SNAPSHOT_ENTRY,
     SNAPSHOT_HEAD,
@@ -33,15 +35,13 @@ from kproc.broker.storage.format import (
 )
 from kproc.common.errors import Corrupt, ErrorCode, KafkaError
 from kproc.wire.checksum import crc32c
+from kproc.wire.record_batch import NO_SEQUENCE
 
 # Limit of producers in a partition, because a client can invent producer ids. Above it, those that were idle for
 # longest are removed. If such a producer returns and retries a batch, the batch is stored twice.
 PRODUCERS_MAX: Final = 10_000
 BATCHES_KEPT: Final = 5
 SEQUENCE_MAX: Final = 2**31 - 1
-NO_SEQUENCE: Final = -1
-NO_OFFSET: Final = -1
-NO_EPOCH: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 
 # From this transaction.version on, each transaction has an epoch of its own (KIP-890).

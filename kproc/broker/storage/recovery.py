@@ -44,7 +44,6 @@ from kproc.broker.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    NO_TIMESTAMP,
     SNAPSHOT_SUFFIX,
     TEMPORARY_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -54,7 +53,7 @@ from kproc.broker.storage.format import (
 )
 from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.broker.storage.leader_epochs import LeaderEpochs
-from kproc.broker.storage.log_config import INT64_MAX, LogConfig
+from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.log_start import StartRecords, check_start
 from kproc.broker.storage.producer_replay import ProducerReplay
 from kproc.broker.storage.producer_state import ProducerTable
@@ -69,6 +68,8 @@ from kproc.wire.batch_header import (
     Header,
     last_offset_of,
 )
+from kproc.wire.primitives import INT64_MAX
+from kproc.wire.record_batch import NO_TIMESTAMP
 
 logger = logging.getLogger(__name__)
 

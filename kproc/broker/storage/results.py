@@ -10,8 +10,6 @@ from kproc.broker.storage.segment import LogSegment
 from kproc.common.errors import RecordErrors
 from kproc.wire.file_range import FileRange
 
-NO_OFFSET = -1
-
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
     """The result of appending one batch; the fields of a Produce response's partition.

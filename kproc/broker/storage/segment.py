@@ -18,7 +18,6 @@ from kproc.broker.storage.format import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    NO_TIMESTAMP,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -48,7 +47,7 @@ from kproc.wire.batch_header import (
     last_offset_of,
 )
 from kproc.wire.file_range import FileRange
-from kproc.wire.record_batch import LOG_OVERHEAD_BYTES
+from kproc.wire.record_batch import LOG_OVERHEAD_BYTES, NO_TIMESTAMP
 
 _SHOWN_TOGETHER_BYTES: Final = LOOKUP_CHUNK_BYTES - HEADER_BYTES
 # A segment reserves disk blocks after it has grown by RESERVE_FROM_BYTES since it was opened. It reserves as much again

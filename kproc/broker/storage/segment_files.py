@@ -15,7 +15,6 @@ from kproc.broker.storage.compaction_policy import SealedSegment
 from kproc.broker.storage.format import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
-    NO_TIMESTAMP,
     TIME_ENTRY,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
@@ -28,6 +27,7 @@ from kproc.broker.storage.retention import SegmentFacts
 from kproc.broker.storage.txn_index import read_aborted
 from kproc.common.clock import NS_PER_MS
 from kproc.wire.batch_header import MAX_TIMESTAMP
+from kproc.wire.record_batch import NO_TIMESTAMP
 
 
 def segment_bases(fs: Fs, directory: Path) -> list[int]:

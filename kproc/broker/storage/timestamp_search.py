@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kproc.broker.storage.format import NO_TIMESTAMP
 from kproc.common.errors import ProtocolError
 from kproc.wire.batch_header import (
     ATTRIBUTES,
@@ -25,7 +24,7 @@ from kproc.wire.batch_header import (
 )
 from kproc.wire.compression import DECOMPRESSED_BYTES_MAX, InflatesTooMuch, decompress, inflation_limit
 from kproc.wire.primitives import as_int64, read_unsigned_varint, read_unsigned_varlong
-from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME
+from kproc.wire.record_batch import CODEC_MASK, LOG_APPEND_TIME, NO_TIMESTAMP
 
 SLICE_BYTES: Final = 4 << 20
 SLICE_RECORDS: Final = 20_000
