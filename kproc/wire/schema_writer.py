@@ -116,6 +116,7 @@ class EncodedRows:
 
     def seal(self) -> None:
         """Make a piece of the rows in `data` if they are many."""
+        # A piece is never copied again, but small ones are cheaper to copy than to send one by one.
         if len(self.data) >= PIECE_BYTES:
             self.pieces.append(bytes(self.data))
             self._piece_bytes += len(self.data)
@@ -152,8 +153,10 @@ def _write_array(path: str, is_flexible: bool, is_nullable: bool, write: Writer)
             out += b"\0" if is_flexible else b"\xff\xff\xff\xff"
             return
         out += encode_unsigned_varint(len(items) + 1) if is_flexible else INT32.pack(len(items))
+        # Rows that were encoded one by one, for a response that was built in slices.
         if type(items) is EncodedRows:
             if items.pieces:
+                # Keep large pieces out of the buffer, see the class.
                 if type(out) is MessageInPieces:
                     out.add_pieces(items.pieces)
                 else:

@@ -52,6 +52,7 @@ class StrayDirectories:
 
     def scan(self, image: ClusterImage, now_ns: int) -> None:
         """Set aside directories that have been strays for long enough. Raises StorageFailure."""
+        # Without metadata every directory would look like a stray.
         if not image.version or now_ns < self._next_ns:
             return
         self._next_ns = now_ns + self._interval_ns
@@ -63,6 +64,7 @@ class StrayDirectories:
         self._log_unreadable(found)
         self._suspects = {each: self._suspects.get(each, now_ns) for each in found if each.problem is None}
         for suspect, since_ns in list(self._suspects.items()):
+            # Found by two scans that are far enough apart, see above.
             if now_ns - since_ns >= self._wait_ns:
                 del self._suspects[suspect]
                 self._when_let_go(

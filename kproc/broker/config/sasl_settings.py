@@ -139,6 +139,7 @@ def sasl_value(config: Any, listener: str, mechanism: str, name: str) -> Any:
     The first of these that is set: for this mechanism on this listener, for this mechanism, for this listener, plain.
     """
     own = f"{mechanism.lower()}.{name}"
+    # Kafka's precedence: the more a name says, the more it counts.
     for where, key in ((listener, own), ("", own), (listener, name)):
         value = config.listener_value(where, key)
         if value is not None:
@@ -195,6 +196,7 @@ def check_sasl(config: Any) -> None:
         for mechanism in mechanisms:
             _check_mechanism(config, end_point.name, mechanism)
     delay_ms, idle_ms = config.connection_failed_authentication_delay_ms, config.connections_max_idle_ms
+    # A delayed connection would be closed as idle before the client gets the reason.
     if 0 <= idle_ms <= delay_ms:
         raise ConfigError(
             f"connection.failed.authentication.delay.ms={delay_ms}: must be below connections.max.idle.ms={idle_ms}"
@@ -207,11 +209,13 @@ def _check_mechanism(config: Any, listener: str, mechanism: str) -> None:
         options = jaas_options(config, listener, mechanism)
     except JaasError as error:
         raise ConfigError(f"{name}: {error}") from None
+    # Without users PLAIN would reject every login, which the administrator would see only at the first one.
     if mechanism == PLAIN and not any(option.startswith(USER_PREFIX) for option in options):
         raise ConfigError(
             f'{name}: PLAIN has no users; add them: {LOGIN_MODULES[PLAIN]} required user_<name>="<password>";'
         )
     handler = sasl_value(config, listener, mechanism, "sasl.server.callback.handler.class")
+    # Ignoring a handler could accept logins that it would have rejected.
     if handler is not None and not (mechanism == OAUTHBEARER and handler.rpartition(".")[2] == _VALIDATOR):
         raise ConfigError(f"sasl.server.callback.handler.class={handler}: kproc cannot run Java classes")
     if mechanism == OAUTHBEARER:

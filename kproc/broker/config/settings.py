@@ -75,6 +75,7 @@ class Config(
         fields = {name.replace(".", "_"): value for name, value in values.items()}
         config = cls(**fields, explicit_settings=explicit)
         check_together(config)
+        # Warn only after all checks, because an invalid configuration has one error and no warnings.
         if on_warning is not None:
             for warning in warnings:
                 on_warning(warning)

@@ -144,6 +144,7 @@ class Controller(LinkedRole):
         """Send a snapshot to a peer that has started; it follows by deltas from then on."""
         super().attach(link)
         if link.peer == CONTROL_PROCESSOR:
+            # The control listener's Processor gets no deltas, because it has no image.
             self._control = self._peers.pop(link.peer)
             self._control_plane.attach(self._control)
             self._list_links()
@@ -183,6 +184,7 @@ class Controller(LinkedRole):
 
     def _rest_ms(self) -> int:
         is_asking = self._names.is_waited_for or self._lookups.is_busy or self._listener_lookups.is_busy
+        # A client waits for one of these, so check them every 100 ms instead of at the idle rate.
         is_waiting = is_asking or self._operations.has_scales
         return STORE_MS if is_waiting else super()._rest_ms()
 

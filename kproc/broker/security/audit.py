@@ -38,6 +38,7 @@ class AuditRates:
     def has_room(self, level: int, now_ns: int) -> bool:
         """Return True if one more line of that level may be logged now. Otherwise count it."""
         rate = self._by_level.get(level)
+        # Make the limits when they are needed, because usually only one level is enabled.
         if rate is None:
             more = f"and %d more decisions at level {logging.getLevelName(level)}"
             rate = self._by_level[level] = LogRate(audit_logger, more, lines_per_second=LINES_PER_SECOND)
@@ -51,6 +52,7 @@ class AuditRates:
 
 def level_of(is_allowed: bool, is_question: bool) -> int:
     """Return the level at which Kafka logs such a decision."""
+    # A question, such as which topics Metadata may list, is no attempt. Kafka does not log it as a denial either.
     if is_question:
         return _TRACE
     return logging.DEBUG if is_allowed else logging.INFO
@@ -75,6 +77,7 @@ def message(
         f"on resource = {pascal_case(resource_type.name)}:LITERAL:{shown(name)} for request = {request} "
         f"with resourceRefCount = {count} based on rule {printable(rule)}"
     )
+    # Cut by bytes and not by characters, because the limit of an atomic write counts bytes.
     encoded = text.encode("utf-8", "replace")
     if len(encoded) > _MESSAGE_BYTES_MAX:
         text = encoded[:_MESSAGE_BYTES_MAX].decode("utf-8", "ignore") + "..."

@@ -65,6 +65,7 @@ def facts_of(der: bytes) -> CertificateFacts:
     try:
         (certificate,) = _elements(der)
         fields = _elements(_elements(certificate.content)[0].content)
+        # The version is an optional field in front of all others.
         if fields[0].tag == _VERSION:
             fields = fields[1:]
         # serial number, signature, issuer, validity, subject, key, extensions
@@ -83,6 +84,7 @@ def _elements(data: bytes) -> list[_Element]:
     while at < len(data):
         start, tag, length = at, data[at], data[at + 1]
         at += 2
+        # DER: the low bits of the first byte say how many bytes the length has.
         if length >= 0x80:
             size = length & 0x7F
             length = int.from_bytes(data[at : at + size], "big")
@@ -95,6 +97,7 @@ def _elements(data: bytes) -> list[_Element]:
 
 
 def _alternative_names(rest: list[_Element]) -> bytes:
+    # Behind the key come optional fields, of which only the extensions matter here.
     for part in rest:
         if part.tag != _EXTENSIONS:
             continue

@@ -30,6 +30,7 @@ class _Rule(NamedTuple):
     def apply(self, subject: str) -> str | None:
         if self.pattern is None:
             return subject
+        # As in Java's matches(), the rule must describe the whole subject.
         if self.pattern.fullmatch(subject) is None:
             return None
         # Replace all matches, as Java's replaceAll does. A lazy pattern, or an empty match at the end, occurs again.
@@ -91,6 +92,7 @@ def _replacement(text: str, pattern: re.Pattern[str]) -> tuple[str | int, ...]:
     parts: list[str | int] = []
     for escaped, name, digits, plain, other in _REPLACEMENT.findall(text):
         if digits:
+            # Java takes as many digits as name an existing group.
             length = len(digits)
             while length > 1 and int(digits[:length]) > pattern.groups:
                 length -= 1

@@ -141,6 +141,7 @@ def make_context(
 
 def problem_with_change(old: TlsContext, new: TlsContext, listener: str, value: Value) -> str | None:
     """Return an error if the certificate's names changed and the settings do not allow that, else None (KIP-978)."""
+    # KIP-978: clients that verify the server's name would reject a certificate of another one.
     if old.server.subject != new.server.subject and not value("ssl.allow.dn.changes"):
         return (
             f"listener {listener}: the subject of its certificate would change from {old.server.subject} to "
@@ -180,6 +181,7 @@ def _load_key(context: ssl.SSLContext, store: KeyStore) -> CertificateFacts:
         raise ConfigError(f"{store.setting}: {error}") from error
     if not found:
         raise ConfigError(f"{store.setting} has no certificate")
+    # Say so here, because OpenSSL would only report a missing start line.
     if b"PRIVATE KEY-----" not in store.pem:
         raise ConfigError(f"{store.setting} has no private key")
     # Without a password OpenSSL would ask for one at the terminal.
@@ -277,6 +279,7 @@ def _use_suites(context: ssl.SSLContext, suites: tuple[str, ...], prefix: str) -
         context.maximum_version = ssl.TLSVersion.TLSv1_2
     elif not openssl_calls.set_tls13_suites(context, ":".join(newer)):
         raise ConfigError(f"{setting}: OpenSSL cannot use {', '.join(newer)}")
+    # The suites have excluded every enabled version, so no handshake could succeed.
     if context.minimum_version > context.maximum_version:
         raise ConfigError(f"{setting}: none of these suites belongs to a version in ssl.enabled.protocols")
 

@@ -173,9 +173,11 @@ def verify_partition(fs: Fs, directory: Path) -> tuple[int, int, list[Problem]]:
                 ends[batch.position] = batch.header.last_offset
         except BadBatch as error:
             magic = _old_format(fs, path, error.position)
+            # A segment from before Kafka 0.11 is not damaged. It needs a conversion.
             if magic is not None:
                 problems.append(Problem(path, describe_old_format(path, magic)))
                 continue
+            # A crash leaves a torn batch only at the end of the last segment. Anywhere else it is damage.
             is_torn = is_last and not _has_good_batch(fs, path, error.position, expected, batch_epochs)
             problems.append(Problem(path, str(error), is_torn_tail=is_torn))
         next_offset = max(next_offset, expected)
@@ -205,6 +207,7 @@ def _has_good_batch(fs: Fs, path: Path, start: int, next_offset: int, epochs: se
 
 def _check_batch(path: Path, batch: DumpedBatch, expected: int) -> list[Problem]:
     at = f"batch at position {batch.position} (offset {batch.header.base_offset})"
+    # Do not decode records whose CRC is wrong, because their errors would only hide the cause.
     if not batch.is_whole:
         return [Problem(path, f"{at}: its CRC-32C does not match")]
     if batch.header.base_offset < expected:
@@ -233,6 +236,7 @@ def _check_indexes(fs: Fs, directory: Path, base: int, ends: dict[int, int]) -> 
             problems.append(Problem(path, str(error)))
             continue
         if suffix == INDEX_SUFFIX:
+            # An offset entry has the last offset of the batch that begins at its position.
             wrong = [entry for entry in entries if ends.get(entry["position"]) != entry["offset"]]
         elif suffix == TIME_INDEX_SUFFIX:
             stamps = [entry["timestamp"] for entry in entries]

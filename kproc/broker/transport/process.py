@@ -93,6 +93,7 @@ class ControlSocket:
         """
         while (received := recv_fd(self.sock, 1 + _PACKET_BYTES_MAX)) is not None:
             packet, fd = received
+            # Packets of one message come in a row, because send() queues them together.
             if packet[:1] == _MORE:
                 self._partial += packet[1:]
                 continue
@@ -163,6 +164,7 @@ def fork_child(agent: AgentId, main: Callable[[ControlSocket], int], *, keep: It
     sys.stdout.flush()
     sys.stderr.flush()
     try:
+        # fork and not spawn, because the child then shares the memory of the loaded modules.
         pid = os.fork()
         if pid == 0:
             _run_child(agent, main, theirs, {*keep, theirs.fileno(), *_STDIO}, parent_pid)

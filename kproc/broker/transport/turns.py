@@ -67,6 +67,7 @@ class Turns:
         due, deadlines_ns = self._due, self._deadlines_ns
         while due:
             agent_id = next(iter(due))
+            # Before the call, because a waker may make the agent due again while it works.
             del due[agent_id]
             agent = self._agents[agent_id]
             work = agent.do_work(0)

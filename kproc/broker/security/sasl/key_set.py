@@ -41,6 +41,7 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
     connections down. A redirect from https to http is not followed: an attacker on the network could choose the keys.
     """
     connections = _Connections()
+    # The timeout of a socket counts from its last byte, so it does not limit the whole transfer.
     timer = threading.Timer(seconds_max, connections.shut_down)
     timer.daemon = True
     timer.start()
@@ -57,6 +58,7 @@ def fetch(url: str, *, seconds_max: float = _TOTAL_S) -> bytes:
         connections.close()
     if connections.is_late:  # The data is incomplete.
         raise TimeoutError(f"no complete answer in {seconds_max:g} s")
+    # One byte more than allowed was read, because otherwise a larger document would look like a whole one.
     if len(data) > _BYTES_MAX:
         raise ValueError(f"it is larger than {_BYTES_MAX} bytes")
     return data

@@ -37,6 +37,8 @@ class SignedValidator:
     def __call__(self, token: str) -> Claims:
         header = _header(token)
         algorithm, key_id = header.get("alg"), header.get("kid")
+        # A token chooses its algorithm itself. With "none", or with HMAC and the public key as its secret, anybody
+        # could sign it.
         if algorithm not in _ALGORITHMS:
             raise BadToken("a token whose algorithm is none, or not one of public keys")
         key = self._keys.find(key_id if isinstance(key_id, str) else None)
@@ -47,8 +49,10 @@ class SignedValidator:
     def _judge(self, claims: Mapping[str, Any]) -> Claims:
         expected, now_s = self._expected, self._now_ms() / 1000
         expires_s, issued_s, begins_s = _time(claims, "exp"), _time(claims, "iat"), _time(claims, "nbf")
+        # Without an expiry a stolen token would be good for ever.
         if expires_s is None or issued_s is None:
             raise BadToken("a token that does not say when it was issued and when it expires")
+        # The clocks of issuer and broker differ, so both comparisons allow the configured skew.
         if now_s - expected.skew_s >= expires_s:
             raise BadToken("an expired token")
         if begins_s is not None and now_s + expected.skew_s < begins_s:
@@ -56,6 +60,7 @@ class SignedValidator:
         if expected.issuer is not None and claims.get("iss") != expected.issuer:
             raise BadToken("a token of another issuer")
         audience = claims.get("aud")
+        # RFC 7519: the audience is one text or a list of texts.
         named = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
         if expected.audience and not set(expected.audience).intersection(
             each for each in named if isinstance(each, str)
@@ -84,6 +89,7 @@ def _claims(token: str, key: Any, algorithm: str) -> Mapping[str, Any]:
     from joserfc.errors import JoseError
 
     try:
+        # The library must accept only the algorithm that was checked above, not whatever the key would permit.
         claims: Mapping[str, Any] = jwt.decode(token, key, algorithms=[algorithm]).claims
     except (JoseError, ValueError, TypeError, RecursionError) as error:
         raise BadToken(f"a token whose signature does not fit ({type(error).__name__})") from error
@@ -94,6 +100,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
+    # NaN and infinity compare as neither early nor late, so they must not get into the checks of times.
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         raise BadToken(f"a token whose {name} is no time")
     return float(value)

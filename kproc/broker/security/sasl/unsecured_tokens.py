@@ -24,6 +24,7 @@ class UnsecuredValidator:
 
     def __call__(self, token: str) -> Claims:
         parts = token.split(".")
+        # RFC 7515: header, claims and an empty signature, each in base64 without padding.
         if len(parts) != 3 or parts[2]:
             raise BadToken("a token of another form, or with a signature")
         if _section(parts[0]).get("alg") != "none":
