@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kproc.broker.storage.compaction import CompactionPass, PassFacts
-from kproc.broker.storage.compaction_policy import assess, group_segments
+from kproc.broker.storage.compaction_policy import CompactionLimits, assess, group_segments
 from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.log import Log
 from kproc.broker.storage.segment_files import (
@@ -45,10 +45,8 @@ def compact(
     section = assess(
         facts_from_files(fs, rig.directory, bases, log.state.end_offset),
         log.state.config,
+        CompactionLimits(log.state.start_offset, log.state.last_stable_offset, log.state.recovery_point),
         checkpoint=checkpoint,
-        start_offset=log.state.start_offset,
-        stable_offset=log.state.last_stable_offset,
-        synced_offset=log.state.recovery_point,
         now_ms=now_ms,
         first_timestamp=lambda base: first_timestamp(fs, rig.directory, base),
     )

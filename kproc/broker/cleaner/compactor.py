@@ -40,7 +40,13 @@ from kproc.broker.observe.uncleanable_partitions import Uncleanable
 from kproc.broker.role.partition_table import PartitionTable
 from kproc.broker.storage.compaction import CompactionPass, PassFacts, SegmentChanged
 from kproc.broker.storage.compaction_files import SegmentIdentity, deleted_files, remove_cleaned
-from kproc.broker.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
+from kproc.broker.storage.compaction_policy import (
+    CompactionLimits,
+    DirtySection,
+    SealedSegment,
+    assess,
+    group_segments,
+)
 from kproc.broker.storage.fs import Fs, StorageFailure, sync_directory
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.segment_files import (
@@ -269,10 +275,8 @@ class Compactor:
             return assess(
                 facts_from_files(self._fs, directory, bases, end_offset),
                 config,
+                CompactionLimits(start_offset, end_offset, end_offset if row is None else row.recovery_point),
                 checkpoint=checkpoint,
-                start_offset=start_offset,
-                stable_offset=end_offset,
-                synced_offset=end_offset if row is None else row.recovery_point,
                 now_ms=self._clock.wall_ms(),
                 first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
             )
@@ -323,10 +327,8 @@ class Compactor:
         section = assess(
             facts_from_files(self._fs, directory, bases, known.end_offset),
             config,
+            CompactionLimits(known.start_offset, known.stable_offset, known.synced_offset),
             checkpoint=self._offsets.get(topic, index),
-            start_offset=known.start_offset,
-            stable_offset=known.stable_offset,
-            synced_offset=known.synced_offset,
             now_ms=self._clock.wall_ms(),
             first_timestamp=lambda base: first_timestamp(self._fs, directory, base),
         )

@@ -44,14 +44,20 @@ class DirtySection(NamedTuple):
         )
 
 
+class CompactionLimits(NamedTuple):
+    """The offsets of a log between which it may be compacted."""
+
+    start_offset: int
+    stable_offset: int  # The last stable offset: an open transaction begins there.
+    synced_offset: int  # The recovery point.
+
+
 def assess(
     segments: Sequence[SegmentFacts],
     config: LogConfig,
+    limits: CompactionLimits,
     *,
     checkpoint: int | None,
-    start_offset: int,
-    stable_offset: int,
-    synced_offset: int,
     now_ms: int,
     first_timestamp: Callable[[int], int],
 ) -> DirtySection:
@@ -59,20 +65,19 @@ def assess(
 
     segments: all segments, oldest first. The last one is the active segment.
     checkpoint: the offset where the last compaction ended, or None. It is ignored if it is outside the log.
-    synced_offset: the recovery point.
     first_timestamp: returns the largest timestamp in ms of the first batch of the segment with a given base offset.
     It is called only if max.compaction.lag.ms is set.
     """
     active, end_offset = segments[-1].base_offset, segments[-1].next_offset
     sealed = segments[:-1]
-    first_dirty = start_offset
+    start_offset = first_dirty = limits.start_offset
     # A checkpoint outside of the log is stale: the log was truncated after a power loss, or its start moved by a
     # DeleteRecords.
     if checkpoint is not None and start_offset <= checkpoint <= end_offset:
         first_dirty = checkpoint
     dirty = [segment for segment in sealed if segment.next_offset > first_dirty]
     # An open transaction may still be aborted, an unsynced record may be lost, and the active segment is still written.
-    bound = min(stable_offset, synced_offset, active)
+    bound = min(limits.stable_offset, limits.synced_offset, active)
     if config.min_compaction_lag_ms > 0:
         young = now_ms - config.min_compaction_lag_ms
         bound = min([bound, *(segment.base_offset for segment in dirty if segment.largest_timestamp > young)])

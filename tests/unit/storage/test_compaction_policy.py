@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from kproc.broker.storage.compaction_policy import DirtySection, SealedSegment, assess, group_segments
+from kproc.broker.storage.compaction_policy import (
+    CompactionLimits,
+    DirtySection,
+    SealedSegment,
+    assess,
+    group_segments,
+)
 from kproc.broker.storage.log_config import LogConfig
 from kproc.broker.storage.retention import SegmentFacts
 
@@ -19,16 +25,17 @@ def facts(*rows: tuple[int, int]) -> list[SegmentFacts]:
 
 
 def section(segments: list[SegmentFacts], config: LogConfig | None = None, **fields: Any) -> DirtySection:
+    end = segments[-1].next_offset
+    limits = CompactionLimits(
+        fields.pop("start_offset", 0), fields.pop("stable_offset", end), fields.pop("synced_offset", end)
+    )
     arguments: dict[str, Any] = {
         "checkpoint": None,
-        "start_offset": 0,
-        "stable_offset": segments[-1].next_offset,
-        "synced_offset": segments[-1].next_offset,
         "now_ms": 1000,
         "first_timestamp": lambda base: base,
         **fields,
     }
-    return assess(segments, config or LogConfig(cleanup_policy=COMPACT), **arguments)
+    return assess(segments, config or LogConfig(cleanup_policy=COMPACT), limits, **arguments)
 
 
 THREE = facts((100, 1), (200, 2), (400, 3), (50, 4))
