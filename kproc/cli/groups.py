@@ -27,6 +27,7 @@ from kproc.cli.lines import print_line
 from kproc.cli.positions import Where, chosen_partitions, find_positions, parse_where
 from kproc.cli.topics import LATEST, checked_topics, explain, served_offsets
 from kproc.cli.unserved import Partition, explain_coordinator, explain_unserved
+from kproc.common.lag import lag_between
 
 if TYPE_CHECKING:
     from kproc.client import Client
@@ -262,7 +263,7 @@ def _with_lag(
                 "partition": number,
                 "committed": offset,
                 "end_offset": end,
-                "lag": max(0, end - offset) if offset is not None and end is not None else None,
+                "lag": lag_between(offset, end) if offset is not None and end is not None else None,
                 "in_transaction": (topic, number) in pending,
                 "member": assigned.get((topic, number)),
             }

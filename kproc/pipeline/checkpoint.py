@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kproc.common.clock import SystemClock
+from kproc.common.lag import lag_between
 from kproc.pipeline.errors import PipelineError
 from kproc.pipeline.lock import STATE_DIRECTORY
 from kproc.pipeline.model import FILE_FORMATS, Pipeline, Sink
@@ -123,7 +124,7 @@ def topic_offsets(value: object) -> Offsets | None:
 def lag_of(offsets: Offsets, latest: Mapping[str, Mapping[int, int]]) -> int:
     """Return the number of offsets up to the ends in `latest`. A partition without an offset counts from 0."""
     return sum(
-        max(0, end - offsets.get(topic, {}).get(partition, 0))
+        lag_between(offsets.get(topic, {}).get(partition, 0), end)
         for topic, partitions in latest.items()
         for partition, end in partitions.items()
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kproc.client import ClientError
+from kproc.common.lag import lag_between
 from kproc.pipeline.access import Access, access_of
 from kproc.pipeline.checkpoint import as_json, local_checkpoint, query_state
 from kproc.pipeline.lock import running_pid
@@ -65,7 +66,8 @@ def _lag(offsets: dict[int, int], found: dict[int, Extent]) -> int | None:
     if any(offset > found[partition].end for partition, offset in offsets.items() if partition in found):
         return None
     return sum(
-        extent.end - max(extent.start, offsets.get(partition, 0)) for partition, extent in found.items()
+        lag_between(offsets.get(partition, 0), extent.end, extent.start)
+        for partition, extent in found.items()
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from kproc.broker.observe.broker_figures import BrokerFigures, Sizes
 from kproc.broker.observe.prometheus import quoted
+from kproc.common.lag import lag_between
 
 OTHERS: Final = "(others)"
 _STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Empty", "Dead")
@@ -102,7 +103,7 @@ def _groups(figures: BrokerFigures) -> Iterator[str]:
             whole = 0
             for index, offset in offsets.items():
                 ends = figures.ends(topic, index)
-                lag = ends[1] - offset if ends is not None and ends[1] > offset else 0
+                lag = lag_between(offset, ends[1]) if ends is not None else 0
                 lags[group.id, topic, index] = (offset, lag)
                 whole += lag
             sums[group.id, topic] = whole
