@@ -5,7 +5,6 @@ import importlib
 import pytest
 
 import kproc.broker.api
-from kproc.broker.api import module_of
 from kproc.broker.request import registry
 from kproc.broker.request.registry import Api, advertised, api, lookup
 from kproc.wire import codec
@@ -29,7 +28,7 @@ KAFKA = {
 @pytest.fixture(autouse=True)
 def _admin_apis() -> None:
     for key in KAFKA:
-        importlib.import_module(module_of(key.name.lower()))
+        importlib.import_module(f"kproc.broker.api.{key.name.lower()}")
 
 
 @pytest.fixture
@@ -96,6 +95,6 @@ def test_an_api_without_an_error_answer_has_none(empty_table):
 
 
 def test_a_listed_file_that_is_missing_is_an_error(monkeypatch):
-    monkeypatch.setattr(kproc.broker.api, "MODULES", ("metadata", "no_such_api"))
+    monkeypatch.setattr(kproc.broker.api, "MODULES", ("api.metadata", "api.no_such_api"))
     with pytest.raises(ModuleNotFoundError, match="no_such_api"):
         kproc.broker.api.load_all()
