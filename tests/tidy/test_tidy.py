@@ -63,7 +63,7 @@ LAYERS: dict[str, set[str]] = {
     "broker.transaction": {"broker.coordinator", "wire"},
     "broker.observe": {
         "broker.metrics", "wire", "broker.storage", "broker.transaction", "broker.transport",
-        "broker.cluster", "broker.calls", "broker.role", "broker.processor",
+        "broker.cluster", "broker.calls", "broker.role",
     },
     "broker.peers": {
         "broker.coordinator", "broker.metrics", "broker.security", "wire", "broker.group",

@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kproc.broker.processor.address_shares import share_key
-from kproc.broker.role.handoff import pack_address
+from kproc.broker.role.handoff import pack_address, share_key
 from kproc.common.clock import NS_PER_S, Clock
 from kproc.common.log_rate import LogRate
 

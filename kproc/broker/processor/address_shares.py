@@ -7,17 +7,8 @@ so such a network counts as one address.
 
 from __future__ import annotations
 
-from typing import Final
-
 from kproc.broker.processor.connection import Connection
-from kproc.broker.role.handoff import is_v4_mapped
-
-_NETWORK_BYTES: Final = 8  # Of an IPv6 address.
-
-
-def share_key(address: bytes) -> bytes:
-    """Return the part of a packed address (handoff.py) that identifies one IPv4 host or one IPv6 network."""
-    return address if is_v4_mapped(address) else address[:_NETWORK_BYTES]
+from kproc.broker.role.handoff import share_key
 
 
 class AddressShares:

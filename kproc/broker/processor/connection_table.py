@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.activity import ActivityWheel
-from kproc.broker.processor.address_shares import share_key
 from kproc.broker.processor.connection import Connection, ConnectionCounters, Origin
 from kproc.broker.processor.connection_state import (
     ACTIVE,
@@ -31,6 +30,7 @@ from kproc.broker.processor.pending_login import DEFAULT_LIMITS, PendingLogin
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.socket_watch import EpollWatch
 from kproc.broker.processor.transport_layer import Transport
+from kproc.broker.role.handoff import share_key
 from kproc.broker.security.session import Session
 from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import NS_PER_MS, Clock

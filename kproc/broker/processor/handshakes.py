@@ -29,13 +29,14 @@ import logging
 from typing import Final, NamedTuple
 
 from kproc.broker.metrics.spec import SLOT
-from kproc.broker.processor.address_shares import AddressShares, share_key
+from kproc.broker.processor.address_shares import AddressShares
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import Pause
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.describe import connection_name
 from kproc.broker.processor.processor_state import ProcessorState
 from kproc.broker.processor.tls_transport import TlsTransport
+from kproc.broker.role.handoff import share_key
 from kproc.broker.security.certificate import MalformedCertificate, facts_of
 from kproc.broker.security.principal import USER, Principal
 from kproc.broker.security.principal_mapping import NoMatchingRule

@@ -39,6 +39,7 @@ REPORT_BYTES_MAX: Final = _REPORT.size + CREDITS * _ANSWER.size + CHANGES_MAX * 
 
 _V4_MAPPED: Final = bytes(10) + b"\xff\xff"
 ADDRESS_BYTES: Final = 16
+_NETWORK_BYTES: Final = 8  # Of an IPv6 address.
 NO_ADDRESS: Final = bytes(ADDRESS_BYTES)
 
 
@@ -54,6 +55,14 @@ def pack_address(host: str) -> bytes:
 def is_v4_mapped(packed: bytes) -> bool:
     """Return True if `pack_address` packed an IPv4 address."""
     return packed.startswith(_V4_MAPPED)
+
+
+def share_key(packed: bytes) -> bytes:
+    """Return the part of a packed address that identifies one IPv4 host or one IPv6 network.
+
+    A host with IPv6 can choose addresses from a whole /64 network.
+    """
+    return packed if is_v4_mapped(packed) else packed[:_NETWORK_BYTES]
 
 
 def address_text(packed: bytes) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from kproc.broker.ipc.layout import PAGE_BYTES
-from kproc.broker.processor.address_shares import share_key
 from kproc.broker.processor.frame_memory import FIRST_BYTES
 from kproc.broker.processor.pending_login import LoginLimits
-from kproc.broker.role.handoff import pack_address
+from kproc.broker.role.handoff import pack_address, share_key
 from kproc.broker.transport.envelope import FLAG_SASL
 from tests.unit.net.rig import Client, ProcessorRig, framed
 
