@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -137,12 +137,8 @@ class Calls:
         return frozenset(ops)
 
 
-class AskHandler(Protocol):
-    """The signature of a function by which another role calls a Handler by its index."""
-
-    def __call__(
-        self, index: int, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /
-    ) -> None: ...
+# A function by which another role calls a Handler: (index, call, body, on_reply).
+AskHandler = Callable[[int, Call[Any, Any], Any, Callable[[Any], None]], None]
 
 
 class Served(NamedTuple):

@@ -8,11 +8,11 @@ kproc's own and have bodies and replies of their own. controller/answers.py hand
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from kproc.broker.calls.calls import B, Call, Lost, R, Reply
+from kproc.broker.calls.calls import Call, Lost, Reply
 from kproc.broker.calls.own_operations import OwnOperation
 from kproc.broker.cluster.controller import lost_with_controller
 from kproc.common.errors import ErrorCode, KafkaError
@@ -95,10 +95,8 @@ OWN: Final[Call[OwnRequest, OwnAnswer]] = Call("own", OwnRequest, OwnAnswer)
 OnChanged = Callable[[Changed | Lost], None]
 
 
-class AskController(Protocol):
-    """The signature of a function that sends a call to the controller."""
-
-    def __call__(self, call: Call[B, R], body: B, on_reply: Callable[[R | Lost], None], /) -> None: ...
+# A function that calls the controller: (call, body, on_reply).
+AskController = Callable[[Call[Any, Any], Any, Callable[[Any], None]], None]
 
 
 def failure_of(reply: Outcome | Lost) -> KafkaError | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kproc.broker.processor.connection_state import (
     ACTIVE,
@@ -33,6 +33,9 @@ from kproc.broker.security.session import NO_SESSION, Session
 from kproc.broker.transport.envelope import BLOCK, FLAG_LOGIN, FLAG_SASL, range_answer_of
 from kproc.wire.file_range import FileRange
 
+if TYPE_CHECKING:
+    from kproc.broker.processor.frame_memory import FrameMemory
+
 # Up to this size, a pread and one send cost no more than a send with MSG_MORE and a sendfile. Measured: 1.9 us against
 # 2.1 us at 256 B, equal from 4 to 8 KiB, 2.8 us against 2.4 us at 16 KiB.
 _COPY_BYTES_MAX: Final = 8192
@@ -48,22 +51,6 @@ TURN_BYTES: Final = 4 << 20
 INFLIGHT_MAX: Final = 64
 
 
-class BlockMemory(Protocol):
-    """The memory of a Block; see frame_memory.py."""
-
-    def grow(self, connection: Connection, block: Block) -> bool:
-        """Make room for more of a frame. Return False if there is none."""
-
-    def release(self, connection: Connection, block: Block) -> None:
-        """Free the block of a frame that will not be received."""
-
-    def hand_out(self, connection: Connection, block: Block) -> None:
-        """Detach a block from its connection without freeing it."""
-
-    def discard(self, block: Block) -> None:
-        """Free a block that was not assigned to a connection."""
-
-
 class Block:
     """A large frame that is being received. `filled` of its `length` bytes have arrived; `view` has room for more.
 
@@ -73,7 +60,7 @@ class Block:
 
     __slots__ = ("filled", "length", "memory", "offset", "view")
 
-    def __init__(self, memory: BlockMemory, offset: int, length: int, view: memoryview) -> None:
+    def __init__(self, memory: FrameMemory, offset: int, length: int, view: memoryview) -> None:
         self.memory = memory
         self.offset = offset
         self.length = length

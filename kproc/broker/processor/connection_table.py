@@ -8,7 +8,7 @@ request_reader.py reads connections, response_writer.py sends their answers.
 from __future__ import annotations
 
 import logging
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.activity import ActivityWheel
@@ -36,21 +36,14 @@ from kproc.broker.transport.agent import AgentId
 from kproc.common.clock import NS_PER_MS, Clock
 from kproc.common.deadlines import Deadlines
 
+if TYPE_CHECKING:
+    from kproc.broker.processor.migration import ConnectionMigration
+
 logger = logging.getLogger(__name__)
 
 _NUMBER_MAX: Final = (1 << 31) - 1  # Kafka counts connections in a Java int.
 _AGAIN_NS: Final = 1_000_000_000
 _ID_TIME_SHIFT, _ID_NUMBER_SHIFT = 20, 9
-
-
-class Mover(Protocol):
-    """Moves connections to other Processors: migration.py."""
-
-    def advance(self, connection: Connection) -> None:
-        """Continue a migration after a request of its connection was answered."""
-
-    def forget(self, connection: Connection) -> None:
-        """End the migration of a connection that was closed."""
 
 
 class ConnectionTable:
@@ -63,7 +56,7 @@ class ConnectionTable:
         "short_of_memory", "stalled", "watch",
     )  # fmt: skip
 
-    mover: Mover  # Set by ConnectionMigration, which needs this table to make it.
+    mover: ConnectionMigration  # Set by ConnectionMigration, which needs this table to make it.
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Produce calls between Handlers, and the records that are parked while a partition is transferred.
 
 Requests of one client stay in order when the owner changes: see RecordRouter, "partitions of other Handlers". That is
-why Produce does not use Gather (owners.py). Gather sends a returned part again at once, even if later requests are
-already on their way. Here, returned records go before everything that was sent behind them.
+why Produce does not use OwnersRequest (owners.py), which sends a returned part again at once, even if later requests
+are already on their way. Here, returned records go before everything that was sent behind them.
 """
 
 from __future__ import annotations

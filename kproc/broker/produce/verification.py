@@ -14,9 +14,9 @@ A batch of a transaction that is already open in the partition does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kproc.broker.peers import transaction_call
 from kproc.broker.peers.transaction_call import TxnProducer
@@ -54,24 +54,6 @@ _UNREACHED: Final = frozenset(
 )
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_AT: Final = 22  # Position of the low byte of a batch's attributes.
-
-
-class AskToJoin(Protocol):
-    """The signature of `transaction_call.ask_to_join`: verify or add partitions with a transaction's coordinator."""
-
-    def __call__(
-        self,
-        services: Services,
-        txn: TxnProducer,
-        partitions: Sequence[PartitionKey],
-        *,
-        adds: bool,
-        on_code: Callable[[int], None],
-    ) -> None:
-        """Call `on_code` once with NONE if the transaction has all partitions, else with the coordinator's error.
-
-        With `adds` the coordinator adds the partitions first and replies when that is durable.
-        """
 
 
 def _is_transactional(records: memoryview | bytearray) -> bool:
@@ -168,7 +150,7 @@ class TransactionalProduce:
         self._services = services
         self._queue = queue
         queue.on_confirmed = self._on_confirmed
-        self._ask_to_join: AskToJoin = transaction_call.ask_to_join
+        self._ask_to_join = transaction_call.ask_to_join
         self._waiting: dict[tuple[OwnedPartition, int], _Waiting] = {}
         # Batches of the request in work whose coordinator must be called. `ask` sends one call for all of them.
         self._to_ask: list[_Waiting] = []

@@ -6,6 +6,7 @@ active segment's time index lags behind its records.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from kproc.broker.storage.format import (
     parse_segment_file_name,
     segment_file_name,
 )
-from kproc.broker.storage.fs import FileFacts, Fs
+from kproc.broker.storage.fs import Fs
 from kproc.broker.storage.retention import SegmentFacts
 from kproc.broker.storage.txn_index import read_aborted
 from kproc.common.clock import NS_PER_MS
@@ -123,7 +124,7 @@ def aborted_transactions(fs: Fs, directory: Path, bases: Iterable[int]) -> list[
     ]
 
 
-def _facts_of(fs: Fs, path: Path) -> FileFacts | None:
+def _facts_of(fs: Fs, path: Path) -> os.stat_result | None:
     if not fs.exists(path):
         return None
     descriptor = fs.open(path, writable=False)
