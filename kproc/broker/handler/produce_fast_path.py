@@ -48,7 +48,6 @@ class ProduceFastPath:
     """The repeated bytes of one connection's Produce requests, and the partition that they append to."""
 
     __slots__ = (
-        "_acks",
         "_counts",
         "_expected",
         "_log_state",
@@ -64,6 +63,7 @@ class ProduceFastPath:
         "_topic_id",
         "_unpack",
         "_version",
+        "acks",
         "misses",
         "template",
     )
@@ -83,7 +83,7 @@ class ProduceFastPath:
         self._queue = queue
         self._counts = counts
         self._version = version = request.api_version
-        self._acks = acks = target.acks
+        self.acks = acks = target.acks
         self._owned, self._log_state = owned, owned.log.state
         self._name, self._topic_id = target.name, target.topic_id
         self._prefix = prefix
@@ -143,7 +143,7 @@ class ProduceFastPath:
         self._queue.enqueue(
             self._owned,
             record[self._records_from : self._records_to],
-            RepeatedProduce(self, ids, correlation, self._acks, self._shared_template),
+            RepeatedProduce(self, ids, correlation, self._shared_template),
         )
         self._counts[self._version] += 1
         if self.misses:
@@ -162,7 +162,7 @@ class ProduceFastPath:
             return False
         records = frame[self._records_from - _FRAME_AT : self._records_to - _FRAME_AT]
         ids, correlation = _IDS.pack(connection_id, sequence), bytes(frame[4:_START_BYTES])
-        self._queue.enqueue(self._owned, records, RepeatedProduce(self, ids, correlation, self._acks))
+        self._queue.enqueue(self._owned, records, RepeatedProduce(self, ids, correlation))
         self._counts[self._version] += 1
         if self.misses:
             self.misses -= 1
@@ -172,7 +172,7 @@ class ProduceFastPath:
         """Return the ordinary request object of a repeated request, for one that fails."""
         ids = repeated.ids
         request = self._requests.make_from_bytes(ids[:8], ids[8:], repeated.correlation)
-        return OneProduce(request, self._acks, self._name, self._topic_id)
+        return OneProduce(request, self.acks, self._name, self._topic_id)
 
     def _matches(self, frame: memoryview) -> bool:
         """Return True if a frame without its length repeats the learned bytes."""

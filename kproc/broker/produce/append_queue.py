@@ -61,7 +61,13 @@ class AppendQueue:
             if queued is not None:
                 self.flush()
             queued = self.queued[owned] = QueuedBatches(origin)
-        if target.acks == -1 and queued.hidden_from is None and self._waits_for_sync:
+        # A target with a template waits for no sync. Checking it first saves a call for a repeated request.
+        if (
+            target.template is None
+            and target.acks == -1
+            and queued.hidden_from is None
+            and self._waits_for_sync
+        ):
             queued.hidden_from = len(queued.views)
         queued.views.append(records)
         queued.targets.append(target)

@@ -46,7 +46,7 @@ from kproc.broker.security.acl import Operation
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.compression import Compression
 from kproc.wire.header import ApiKey
-from kproc.wire.hot import ProduceRequest, ProduceTopic, decode_produce
+from kproc.wire.hot import ProduceRequest, decode_produce
 from kproc.wire.record_batch import check_one_batch
 
 if TYPE_CHECKING:
@@ -89,10 +89,6 @@ def _error_before_acks(version: int, records: memoryview | None) -> int:
 def handle_produce(context: RequestContext, request: ProduceRequest) -> None:
     """Register the API and its versions. The Handler passes Produce requests to its RecordRouter instead."""
     raise AssertionError("Produce is handled by RecordRouter")
-
-
-def _refusal_of(context: RequestContext, topic: ProduceTopic) -> int:
-    return refusal_of_topic(context, Operation.WRITE, topic.name, topic.topic_id, len(topic.partitions))
 
 
 class Destination(NamedTuple):
@@ -139,12 +135,13 @@ class RecordRouter:
         remote: dict[int, list[_RemotePart]] = {}
         destination: Destination | None = None
         for topic_at, topic in enumerate(request.topics):
-            refusal = refused or _refusal_of(context, topic)
-            for part_at, (index, records) in enumerate(topic.partitions):
+            name, topic_id, partitions = topic.name, topic.topic_id, topic.partitions
+            refusal = refused or refusal_of_topic(context, Operation.WRITE, name, topic_id, len(partitions))
+            for part_at, (index, records) in enumerate(partitions):
                 target = next(targets)
-                found = refusal or self._find(topic.name, topic.topic_id, index)
+                found = refusal or self._find(name, topic_id, index)
                 # As in Kafka, acks are validated last, after the topic and the batch.
-                if not isinstance(found, int) and request.acks not in (-1, 0, 1):
+                if request.acks not in (-1, 0, 1) and not isinstance(found, int):
                     found = _error_before_acks(version, records)
                 if isinstance(found, int):
                     target.decide(failed(index, found))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -96,7 +96,12 @@ response_template: Final = lru_cache(_TEMPLATES_KEPT)(ResponseTemplate)
 class Target(Protocol):
     """The receiver of the result of one partition's records."""
 
-    acks: int
+    @property
+    def acks(self) -> int: ...
+
+    @property
+    def template(self) -> ResponseTemplate | None:
+        """The template of a RepeatedProduce whose response is sent as soon as its records are appended, else None."""
 
     @property
     def transactional_id(self) -> str | None:
@@ -113,6 +118,8 @@ class OneProduce:
     """A client's request for one partition. Nearly all requests are of this form, so one object does everything."""
 
     __slots__ = ("_context", "acks", "name", "topic_id", "transactional_id")
+
+    template: Final = None
 
     def __init__(
         self,
@@ -138,18 +145,18 @@ class OneProduce:
         else:
             if context.meter is not None:
                 context.settle()
-            context.send(self._encode(context, result))
-
-    def _encode(self, context: RequestContext, result: Result) -> bytes:
-        """Return the whole response frame."""
-        version, correlation_id = context.api_version, context.correlation_id
-        if result[1] or context.throttle_ms or version < _FIRST_WITH_LOG_START:
-            topics = [(self.name, self.topic_id, (result,))]
-            return encode_produce_response(version, correlation_id, topics, context.throttle_ms)
-        template = response_template(version, self.name, self.topic_id, result[0])
-        return template.pack_frame(
-            template.length, correlation_id, template.before, *result[2:5], template.after
-        )
+            index, code, base_offset, append_time_ms, log_start, _, _ = result
+            version, correlation_id = context.api_version, context.correlation_id
+            if code or context.throttle_ms or version < _FIRST_WITH_LOG_START:
+                topics = [(self.name, self.topic_id, (result,))]
+                frame = encode_produce_response(version, correlation_id, topics, context.throttle_ms)
+            else:
+                template = response_template(version, self.name, self.topic_id, index)
+                frame = template.pack_frame(
+                    template.length, correlation_id, template.before,
+                    base_offset, append_time_ms, log_start, template.after,
+                )  # fmt: skip
+            context.send(frame)
 
     def fail(self) -> None:
         """Fail the request: close the connection, unless the response was sent."""
@@ -165,10 +172,13 @@ class RepeatedProduce(msgspec.Struct, gc=False, eq=False):
     path: ProduceFastPath
     ids: bytes  # Connection id and sequence, as in the request's ring record.
     correlation: bytes
-    acks: int
     # Set if the response can share a SENDS record. All such requests of one flush are of the same Processor, because
     # the Handler flushes before it reads the next Processor's ring.
     template: ResponseTemplate | None = None
+
+    @property
+    def acks(self) -> int:
+        return self.path.acks
 
     @property
     def transactional_id(self) -> None:
@@ -221,6 +231,8 @@ class Part:
     """One partition of a PendingProduce."""
 
     __slots__ = ("acks", "at", "request", "transactional_id")
+
+    template: Final = None
 
     def __init__(self, request: PendingProduce, at: int) -> None:
         self.request = request
@@ -297,37 +309,34 @@ def targets_of(context: RequestContext, request: ProduceRequest) -> Iterator[Tar
 
 
 def respond(
-    owned: OwnedPartition, targets: Sequence[Target], results: Sequence[AppendResult], waits_for_sync: bool
+    owned: OwnedPartition, targets: Sequence[Any], results: Sequence[AppendResult], waits_for_sync: bool
 ) -> None:
     """Deliver the results of one append, in the order of its batches.
 
     Repeated requests share one SENDS record if their responses have the same length. With `waits_for_sync` the results
     of batches with acks=all are delivered by the sync.
+
+    targets: one Target per result. They are not typed, because a RepeatedProduce is told by its template: a call of
+    isinstance would cost more than the rest of the check.
     """
     log = owned.log.state
     # As in Kafka, flush.messages makes every response wait for the disk, whatever its acks are.
-    must_flush = log.end_offset - log.recovery_point >= log.config.flush_messages
-    index = owned.key[1]
+    if log.end_offset - log.recovery_point >= log.config.flush_messages:
+        for target, result in zip(targets, results, strict=True):
+            _deliver(owned, target, result, waits=True)
+        return
     responses: list[bytes] = []
     template: ResponseTemplate | None = None
     is_even = True
     for target, result in zip(targets, results, strict=True):
-        if (
-            not isinstance(target, RepeatedProduce)
-            or target.template is None
-            or result.error_code
-            or must_flush
-        ):
-            row = row_of(index, result)
-            if result.error_code or not (must_flush or (waits_for_sync and target.acks == -1)):
-                target.decide(row)
-            else:
-                owned.when_synced(result.last_offset + 1, DecideWhenSynced(target, row))
+        found = target.template
+        if found is None or result.error_code:
+            _deliver(owned, target, result, waits=waits_for_sync and target.acks == -1)
             continue
-        if target.template is not template:
-            is_even = template is None or (is_even and template.bytes == target.template.bytes)
-            template = target.template
-            pack, length, before, after = template.pack, template.length, template.before, template.after
+        if found is not template:
+            is_even = template is None or (is_even and template.bytes == found.bytes)
+            template = found
+            pack, length, before, after = found.pack, found.length, found.before, found.after
             push = target.path.outbox.push
         responses.append(
             pack(
@@ -341,6 +350,15 @@ def respond(
     else:
         for response in responses:
             push(SEND, response)
+
+
+def _deliver(owned: OwnedPartition, target: Target, result: AppendResult, *, waits: bool) -> None:
+    """Deliver one result now. If it `waits`, deliver it when a sync has confirmed the batch, unless it is an error."""
+    row = row_of(owned.key[1], result)
+    if waits and not result.error_code:
+        owned.when_synced(result.last_offset + 1, DecideWhenSynced(target, row))
+    else:
+        target.decide(row)
 
 
 def finish_unanswered(context: RequestContext, code: int) -> None:

@@ -226,8 +226,7 @@ class LogAppender:
         newest = now_ms + after_max_ms
         if newest > roll_after:
             newest = roll_after
-        position = segment.size
-        next_offset = state.end_offset
+        position, next_offset = segment.size, state.end_offset
         index_after = position - segment.bytes_since_index + interval
         largest, largest_offset = segment.max_timestamp, segment.max_timestamp_offset
         append_ms, leader_epoch, log_start = -1, state.leader_epoch, state.start_offset
@@ -242,7 +241,8 @@ class LogAppender:
             (
                 base, length, _, magic, crc, attributes, delta, first, timestamp, pid, _, sequence, count, lead
             ) = header  # fmt: skip
-            last, end = next_offset + delta, position + total
+            last = next_offset + delta
+            end = position + total
             try:
                 # Check a plain batch inline. Any other batch goes to _examine(), which accepts it or raises KafkaError.
                 if not (
@@ -290,12 +290,12 @@ class LogAppender:
             last_offsets.append(last)
             positions.append(position)
             results.append(AppendResult(0, next_offset, last, append_ms, log_start))
-            next_offset, position = last + 1, end
+            next_offset = last + 1
+            position = end
         run.end_offset = next_offset
         run.size = position
         run.bytes_since_index = position - index_after + interval
-        run.max_timestamp = largest
-        run.max_timestamp_offset = largest_offset
+        run.max_timestamp, run.max_timestamp_offset = largest, largest_offset
         return run
 
     def _find_limits(self, segment: LogSegment, now_ms: int) -> AppendLimits:

@@ -27,7 +27,7 @@ PRODUCER, CONSUMER = 1, 2  # Connections.
 NEWEST = 120  # Where the records of the fixture end.
 # Six to eight of these bytecodes are the look at large requests, which are handled in steps.
 IDLE_MAX = 536
-PRODUCE_MAX = 1963  # Each append moves and publishes the high watermark.
+PRODUCE_MAX = 1930  # Each append moves and publishes the high watermark.
 FETCH_MAX = 1549
 # The Fetch that parks, and the Produce that wakes it: two passes. A request that waits keeps its identity, 9 bytecodes.
 PARKED_MAX = 4269

@@ -69,7 +69,7 @@ class Coordinator:
 class Stray:
     """Who waits for a batch that came in no request."""
 
-    acks, transactional_id, code = 1, NAME, -1
+    acks, transactional_id, template, code = 1, NAME, None, -1
 
     def decide(self, result: Result) -> None:
         self.code = result[1]
