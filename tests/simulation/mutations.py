@@ -68,6 +68,7 @@ _SYNC: Final = doubles.OsDouble.fdatasync
 _WRITE: Final = CoordinatorLog.write
 _APPLY: Final = ClusterImage.apply_records
 _STALL: Final = ConnectionTable.stall
+_ENQUEUE: Final = ResponseWriter._enqueue
 _HAS_ANSWERS: Final = HandlerSet.has_answers
 _ADMIT: Final = ProducerTable.admit
 _EXPORT: Final = ProducerTable.export
@@ -157,11 +158,10 @@ def _detach_without_requeue(self: Any, peer: Any) -> None:
     _OPEN_HANDOFF(self, peer)
 
 
-def _delivered_in_any_order(self: Any, kind: int, view: memoryview, touched: Any) -> None:
-    connection = self._table.by_id.get(int.from_bytes(view[:8], "little"))
-    if connection is not None:
-        touched[connection] = None
-        self._deliver(connection, kind, view)
+def _delivered_in_any_order(
+    self: Any, connection: Any, _sequence: int, kind: int, body: memoryview, touched: Any
+) -> int:
+    return int(_ENQUEUE(self, connection, connection.next_send, kind, body, touched))
 
 
 def _sync_point_without_directories(self: Any, *, closes: bool = False) -> Any:
@@ -343,7 +343,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
     "calls-of-the-dead-never-answered": [(Calls, "lose", _nothing)],
     "connections-of-a-dead-handler-stay": [(HandlerAssignment, "_lose", _lose_without_closing)],
     "sockets-of-a-dead-processor-lost": [(HandoffQueue, "detach", _detach_without_requeue)],
-    "answers-in-any-order": [(ResponseWriter, "_take_response", _delivered_in_any_order)],
+    "answers-in-any-order": [(ResponseWriter, "_enqueue", _delivered_in_any_order)],
     "stalled-connection-forgotten": [(ConnectionTable, "stall", _stalled_unseen)],
     "answers-found-and-forgotten": [(HandlerSet, "has_answers", _found_and_forgotten)],
     "parked-never-expire": [(Purgatory, "expire", lambda _self: 0)],

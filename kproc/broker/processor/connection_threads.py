@@ -10,15 +10,17 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kproc.broker.metrics.spec import SLOT
 from kproc.broker.processor.connection import Connection
 from kproc.broker.processor.connection_state import ACTIVE, PAUSED, WRITING
 from kproc.broker.processor.connection_table import ConnectionTable
 from kproc.broker.processor.response_writer import ResponseWriter
 from kproc.broker.processor.socket_watch import EpollWatch
-from kproc.broker.transport.envelope import HEAD, SEND
+from kproc.broker.transport.envelope import SEND
 
 # Edge-triggered, so that a hang-up is reported once. Requests are not reported here, because the threads read them.
 _HANG_UP: Final = select.EPOLLRDHUP | select.EPOLLET
+_RESPONSES: Final = SLOT["responses"]
 
 
 class ConnectionThread:
@@ -143,16 +145,18 @@ class ThreadWriter(ResponseWriter):
     def _send(self, connection: Connection) -> None:
         self.watch.wake(connection)
 
-    def _pass_back(
+    def _send_answers(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
         """Queue the answers for the connections' threads."""
         for connection_id, sequence, frame in answers:
-            head = HEAD.pack(connection_id, sequence, 0, 0)
-            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
+            connection = self._by_id.get(connection_id)
+            if connection is not None:  # Otherwise it was closed meanwhile.
+                queued = self._enqueue(connection, sequence, SEND, bytes(frame), touched)
+                self._counts[_RESPONSES] += queued
 
-    def _pass_back_range(
-        self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
+    def _send_range(
+        self, connection: Connection, sequence: int, view: memoryview, touched: dict[Connection, None]
     ) -> bool:
         """Return False, so that the answer is queued for the connection's thread."""
         return False

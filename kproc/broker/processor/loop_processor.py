@@ -88,7 +88,7 @@ class LoopProcessor(TurnProcessor):
     def _on_room(self, connection: Connection) -> None:
         self.note_time()
         try:
-            self.writer.go_on(connection)
+            self.writer.send_rest(connection)
         except OSError as error:
             self.table.close_failed(connection, error)
         self._on_input()

@@ -84,7 +84,7 @@ class Processor(Role):
     __slots__ = (
         "_assignment", "_blocks", "_budget", "_counters", "_descriptor_end", "_doze_fd", "_handoffs", "_has_answers",
         "_idle_ns_max", "_next_complaint_ns", "_next_second_ns", "_now_ns", "_only_woken", "_probe_counters",
-        "_read_ready", "_reporter", "_slow_frames", "_state", "_take_responses", "_tls", "_unsent",
+        "_read_ready", "_reporter", "_send_answers", "_slow_frames", "_state", "_tls", "_unsent",
         "handlers", "migration", "reader", "runs", "table", "timed", "tls_listeners", "writer",
     )  # fmt: skip
 
@@ -157,7 +157,7 @@ class Processor(Role):
         # Methods that every pass calls, looked up once.
         self._now_ns = clock.now_ns
         self._read_ready, self._has_answers = self.runs.read_ready, handlers.has_answers
-        self._take_responses, self._only_woken = self.writer.take_responses, [(doze.fd, select.EPOLLIN)]
+        self._send_answers, self._only_woken = self.writer.send_answers, [(doze.fd, select.EPOLLIN)]
         self._unsent = UnsentAnswers(table, state, blocks)
         self._idle_ns_max = idle_ms_max * 1_000_000 if idle_ms_max >= 0 else 0
         self._handoffs: dict[int, tuple[AgentId, socket.socket]] = {}
@@ -228,7 +228,7 @@ class Processor(Role):
         state, handlers = self._state, self.handlers
         if handlers.may_have_answers or not timeout_ms:
             handlers.may_have_answers = False
-            work = self._take_responses()
+            work = self._send_answers()
             if work:
                 self.sleep_ms_max = STORE_MS
         if timeout_ms > self.sleep_ms_max:
@@ -252,7 +252,7 @@ class Processor(Role):
             # Handlers have answered and nothing else has happened. Send the answers and sleep again, in the same pass,
             # until the tick at most, so that a lone client's request costs one pass instead of two.
             handlers.may_have_answers = False
-            work += self._take_responses()
+            work += self._send_answers()
             self.sleep_ms_max = STORE_MS
             events = _NO_EVENTS
             if now_ns < state.due_ns and not (state.is_pressed or handlers.unpublished):
@@ -288,7 +288,7 @@ class Processor(Role):
             work += 1
             try:
                 if mask & select.EPOLLOUT:
-                    self.writer.go_on(connection)
+                    self.writer.send_rest(connection)
                 elif mask & select.EPOLLIN:
                     self.reader.read(connection)
                 else:

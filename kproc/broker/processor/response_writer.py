@@ -1,4 +1,13 @@
-"""ResponseWriter: sends the Handlers' answers in the order of the requests, by one `send` per connection and pass."""
+"""ResponseWriter: sends the Handlers' answers in the order of the requests, by one `send` per connection and pass.
+
+an answer comes (SEND, SENDS, SEND_PARTS, NO_OP, CLOSE)
+    nothing else is in work or unsent    it is sent at once                     _send_answers, _send_range
+    it is the next one                   into `ready`, with stashed ones        _enqueue
+    it came before its turn              into `stash`, copied                   _enqueue
+the batch of a ring ends                 `ready` is sent, in one call           _send
+the socket is full                       the rest waits in `out`                Connection.send_ready
+the socket has room                      `out` is sent on                       send_rest
+"""
 
 from __future__ import annotations
 
@@ -92,7 +101,7 @@ class ResponseWriter:
         self._migration = migration
         self.files = FileCache()
 
-    def take_responses(self) -> int:
+    def send_answers(self) -> int:
         """Send the Handlers' answers, and release the rings' records. Return the number of records."""
         work = 0
         lent = self._lent
@@ -119,25 +128,29 @@ class ResponseWriter:
                     self._close_misread(kind, view, error)
                     continue
                 if answers:
-                    self._pass_back(answers, touched)
+                    self._send_answers(answers, touched)
                     answers = []
                 try:
                     if kind <= CLOSE:
                         connection_id, sequence, _, _ = _unpack_head(view)
                         if lent:
                             self._blocks.give_back(connection_id, sequence)
-                        if kind != SEND_PARTS or not self._pass_back_range(
-                            connection_id, sequence, view, touched
-                        ):
-                            self._take_response(kind, view, touched)
+                        connection = self._by_id.get(connection_id)
+                        if connection is None:
+                            continue  # Closed meanwhile.
+                        if kind != SEND_PARTS or not self._send_range(connection, sequence, view, touched):
+                            body = view[_BEHIND_HEAD]
+                            self._counts[_RESPONSES] += self._enqueue(
+                                connection, sequence, kind, body, touched
+                            )
                     elif kind != HINT:
-                        self._take_word(kind, view)
+                        self._handle_notice(kind, view)
                     elif self._handlers.router is not None:
                         self._handlers.router.learn(view)
                 except Exception as error:  # noqa: BLE001 - contained: only the record's connection is closed
                     self._close_misread(kind, view, error)
             if answers:
-                self._pass_back(answers, touched)
+                self._send_answers(answers, touched)
             for connection in touched:
                 try:
                     self._send(connection)
@@ -162,7 +175,7 @@ class ResponseWriter:
         if self._timed.leaving:
             self._state.make_due()  # Some of these answers are sent later.
 
-    def _pass_back(
+    def _send_answers(
         self, answers: Iterable[tuple[int, int, bytes | memoryview]], touched: dict[Connection, None]
     ) -> None:
         """Send whole answers: at once if the connection expects no other one, otherwise at the end of this pass."""
@@ -179,7 +192,7 @@ class ResponseWriter:
                 or connection.interest != ACTIVE
                 or (touched and connection in touched)
             ):
-                self._queue(connection, sequence, frame, touched)
+                count += self._enqueue(connection, sequence, SEND, frame, touched)
                 continue
             # The connection is ACTIVE, so its `out` is empty and nothing has to be sent before this answer.
             connection.next_send = (sequence + 1) & SEQUENCE_MASK
@@ -200,30 +213,59 @@ class ResponseWriter:
         counts[_RESPONSES] += count
         counts[_BYTES_OUT] += size
 
-    def _queue(
+    def _enqueue(
         self,
         connection: Connection,
         sequence: int,
-        frame: bytes | memoryview,
+        kind: int,
+        body: bytes | memoryview,
         touched: dict[Connection, None],
-    ) -> None:
-        """Queue a whole answer for the end of this pass if it is the next one. Otherwise store it until its turn."""
-        if sequence != connection.next_send or connection.stash or connection.state is CLOSING:
-            head = HEAD.pack(connection.id, sequence, 0, 0)
-            self._take_response(SEND, memoryview(head + bytes(frame)), touched)
-            return
+    ) -> int:
+        """Queue an answer for the end of this pass, with the stashed ones behind it. Stash it if it is not its turn.
+
+        Return the number of queued answers, which the caller counts. A connection that is to be closed gets none.
+        """
+        touched[connection] = None
+        if sequence != connection.next_send:
+            connection.stash[sequence] = (kind, bytes(body))
+            return 0
         connection.next_send = (sequence + 1) & SEQUENCE_MASK
         connection.inflight -= 1
-        connection.ready.append(frame)
-        touched[connection] = None
-        self._counts[_RESPONSES] += 1
+        queued = 1
+        if connection.state is CLOSING:
+            queued = 0
+        elif kind == SEND:
+            connection.ready.append(body)
+        else:
+            self._enqueue_other(connection, kind, body)
+        if connection.stash:
+            sequence = connection.next_send
+            stashed = connection.stash.pop(sequence, None)
+            if stashed is not None:
+                return queued + self._enqueue(connection, sequence, *stashed, touched)
+        return queued
 
-    def _pass_back_range(
-        self, connection_id: int, sequence: int, view: memoryview, touched: dict[Connection, None]
+    def _enqueue_other(self, connection: Connection, kind: int, body: bytes | memoryview) -> None:
+        """Queue an answer that is more than one frame, or none. Close the connection behind it if it says so."""
+        if kind == SEND_PARTS:
+            try:
+                connection.add_parts(decode_parts(memoryview(body)), self.files)
+            except (StaleFile, OSError, EOFError) as error:
+                # The segment is gone or shorter than the answer says. Close, because half an answer must not be sent.
+                logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
+                connection.state = CLOSING
+        elif kind == CLOSE:
+            if body:
+                connection.ready.append(body)
+            connection.state = CLOSING
+        else:
+            assert kind == NO_OP, kind
+
+    def _send_range(
+        self, connection: Connection, sequence: int, view: memoryview, touched: dict[Connection, None]
     ) -> bool:
         """Send an answer with one file range at once if it is the only one. Return False if it was not sent."""
-        connection = self._by_id.get(connection_id)
-        if connection is None or not connection.expects_only(sequence):
+        if not connection.expects_only(sequence):
             return False
         try:
             sent = connection.send_range(view, self.files)
@@ -241,45 +283,8 @@ class ResponseWriter:
             touched[connection] = None  # `_send` lets it wait for room in the socket.
         return True
 
-    def _take_response(self, kind: int, view: memoryview, touched: dict[Connection, None]) -> None:
-        connection_id, sequence, _, _ = HEAD.unpack_from(view)
-        connection = self._table.by_id.get(connection_id)
-        if connection is None:
-            return  # Closed meanwhile.
-        touched[connection] = None
-        if sequence != connection.next_send:
-            connection.stash[sequence] = (kind, bytes(view))
-            return
-        self._deliver(connection, kind, view)
-        stash = connection.stash
-        while stash and connection.next_send in stash:
-            kind, kept = stash.pop(connection.next_send)
-            self._deliver(connection, kind, memoryview(kept))
-
-    def _deliver(self, connection: Connection, kind: int, view: memoryview) -> None:
-        """Append the next answer in order to those that are sent in this pass."""
-        connection.next_send = (connection.next_send + 1) & SEQUENCE_MASK
-        connection.inflight -= 1
-        if connection.state is CLOSING:
-            return
-        if kind == SEND:
-            connection.ready.append(view[HEAD_BYTES:])
-        elif kind == SEND_PARTS:
-            try:
-                connection.add_parts(decode_parts(view[HEAD_BYTES:]), self.files)
-            except (StaleFile, OSError, EOFError) as error:
-                # The segment is gone or shorter than the answer says. Close, because half an answer must not be sent.
-                logger.warning("closing connection %d: cannot send a fetched range: %s", connection.id, error)
-                connection.state = CLOSING
-        elif kind == CLOSE:
-            if len(view) > HEAD_BYTES:
-                connection.ready.append(view[HEAD_BYTES:])
-            connection.state = CLOSING
-        else:
-            assert kind == NO_OP, kind
-        self._counts[_RESPONSES] += 1
-
     def _send(self, connection: Connection) -> None:
+        """Send the answers of this pass."""
         if connection.fd not in self._table.by_fd:
             return
         try:
@@ -292,7 +297,8 @@ class ResponseWriter:
         if connection.interest != ACTIVE or connection.out or connection.state is CLOSING:
             self.after_send(connection)
 
-    def go_on(self, connection: Connection) -> None:
+    def send_rest(self, connection: Connection) -> None:
+        """Send on from `out`, because the socket has room again."""
         try:
             self._counts[_BYTES_OUT] += connection.flush()
         except (OSError, EOFError) as error:
@@ -302,12 +308,13 @@ class ResponseWriter:
         self.after_send(connection)
 
     def after_send(self, connection: Connection) -> None:
+        """Close a connection that is to be closed, once its answers are sent. Otherwise decide what it waits for."""
         if connection.state is CLOSING and not connection.out:
             self._table.close(connection, "a Handler asked for it")
         elif connection.out or connection.interest != ACTIVE:
             self._table.update_interest(connection)
 
-    def _take_word(self, kind: int, view: memoryview) -> None:
+    def _handle_notice(self, kind: int, view: memoryview) -> None:
         """Handle a record about a connection that is not an answer."""
         connection_id, sequence, _, _ = HEAD.unpack_from(view)
         connection = self._table.by_id.get(connection_id)

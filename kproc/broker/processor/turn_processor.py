@@ -35,7 +35,7 @@ class TurnProcessor(Processor):
         if self._must_look or self._state.is_pressed or now_ns >= self._next_store_ns:
             self._must_look = False
             return super().do_work(0)
-        work = self.writer.take_responses()
+        work = self.writer.send_answers()
         self.publish()
         if self._reporter.has_unsent:
             self._reporter.flush()
