@@ -10,11 +10,15 @@ It is made of parts, which share ProcessorState:
     HandlerAssignment    which connection has which Handler as its home                   handler_assignment.py
     ConnectionMigration  gives connections to other Processors and adopts theirs          migration.py
 
-A duty cycle takes answers from the Handlers' rings and sends them, one `send` per connection; polls the sockets; reads
-ready sockets straight into the request rings; and publishes once per ring. If no connection waits and no report is due,
-the bookkeeping costs two comparisons (ProcessorState), and one check of the Handlers' rings before the sleep. If only
-answers end or prevent the sleep of a cycle without other work, the cycle sends them and sleeps once more, so that a
-lone client's request costs one cycle.
+A duty cycle (Processor.do_work) has these steps:
+
+    answers     from the Handlers' rings to the sockets, one `send` per connection
+    relieve     only if a connection waits for what no descriptor reports (ProcessorState.is_pressed)
+    wait        for sockets and for Handlers. If only answers come, they are sent and the cycle waits once more, so that
+                a lone client's request costs one cycle
+    read        from the ready sockets straight into the request rings
+    publish     once per ring
+    tick        only if it is due: metrics, reports, checks that run once a second
 """
 
 from __future__ import annotations
@@ -222,10 +226,14 @@ class Processor(Role):
     # -- the duty cycle ----------------------------------------------------------------------------------------
 
     def do_work(self, timeout_ms: int) -> int:
-        """Send answers, read requests. Sleep only if no Handler has answered and no socket is ready."""
+        """Run one duty cycle: send answers, wait, read requests, publish, tick.
+
+        A cycle that only answers end or prevent the sleep of sends them and waits once more (`_only_woken`).
+        """
         self.cycle_count += 1
-        work = 0
         state, handlers = self._state, self.handlers
+        # Answers.
+        work = 0
         if handlers.may_have_answers or not timeout_ms:
             handlers.may_have_answers = False
             work = self._send_answers()
@@ -236,35 +244,34 @@ class Processor(Role):
         if state.is_pressed:
             work += self._relieve()
             timeout_ms = min(timeout_ms, self.next_deadline_ms())
-            if not timeout_ms:
-                # Check for answers, as a sleep would, because Handlers do not signal a Processor that is awake.
-                self._has_answers()
-        # Wait even after work: if a socket is ready this does not sleep, and it saves a separate poll.
+        # Wait, even after work: if a socket is ready this does not sleep, and it saves a separate poll.
         events = (
             self._doze.wait(self._poll, timeout_ms / 1000, self._has_answers) if timeout_ms else self._poll(0)
         )
         if not events and handlers.may_have_answers:
             # The wait did not sleep, because a Handler has answered meanwhile. With a lone client nothing else can have
-            # happened, so a pass without work skips the poll.
+            # happened, so a cycle without work skips the poll.
             events = self._poll(0) if work else self._only_woken
         state.now_ns = now_ns = self._now_ns()
         if events == self._only_woken and timeout_ms >= STORE_MS and now_ns < state.due_ns:
-            # Handlers have answered and nothing else has happened. Send the answers and sleep again, in the same pass,
-            # until the tick at most, so that a lone client's request costs one pass instead of two.
+            # Handlers have answered and nothing else has happened. Send the answers and wait again, until the tick at
+            # most. A lone client's request then costs one cycle instead of two.
             handlers.may_have_answers = False
             work += self._send_answers()
-            self.sleep_ms_max = STORE_MS
             events = _NO_EVENTS
             if now_ns < state.due_ns and not (state.is_pressed or handlers.unpublished):
                 events = self._doze.wait(self._poll, (state.due_ns - now_ns) / 1e9, self._has_answers)
                 state.now_ns = now_ns = self._now_ns()
+        # Read.
         if events:
             others = self._read_ready(events)
             work += len(events) - len(others)
             if others:
                 work += self._on_events(others)
+        # Publish.
         if handlers.unpublished:
             handlers.publish()
+        # Tick.
         if now_ns >= state.due_ns:
             self._on_due(work)
         elif work:
@@ -338,6 +345,9 @@ class Processor(Role):
             or table.has_throttled
             or (tls is not None and tls.is_busy)
         )
+        # If this cycle does not sleep, it must look for answers itself, because Handlers do not signal a Processor that
+        # is awake.
+        self._has_answers()
         return work
 
     def _pressed_ms(self) -> int:
