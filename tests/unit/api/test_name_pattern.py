@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kproc.broker.request.name_pattern import NamePattern
@@ -61,3 +63,19 @@ def test_a_pattern_that_a_backtracking_matcher_never_ends_with_is_matched(patter
     made = NamePattern(pattern)
     assert not made.matches("a" * 249)
     assert made.matches("a" * 249 + "b")
+
+
+def test_complex_pattern_matches_no_name_that_would_take_long() -> None:
+    """With 32,767 characters this match takes 0.3 s. A Handler serves nobody else meanwhile."""
+    pattern = "(a|b)*a(a|b){900}"
+    made = NamePattern(pattern)
+    assert made.matches("a" * 3_000)
+    begin = time.thread_time()
+    assert not made.matches("a" * 32_767)
+    assert time.thread_time() - begin < 0.05
+    assert NamePattern("(team-a|team-b)-.*-(prod|test)").matches("team-a-" + "x" * 32_000 + "-prod")
+
+
+def test_every_pattern_suits_names_of_usual_length() -> None:
+    made = NamePattern(".{900}|" * 8 + "(a|b)*a(a|b){200}")
+    assert made.matches("a" * 249)
