@@ -1,16 +1,18 @@
 """AlterReplicaLogDirs (key 34), versions 1-2: there is one directory, so whatever is to be moved there is there.
 
+A partition that is named several times counts once, for the last directory.
 Any other path is LOG_DIR_NOT_FOUND, as in Kafka, and a name that its directory's suffix while it moves
 (`-0.<32 digits>-future`) makes longer than 255 characters is INVALID_TOPIC_EXCEPTION. Versions: v2 flexible.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kproc.broker.cluster.image import ClusterImage
-from kproc.broker.request.division import rows_at
+from kproc.broker.request.division import divide, rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
@@ -20,14 +22,49 @@ from kproc.wire.header import ApiKey
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
 
+_ROWS = rows_at("dirs.topics.partitions", "results.partitions")
+_STEP_ROWS = 2_000
 _NAME_CHARACTERS_MAX = 255 - len(".-future") - 32
+
+
+def _prepare(_context: RequestContext, request: dict[str, Any]) -> Iterator[None]:
+    return _name_once(request)
+
+
+def _name_once(request: dict[str, Any]) -> Iterator[None]:
+    """Keep the last directory of each partition, because no slice sees the partitions of the others.
+
+    A request that is not divided does not need this: `handle_alter_replica_log_dirs` answers each partition once.
+    """
+    last: dict[str, dict[int, str]] = {}
+    for part in divide(request, _ROWS):
+        for directory in part.fields["dirs"]:
+            for topic in directory["topics"]:
+                paths = last.setdefault(topic["name"], {})
+                paths.update(dict.fromkeys(topic["partitions"], directory["path"]))
+        yield
+    dirs: list[dict[str, Any]] = []
+    left = _STEP_ROWS
+    for name, paths in last.items():
+        by_path: dict[str, list[int]] = {}
+        for index, path in paths.items():
+            by_path.setdefault(path, []).append(index)
+            left -= 1
+            if not left:
+                left = _STEP_ROWS
+                yield
+        dirs += [
+            {"path": path, "topics": [{"name": name, "partitions": rows}]} for path, rows in by_path.items()
+        ]
+    request["dirs"] = dirs
 
 
 @api(
     ApiKey.ALTER_REPLICA_LOG_DIRS,
     versions=(1, 2),
     needs=(on_cluster(Operation.ALTER),),
-    rows=(rows_at("dirs.topics.partitions", "results.partitions"),),
+    prepare=_prepare,
+    rows=(_ROWS,),
 )
 def handle_alter_replica_log_dirs(context: RequestContext, request: dict[str, Any]) -> dict[str, Any]:
     image = context.services.image

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -258,3 +259,19 @@ def test_right_on_the_whole_request_is_checked_once(
     answer = processor.ask(ApiKey.CREATE_ACLS, 2, {"creations": [acl(at) for at in range(count)]})
     assert codes_of(answer) == [int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)] * count
     assert asked == ["kafka-cluster"]
+
+
+def test_alter_replica_log_dirs_answers_each_partition_once(start: Start) -> None:
+    """For its last directory, as Kafka does, also if the directories are in different slices."""
+    rig = cluster(start)
+    ours = str(Path(rig.cluster.config.log_dirs).absolute())
+    topics = [{"name": "t", "partitions": list(range(4)) + list(range(100, 400))}]
+    dirs = [{"path": path, "topics": topics} for path in ("/elsewhere", ours, "/elsewhere", ours)]
+    answer = rig.processors[0].ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, {"dirs": dirs})
+    rows = [
+        (row["partition_index"], row["error_code"])
+        for each in answer["results"]
+        for row in each["partitions"]
+    ]
+    unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert sorted(rows) == [(at, 0) for at in range(4)] + [(at, unknown) for at in range(100, 400)]
