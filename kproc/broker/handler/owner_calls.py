@@ -5,6 +5,11 @@ The table of peers/served_calls.py has the calls that Handlers make for their cl
 A call from a sender with newer metadata than ours waits until ours are as new. If the sender ends meanwhile, the call
 is discarded, as if it had never been read. The sender's clients have lost their connections and may have retried, and
 the old call must not undo the retry.
+
+Calls of one sender with a version of the metadata are handled in their order, because a sender's version never goes
+back and those that wait are called back in order. Calls without a version can overtake them, and depend on no earlier
+call: CLIENT_BYTES adds to a sum, and the two calls of a compaction name the log by its topic id and the segments by
+their inodes.
 """
 
 from __future__ import annotations
