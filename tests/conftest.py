@@ -249,13 +249,16 @@ def places_of_files(files: Iterable[str]) -> dict[str, int]:
     """Return the place of each file in the order in which workers get them.
 
     Files that wait alternate with files that compute, because either kind alone leaves a core or a worker idle. The
-    session of Spark takes minutes and is first. At the end no worker has a long file while the others have none.
+    files that share a JVM are first, because together they take minutes. At the end no worker has a long file while
+    the others have none.
     """
     waiting: list[str] = []
     busy: list[str] = []
     for file in dict.fromkeys(files):
         (waiting if _directory(file) in WAITING else busy).append(file)
-    waiting.sort(key=lambda file: (not uses_spark_session(file), WAITING.index(_directory(file))))
+    waiting.sort(
+        key=lambda file: (not uses_spark_session(file), shared_session(file) == file, WAITING.index(_directory(file)))
+    )
     busy.sort(key=lambda file: (*BUSY_FIRST, _directory(file)).index(_directory(file)))
     share = {file: WAITING_SHARE * at / len(waiting) for at, file in enumerate(waiting)}
     share |= {file: at / len(busy) for at, file in enumerate(busy)}
@@ -275,9 +278,19 @@ def uses_spark_session(file: str) -> bool:
     return file.startswith("tests/spark/") and bool(_SPARK_ARGUMENT.search((ROOT / file).read_text()))
 
 
+@cache
+def shared_session(file: str) -> str:
+    """Return the name of the JVM that this file shares with other files; its own name if it shares none."""
+    if uses_spark_session(file):
+        return "the Spark session"
+    if 'usefixtures("java_tools")' in (ROOT / file).read_text():
+        return "the JVM of Kafka's tools"
+    return file
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile` a file stays with a worker; here, all files that share the Spark session do."""
+    """With `--dist loadfile` a file stays with a worker; here, all files that share a JVM do."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -285,12 +298,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     # Its own order is by the number of tests, which are many where they are short.
     config.option.loadscopereorder = False
 
-    class OneSparkSession(LoadFileScheduling):
+    class OneOfEachJvm(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "the Spark session" if uses_spark_session(file) else file
+            return shared_session(super()._split_scope(nodeid))
 
-    return OneSparkSession(config, log)
+    return OneOfEachJvm(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

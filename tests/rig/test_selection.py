@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import pytest_collection_modifyitems, uses_spark_session
+from tests.conftest import pytest_collection_modifyitems, shared_session, uses_spark_session
 from tests.support.broker import ROOT
 
 MARKED = "test_pipelined_batches_and_their_pipelined_retry_keep_their_offsets"
@@ -41,6 +41,12 @@ def test_files_that_use_spark_session_are_recognised() -> None:
     assert uses_spark_session("tests/spark/test_source_batch.py")
     assert not uses_spark_session("tests/spark/test_demo_stop.py")
     assert not uses_spark_session("tests/unit/test_config.py")
+
+
+def test_files_that_share_a_jvm_stay_with_one_worker() -> None:
+    assert shared_session("tests/spark/test_sink.py") == shared_session("tests/spark/test_source_batch.py")
+    assert shared_session("tests/clients/test_java_tools.py") == shared_session("tests/clients/test_acl_tools.py")
+    assert shared_session("tests/spark/test_demo_stop.py") == "tests/spark/test_demo_stop.py"
 
 
 def test_workers_start_with_spark_and_alternate_waiting_and_busy_files() -> None:
