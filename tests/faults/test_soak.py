@@ -12,7 +12,7 @@ from tests.soak.run import Soak
 
 pytestmark = [pytest.mark.faults, pytest.mark.own_broker, pytest.mark.transports("process")]
 
-MINUTES = 0.3
+MINUTES = 0.2
 
 
 def test_after_everything_at_once_the_broker_is_as_before(

@@ -29,7 +29,7 @@ from tests.support.broker import EmbeddedBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDS = 30_000
+RECORDS = 12_000
 
 
 def test_demo_pipeline_results_equal_numpy(spark: SparkSession, tmp_path: Path) -> None:
