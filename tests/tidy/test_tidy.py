@@ -82,8 +82,8 @@ LAYERS: dict[str, set[str]] = {
         "broker.cluster", "broker.calls", "broker.role", "broker.request", "broker.observe",
     },
     "broker.fetch": {
-        "broker.security", "wire", "broker.cluster", "broker.calls", "broker.role",
-        "broker.request", "broker.peers",
+        "broker.metrics", "broker.security", "wire", "broker.transport", "broker.cluster",
+        "broker.calls", "broker.role", "broker.request", "broker.peers",
     },
     "broker.produce": {
         "broker.security", "wire", "broker.storage", "broker.transport", "broker.cluster",

@@ -15,8 +15,7 @@ from typing import Final
 
 from kproc.broker.cluster.dynamic_settings import current_value
 from kproc.broker.coordinator.coordinator_runtime import CoordinatorRuntime
-from kproc.broker.handler.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
-from kproc.broker.handler.fetch_fast_path import FetchFastPath, FetchFastPaths
+from kproc.broker.fetch.fetch_fast_path import FetchFastPath, FetchFastPaths
 from kproc.broker.handler.held_connection import HeldConnection, ParkedBytes
 from kproc.broker.handler.logins import Logins
 from kproc.broker.handler.migrating_connections import MigratingConnections
@@ -31,6 +30,7 @@ from kproc.broker.request.client_rates import ClientRates
 from kproc.broker.request.context import Services
 from kproc.broker.request.dispatch import after_header_tags, dispatch
 from kproc.broker.request.divided_requests import DividedRequests, Job
+from kproc.broker.request.fast_path import CONNECTION_BYTES, FastPath, NoFastPath, should_learn
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.request.routing import OWNER, body_key
 from kproc.broker.transport.envelope import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from kproc.broker.handler.fast_path import FastPath
 from kproc.broker.request.divided_requests import DividedRequest
+from kproc.broker.request.fast_path import FastPath
 from kproc.broker.transport.envelope import BLOCK, HEAD, HEAD_BYTES, REQUEST, REQUEST_BLOCK
 
 # Kind of a REQUEST record that was copied out of the arena.

@@ -12,13 +12,13 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from kproc.broker.handler.fast_path import (
+from kproc.broker.metrics.requests import REQUESTS
+from kproc.broker.produce.reply import OneProduce, RepeatedProduce, ResponseTemplate, response_template
+from kproc.broker.request.fast_path import (
     RECORD_START_BYTES,
     REPEATED_BYTES_MAX,
     RequestTemplate,
 )
-from kproc.broker.metrics.requests import REQUESTS
-from kproc.broker.produce.reply import OneProduce, RepeatedProduce, ResponseTemplate, response_template
 from kproc.broker.transport.envelope import HEAD_BYTES
 from kproc.wire.header import ApiKey, first_flexible
 from kproc.wire.primitives import encode_unsigned_varint

@@ -22,7 +22,6 @@ from kproc.broker.calls.call_links import ServedCalls, serve_raw_call
 from kproc.broker.calls.controller_calls import OWN
 from kproc.broker.cluster.image import PartitionImage
 from kproc.broker.controller.answers import add_change_calls
-from kproc.broker.handler.fast_path import FastPath, NoFastPath
 from kproc.broker.handler.handler import Handler
 from kproc.broker.handler.owned_partition import OwnedPartition
 from kproc.broker.handler.partitions import Partitions
@@ -32,6 +31,7 @@ from kproc.broker.ipc.wait import Sleeper, make_eventfd
 from kproc.broker.metrics.slab import MetricsRow
 from kproc.broker.observe.offline_partitions import TOLD
 from kproc.broker.processor.slow_frames import LARGE_FRAME_BYTES
+from kproc.broker.request.fast_path import FastPath, NoFastPath
 from kproc.broker.role.handoff import pack_address
 from kproc.broker.role.listeners import Endpoint
 from kproc.broker.role.partition_table import ROW_WORDS, PartitionTable

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
-from kproc.broker.handler import fetch_fast_path
+from kproc.broker.fetch import fetch_fast_path
 from kproc.broker.metrics.requests import REQUESTS
 from kproc.broker.storage.log import Log
 from kproc.broker.transport.envelope import FLAG_TIMED, HEAD, REQUEST, SEND_PARTS, TIMES

@@ -11,7 +11,7 @@ import pytest
 
 from kproc.broker.cluster.client_quotas import CONSUMER_BYTE_RATE
 from kproc.broker.fetch.delayed_fetch import DelayedFetch
-from kproc.broker.handler.fetch_fast_path import FetchFastPath
+from kproc.broker.fetch.fetch_fast_path import FetchFastPath
 from kproc.broker.role.roles import processor_id
 from kproc.broker.transport.envelope import DISCONNECTED, FLAG_MOVED, HEAD, MOVE_OUT, MOVED, SEND_PARTS
 from kproc.common.errors import ErrorCode

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -20,18 +20,15 @@ from kproc.broker.cluster.image import PartitionImage, TopicImage
 from kproc.broker.fetch.delayed_fetch import DelayedFetch, FetchPart
 from kproc.broker.fetch.fetch import ClientFetch
 from kproc.broker.fetch.fetch_read import PartitionRead, find_partition, read_partition
-from kproc.broker.handler.fast_path import (
+from kproc.broker.metrics.requests import REQUESTS
+from kproc.broker.request.context import Services
+from kproc.broker.request.dispatch import after_header_tags
+from kproc.broker.request.fast_path import (
     RECORD_START,
     RECORD_START_BYTES,
     REPEATED_BYTES_MAX,
     RequestTemplate,
 )
-from kproc.broker.handler.owned_partition import OwnedPartition
-from kproc.broker.handler.partitions import Partitions
-from kproc.broker.metrics.requests import REQUESTS
-from kproc.broker.produce.append_queue import AppendQueue
-from kproc.broker.request.context import Services
-from kproc.broker.request.dispatch import after_header_tags
 from kproc.broker.request.fetch_session import FetchTarget, targets_of
 from kproc.broker.request.request import HandlerRequest
 from kproc.broker.security.acl import Operation, ResourceType
@@ -49,6 +46,11 @@ from kproc.wire.hot import (
     locate_fetch_offset,
     response_template,
 )
+
+if TYPE_CHECKING:
+    from kproc.broker.handler.owned_partition import OwnedPartition
+    from kproc.broker.handler.partitions import Partitions
+    from kproc.broker.produce.append_queue import AppendQueue
 
 _FETCH: Final = int(ApiKey.FETCH)
 _FLEXIBLE: Final = first_flexible(ApiKey.FETCH)
