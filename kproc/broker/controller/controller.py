@@ -171,7 +171,7 @@ class Controller(LinkedRole):
             commit.waiting_for.discard(peer)
         self._names.detach(peer)
         if peer.role == HANDLER:
-            self._operations.status.offline.forget(peer.index)
+            self._operations.status.offline.remove(peer.index)
         self._answer_known()
 
     def set_linked(self) -> None:
@@ -191,7 +191,7 @@ class Controller(LinkedRole):
     def _on_tick(self, now_ns: int) -> None:
         self._operations.tick(now_ns)
         self._control_plane.report_suppressed(now_ns)
-        self._operations.status.disk.tell(logger, now_ns)
+        self._operations.status.disk.log_changes(logger, now_ns)
         self._lookups.work()
         self._names.tick(is_stopping=self._is_stopping)
         self._listener_lookups.work()

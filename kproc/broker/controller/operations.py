@@ -152,7 +152,7 @@ class Operations:
 
     def tick(self, now_ns: int) -> None:
         """Answer the requests of changes that take long. Called ten times a second while there are any."""
-        self.status.look(now_ns)
+        self.status.sample(now_ns)
         for scale in self._scales:
             scale.answer()
 

@@ -226,7 +226,7 @@ class ClientFetch:
         self._context.services.purgatory.cancel(self._local)
         others, self._others = self._others, None
         if others is not None:
-            others.end()
+            others.cancel()
 
     def _on_local(self, local: DelayedFetch) -> None:
         """Respond, unless an owner has changed, or a log that was not open at the deadline may still open."""
@@ -244,7 +244,7 @@ class ClientFetch:
                 return
         self._is_done = True
         if self._others is not None:
-            self._others.end()
+            self._others.cancel()
         self._respond()
 
     def _find_bytes_max(self) -> int:

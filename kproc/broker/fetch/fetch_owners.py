@@ -2,7 +2,7 @@
 
 `RemoteReads` is the side of the client's Handler ("home"), `read_for_home` that of the owner. The home first reads at
 all owners. If that is not enough, each owner gets a call that it replies to when it has more than the home knows. Such
-a call is a watch, and the home ends it when it does not need it any more.
+a call is a watch, and the home cancels it when it does not need it any more.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PartsRead(Reply):
     is_expired: bool = False  # The reads have less than `bytes_min`, because the deadline was reached.
 
 
-class WatchEnd(FromImage):
+class CancelWatch(FromImage):
     """A call to reply to a watch now, because its Fetch does not need it any more.
 
     It names the version of the metadata because the owner may delay the watch until it has that version. The end must
@@ -60,7 +60,7 @@ class WatchEnd(FromImage):
 
 
 READ: Final = Call("fetch", PartsToRead, PartsRead)
-END_WATCH: Final = Call("end_watch", WatchEnd, Reply)
+CANCEL_WATCH: Final = Call("cancel_watch", CancelWatch, Reply)
 
 
 class RemoteReads:
@@ -100,13 +100,13 @@ class RemoteReads:
             if not (self._is_ended or owner in self._watches or owner in self._expired):
                 self._call(owner, bytes_min=1 + sum(self._fetch.reads[at].bytes for at, _ in parts))
 
-    def end(self) -> None:
-        """End the watches at all owners. Otherwise each would last until its next append or max.wait.ms."""
+    def cancel(self) -> None:
+        """Cancel the watches at all owners. Otherwise each would last until its next append or max.wait.ms."""
         self._is_ended = True
         watches, self._watches = self._watches, {}
         for owner, watch in watches.items():
-            end = WatchEnd(self._services.image.version, watch)
-            self._services.peers.ask(owner, END_WATCH, end, lambda _reply: None)
+            body = CancelWatch(self._services.image.version, watch)
+            self._services.peers.ask(owner, CANCEL_WATCH, body, lambda _reply: None)
 
     def _call(self, owner: int, *, bytes_min: int) -> None:
         fetch, services = self._fetch, self._services
@@ -169,8 +169,8 @@ class RemoteReads:
         return False
 
 
-@serves(END_WATCH)
-def end_watch(services: Services, body: WatchEnd, on_reply: OnResult[Reply]) -> None:
+@serves(CANCEL_WATCH)
+def cancel_watch(services: Services, body: CancelWatch, on_reply: OnResult[Reply]) -> None:
     """Reply to a watch early for the Handler that called."""
     services.purgatory.end(("watch", *body.watch))
     on_reply(Reply())

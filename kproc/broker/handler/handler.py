@@ -498,7 +498,7 @@ class Handler(LinkedRole):
     def _on_tick(self, now_ns: int) -> None:
         if self._requests.moving:
             self._requests.moving.expire(now_ns)
-        self._offline.tell(self._partitions.offline)
+        self._offline.report(self._partitions.offline)
         if now_ns >= self._next_second_ns and self._has_image:
             self._next_second_ns = now_ns + NS_PER_S
             self._requests.report_suppressed(now_ns)

@@ -61,7 +61,7 @@ class Histogram:
             answer.largest = lower_bound(bucket + 1)
         return answer
 
-    def take(self, words: Sequence[int] | memoryview) -> None:
+    def add(self, words: Sequence[int] | memoryview) -> None:
         """Add the words of another histogram.
 
         Its writer may change the words meanwhile, so `count` is the sum of the buckets that were read.

@@ -95,7 +95,7 @@ def read_timings(words: memoryview, start: int, processor: int, into: dict[int, 
         histograms = into.setdefault(api_key, [Histogram() for _ in TIMINGS])
         for number, histogram in enumerate(histograms):
             first = block + _BLOCK_HEAD + number * HISTOGRAM_WORDS
-            histogram.take(words[first : first + HISTOGRAM_WORDS])
+            histogram.add(words[first : first + HISTOGRAM_WORDS])
 
 
 class Counts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -126,26 +127,22 @@ class BrokerFigures:
         if len(self._waiting) > 1:
             return
         self._until_ns = self._clock.now_ns() + _PATIENCE_NS
-        self._looking, self._is_looking = self._look_untouched_up(), True
+        self._looking, self._is_looking = self._measure_untouched(), True
         self._known_ends.refresh()
         image = self._image()
         for index in range(image.handler_count):
             # Send no second request to a Handler that hangs, or its queue would grow with every scrape.
             if index not in self._asked:
                 self._asked.add(index)
-                self._ask(index, FIGURES, FromImage(image.version), self._taker(index))
+                self._ask(index, FIGURES, FromImage(image.version), partial(self._on_reply, index))
         for index in [each for each in self._replies if each >= image.handler_count]:
             del self._replies[index]
 
-    def _taker(self, index: int) -> Callable[[HandlerFigures | Lost], None]:
-        def take(reply: HandlerFigures | Lost) -> None:
-            self._asked.discard(index)
-            if not isinstance(reply, Lost):
-                self._take(index, reply)
-
-        return take
-
-    def _take(self, index: int, reply: HandlerFigures) -> None:
+    def _on_reply(self, index: int, reply: HandlerFigures | Lost) -> None:
+        """Add a Handler's traffic to the totals of the topics."""
+        self._asked.discard(index)
+        if isinstance(reply, Lost):
+            return
         before = self._replies.get(index)
         is_same = before is not None and before.since == reply.since
         known: dict[str, list[int]] = before.traffic if before is not None and is_same else {}
@@ -178,7 +175,7 @@ class BrokerFigures:
             return 1
         return int(self._is_looking)
 
-    def _look_untouched_up(self) -> Iterator[None]:
+    def _measure_untouched(self) -> Iterator[None]:
         """Read the sizes of logs that no Handler has opened. Yields after every 64 of them.
 
         Does nothing unless the metadata have changed since the last time.

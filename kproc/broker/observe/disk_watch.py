@@ -61,15 +61,15 @@ class DiskWatch:
             "writes are refused with KAFKA_STORAGE_ERROR until there is room"
         )
 
-    def look(self, now_ns: int) -> None:
-        """Compare the counters with the last look. May be called at any rate; works at most twice a second."""
+    def sample(self, now_ns: int) -> None:
+        """Compare the counters with the last sample. May be called at any rate; works at most twice a second."""
         if now_ns < self._next_look_ns:
             return
         self._next_look_ns = now_ns + _LOOK_NS
         self.measure()
         found = self._shortages()
-        # At the first look, a write may have failed long before this process started. Count it only if the disk has no
-        # space for it now, either.
+        # At the first sample, a write may have failed long before this process started. Count it only if the disk has
+        # no space for it now, either.
         known, is_first = self._known or {}, self._known is None
         self._known = found
         wanted = [size for role, (count, size) in found.items() if count > known.get(role, (0, 0))[0]]
@@ -95,7 +95,7 @@ class DiskWatch:
         self.free_bytes = facts.f_bavail * facts.f_frsize
         self.total_bytes = facts.f_blocks * facts.f_frsize
 
-    def tell(self, logger: Logger, now_ns: int) -> None:
+    def log_changes(self, logger: Logger, now_ns: int) -> None:
         """Log the beginning and the end of a full disk, and once a minute that it is still full."""
         if self.is_full:
             if self._told_ns is None or now_ns - self._told_ns >= _REPEAT_NS:

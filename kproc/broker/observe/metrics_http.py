@@ -215,7 +215,7 @@ class MetricsResponder:
             if answer is None:
                 scraper.is_waiting = True
                 self._epoll.modify(scraper.sock.fileno(), 0)
-                self._begin_gathering()
+                self._start_gathering()
             else:
                 scraper.respond(answer)
         elif len(scraper.received) > REQUEST_BYTES_MAX:
@@ -235,7 +235,7 @@ class MetricsResponder:
             return
         self._close(scraper)
 
-    def _begin_gathering(self) -> None:
+    def _start_gathering(self) -> None:
         if not self._is_gathering:
             self._is_gathering = True
             self._gather(self._on_gathered)

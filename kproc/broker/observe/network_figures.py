@@ -100,11 +100,11 @@ class NetworkFigures:
         self._next_look_ns = 0
         self._seen = set(self._found_at_start())
 
-    def note(self, processes: Iterable[Mapping[str, Any]]) -> None:
+    def add_roles(self, processes: Iterable[Mapping[str, Any]]) -> None:
         """Include these roles from now on."""
         self._seen |= set(_agents(processes))
 
-    def look(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
+    def sample(self, processes: Iterable[Mapping[str, Any]], now_ns: int) -> None:
         """Take a sample for the idle shares, at most once a second."""
         if now_ns < self._next_look_ns:
             return

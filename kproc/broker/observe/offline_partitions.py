@@ -46,10 +46,10 @@ class OfflineNews:
         self._told: Offline = {}
 
     def controller_is_new(self) -> None:
-        """Report again at the next `tell`, because a new controller has no report yet."""
+        """Report again at the next `report`, because a new controller has no report yet."""
         self._told = {}
 
-    def tell(self, offline: Offline) -> None:
+    def report(self, offline: Offline) -> None:
         """Report the offline partitions if they differ from the last report."""
         if offline == self._told:
             return
@@ -69,7 +69,7 @@ class OfflinePartitions:
         """Store a Handler's report."""
         self._by_handler[report.handler] = report
 
-    def forget(self, handler: int) -> None:
+    def remove(self, handler: int) -> None:
         """Remove the report of a Handler that has ended. Its successor will send its own."""
         self._by_handler.pop(handler, None)
 

@@ -67,10 +67,10 @@ class Status:
         self.phase = message["phase"]
         self.listener_names = message["listener_names"]
 
-    def look(self, now_ns: int) -> None:
+    def sample(self, now_ns: int) -> None:
         """Take samples for the idle shares. Call this more often than once a second."""
-        self.figures.look(self.processes, now_ns)
-        self.disk.look(now_ns)
+        self.figures.sample(self.processes, now_ns)
+        self.disk.sample(now_ns)
 
     def describe(self) -> dict[str, Any]:
         """Return the whole status, as `kproc status --json` shows it."""

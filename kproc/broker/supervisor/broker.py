@@ -331,6 +331,6 @@ def _make_responder(
         render=exposition.render,
         gather=figures.gather,
         clock=plan.clock,
-        look=status.look,
+        look=status.sample,
         health=lambda path: health.answer(path, status),
     )

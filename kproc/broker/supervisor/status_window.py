@@ -122,7 +122,7 @@ def describe_from_outside(
     with regions.slab_for_a_look() as words:
         status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
         status.update(message)
-        status.look(plan.clock.now_ns())
+        status.sample(plan.clock.now_ns())
         answer = {**status.describe(), "apis": [each.row() for each in status.figures.apis()]}
     silent = [row for row in answer["processes"] if (row["heartbeat_age_ms"] or 0) >= _SILENT_MS]
     for row in silent:

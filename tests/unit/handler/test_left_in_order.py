@@ -15,7 +15,7 @@ from kproc.broker.calls.calls import Answers, Lost, Reply
 from kproc.broker.calls.controller_calls import CHANGE, Change
 from kproc.broker.cluster.internal_topics import GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.partitioning import partition_for
-from kproc.broker.fetch.fetch_owners import END_WATCH, WatchEnd
+from kproc.broker.fetch.fetch_owners import CANCEL_WATCH, CancelWatch
 from kproc.broker.peers.forwarding import OPERATIONS, PartitionsRequest
 from kproc.broker.role.roles import handler_id
 from kproc.broker.transport.envelope import CLOSE
@@ -119,7 +119,7 @@ def test_what_is_asked_after_the_new_link_goes_behind_what_was_asked_before(scen
     scene.produce(b"v0")
     scene.read()
     replies: list[Reply | Lost] = []
-    parts_of(scene.handler).services.peers.ask(1, END_WATCH, WatchEnd(0, (0, 99)), replies.append)
+    parts_of(scene.handler).services.peers.ask(1, CANCEL_WATCH, CancelWatch(0, (0, 99)), replies.append)
     assert len(parts_of(scene.handler).unlinked.waiting) == 2
     assert scene.rows() == [(0, 0)]
     assert [type(reply) for reply in replies] == [Reply]
@@ -149,7 +149,7 @@ def test_requests_for_who_died_end_their_connection(scene: Scene) -> None:
 def test_without_a_successor_they_end_as_what_is_asked_of_nobody(scene: Scene) -> None:
     scene.leave()
     replies: list[Reply | Lost] = []
-    parts_of(scene.handler).services.peers.ask(1, END_WATCH, WatchEnd(0, (0, 99)), replies.append)
+    parts_of(scene.handler).services.peers.ask(1, CANCEL_WATCH, CancelWatch(0, (0, 99)), replies.append)
     scene.handler.do_work(0)
     scene.read()
     assert replies == []

@@ -25,7 +25,7 @@ def filled(values: list[int]) -> Histogram:
     for value in values:
         add(shared, 0, value)
     histogram = Histogram()
-    histogram.take(shared)
+    histogram.add(shared)
     return histogram
 
 
@@ -66,7 +66,7 @@ def test_several_add_up_and_an_earlier_look_can_be_taken_away() -> None:
     both = filled([1, 10, 100])
     shared = words()
     add(shared, 0, 1000)
-    both.take(shared)
+    both.add(shared)
     assert (both.count, both.total, both.largest) == (4, 1111, 1000)
     news = both.since(first)
     assert (news.count, news.total) == (1, 1000)

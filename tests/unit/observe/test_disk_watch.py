@@ -35,8 +35,8 @@ class Disk:
     def after(self, seconds: float = 0.5) -> DiskWatch:
         self.seconds += seconds
         now_ns = int(self.seconds * NS_PER_S)
-        self.watch.look(now_ns)
-        self.watch.tell(LOGGER, now_ns)
+        self.watch.sample(now_ns)
+        self.watch.log_changes(LOGGER, now_ns)
         return self.watch
 
     def refuse(self) -> None:

@@ -52,7 +52,7 @@ class Rig:
             row.values[SLOT["heartbeat_ns"]] = self.now_ns
             row.values[SLOT["slept_ns"]] += int(SECOND * slept.get(f"{agent.role}_{agent.index}", 0))
             row.store()
-        self.figures.look(self.processes, self.now_ns)
+        self.figures.sample(self.processes, self.now_ns)
 
     def describe(self) -> dict[str, Any]:
         return self.figures.describe(self.processes, NAMES)

@@ -27,24 +27,24 @@ class Told:
 def test_changes_are_told_once_and_shown_by_name() -> None:
     shown = OfflinePartitions()
     first, second = Told(shown, 0), Told(shown, 1)
-    first.news.tell({})
+    first.news.report({})
     assert (first.count, shown.describe(), shown.problem) == (0, {"count": 0, "first": []}, None)
     for _ in range(2):
-        first.news.tell({("t", 1): REASON})
-        second.news.tell({("a", 0): REASON, ("t", 0): REASON})
+        first.news.report({("t", 1): REASON})
+        second.news.report({("a", 0): REASON, ("t", 0): REASON})
     assert (first.count, second.count) == (1, 1)
     rows = [(row["topic"], row["partition"], row["handler"]) for row in shown.describe()["first"]]
     assert rows == [("a", 0, 1), ("t", 0, 1), ("t", 1, 0)]
     assert shown.describe()["first"][0]["reason"] == REASON
     assert shown.problem == "3 partitions are offline"
-    second.news.tell({})
+    second.news.report({})
     assert shown.problem == "1 partition is offline"
 
 
 def test_names_and_reasons_are_bounded_and_the_count_is_exact() -> None:
     shown = OfflinePartitions()
     for handler in range(3):
-        Told(shown, handler).news.tell({(f"t{handler}", index): "x" * 10_000 for index in range(100)})
+        Told(shown, handler).news.report({(f"t{handler}", index): "x" * 10_000 for index in range(100)})
     found = shown.describe()
     assert (found["count"], len(found["first"])) == (300, SHOWN_MAX)
     assert all(len(row["reason"]) <= 300 for row in found["first"])
@@ -53,11 +53,11 @@ def test_names_and_reasons_are_bounded_and_the_count_is_exact() -> None:
 def test_a_new_controller_is_told_and_a_handler_that_is_gone_has_none() -> None:
     before, after = OfflinePartitions(), OfflinePartitions()
     told = Told(before)
-    told.news.tell({("t", 0): REASON})
+    told.news.report({("t", 0): REASON})
     told._shown = after
     told.news.controller_is_new()
-    told.news.tell({("t", 0): REASON})
+    told.news.report({("t", 0): REASON})
     assert after.describe() == before.describe()
-    after.forget(0)
-    after.forget(7)
+    after.remove(0)
+    after.remove(7)
     assert after.problem is None

@@ -55,7 +55,7 @@ def scraped(rig: HandlerRig) -> dict[str, float]:
         for index in range(HANDLERS)
     ]
     figures = NetworkFigures(rig.slab)
-    figures.note([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
+    figures.add_roles([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
     status: dict[str, Any] = {
         "processes": rows,
         "uptime_ms": 1,
@@ -125,7 +125,7 @@ def test_a_scrape_tells_of_markers_that_wait_and_of_verifications(start: Start) 
     assert found[CHANNEL + "unknowndestinationqueuesize"] == found[CHANNEL + "logappendretryqueuesize"] == 0
     assert found["kafka_server_replicamanager_partitionswithlatetransactionscount"] == 0
     figures = NetworkFigures(rig.slab)
-    figures.note([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
+    figures.add_roles([{"role": HANDLER, "index": index} for index in range(HANDLERS)])
     assert all(api.requests for api in figures.apis())  # None of these counts is taken for an API's.
     row = rig.handler(0)._metrics
     for name, value in (
