@@ -93,7 +93,13 @@ def _decode_large(request: HandlerRequest, api: registry.Api, body: memoryview) 
     decoded.step()
     if decoded.fields is not None:
         where = api.rows_in(decoded.fields)
-        if where is None or count_rows(decoded.fields, where.request) <= where.size:
+        # The response to one row can have thousands of rows of its own, such as the members of a group. Only a divided
+        # request encodes them in steps.
+        has_few_rows = where is None or (
+            len(where.response) <= len(where.request)
+            and count_rows(decoded.fields, where.request) <= where.size
+        )
+        if has_few_rows:
             request.decoded = decoded.fields
             return True
     request.services.divided.add(request, api, decoded, size)

@@ -130,6 +130,32 @@ def test_describe_groups_of_many_members_has_no_duty_cycle_above_a_step(start: S
     assert max(costs) < 200_000
 
 
+@pytest.mark.long
+def test_describe_groups_of_one_large_group_encodes_its_members_in_steps(start: Start) -> None:
+    """10,000 members of the only group in the request took 100 ms in one step."""
+    rig = cluster(start)
+    processor = rig.processors[0]
+    join = {
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "member_id": "",
+        "protocol_type": "consumer",
+    }
+    for _ in range(2_000):
+        fields = {"group_id": "a", **join, "protocols": [{"name": "range", "metadata": bytes(50)}]}
+        processor.send(ApiKey.JOIN_GROUP, 3, fields)
+        pass_once(rig)
+    processor.send(ApiKey.DESCRIBE_GROUPS, 4, {"groups": ["a"]}, connection=OTHER)
+    costs, answers = [], []
+    while not answers:
+        assert len(costs) < ROWS, "no answer"
+        costs.append(count_bytecodes(lambda: rig.handler().do_work(0), unless_in="test_large_answers.py"))
+        answers = processor.answers(settles=False)
+    (group,) = answers[0].fields(ApiKey.DESCRIBE_GROUPS, 4)["groups"]
+    assert len(group["members"]) == 2_000
+    assert max(costs) < 260_000
+
+
 @pytest.mark.usefixtures("small_pages")
 def test_other_clients_are_served_between_two_pages(start: Start) -> None:
     rig = cluster(start)
