@@ -6,18 +6,32 @@ Versions: v1 flexible.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kproc.broker.peers.controller_call import answer_with_reply, check_size
 from kproc.broker.request.division import rows_at
 from kproc.broker.request.registry import api
 from kproc.broker.request.rights import on_cluster
 from kproc.broker.security.acl import Operation
+from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
 
 if TYPE_CHECKING:
     from kproc.broker.request.context import RequestContext
+
+
+# There are three types of parts: user, client id and address. Entries with far more are rejected here, because one
+# entry is one step of a Handler and of the controller: 90,000 parts took 255 ms.
+_PARTS_MAX: Final = 100
+
+
+def _prepare(context: RequestContext, request: dict[str, Any]) -> None:
+    check_size("alter_client_quotas", context, request)
+    most = max((len(entry["entity"]) for entry in request["entries"]), default=0)
+    if most > _PARTS_MAX:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"An entity has {most} parts; it may have at most {_PARTS_MAX}"
+        )
 
 
 def _entity_of(entry: dict[str, Any]) -> frozenset[tuple[str, str | None]]:
@@ -29,7 +43,7 @@ def _entity_of(entry: dict[str, Any]) -> frozenset[tuple[str, str | None]]:
     ApiKey.ALTER_CLIENT_QUOTAS,
     versions=(0, 1),
     needs=(on_cluster(Operation.ALTER_CONFIGS),),
-    prepare=partial(check_size, "alter_client_quotas"),
+    prepare=_prepare,
     rows=(rows_at("entries", "entries", unique=_entity_of),),
 )
 def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any]) -> None:
@@ -38,7 +52,7 @@ def handle_alter_client_quotas(context: RequestContext, request: dict[str, Any])
 
 def error_response(request: dict[str, Any], code: int, message: str | None) -> dict[str, Any]:
     rows = [
-        {"error_code": code, "error_message": message, "entity": entry["entity"]}
+        {"error_code": code, "error_message": message, "entity": entry["entity"][:_PARTS_MAX]}
         for entry in request["entries"]
     ]
     return {"entries": rows}

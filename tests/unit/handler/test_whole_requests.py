@@ -14,9 +14,10 @@ from kproc.broker.request import registry
 from kproc.broker.security.principal import Principal
 from kproc.common.errors import ErrorCode, KafkaError
 from kproc.wire.header import ApiKey
+from tests.support.bytecodes import count_bytecodes
 from tests.unit.handler.large_requests import LARGE, LargeRequest, acl
 from tests.unit.handler.rig import HandlerRig
-from tests.unit.handler.test_large_requests import cluster
+from tests.unit.handler.test_large_requests import STEP_BYTECODES_MAX, cluster
 
 load_all()
 
@@ -275,3 +276,22 @@ def test_alter_replica_log_dirs_answers_each_partition_once(start: Start) -> Non
     ]
     unknown = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert sorted(rows) == [(at, 0) for at in range(4)] + [(at, unknown) for at in range(100, 400)]
+
+
+def test_alter_client_quotas_with_an_entity_of_many_parts_is_rejected_at_once(start: Start) -> None:
+    """The parts of one entry are one step. Their echo in the error is bounded, too."""
+    rig = cluster(start)
+    entity = [{"entity_type": f"type{at}", "entity_name": "x"} for at in range(5_000)]
+    ops = [{"key": "producer_byte_rate", "value": 1.0, "remove": False}]
+    rows = [{"entity": each, "ops": ops} for each in (entity, entity[:1])]
+    processor = rig.processors[0]
+    processor.ask(ApiKey.ALTER_CLIENT_QUOTAS, 0, {"entries": rows[1:], "validate_only": True})
+    processor.send(ApiKey.ALTER_CLIENT_QUOTAS, 0, {"entries": rows, "validate_only": True})
+    costs, answers = [], []
+    while not answers:
+        costs.append(count_bytecodes(lambda: rig.handler().do_work(0), unless_in="test_whole_requests.py"))
+        answers = processor.answers(settles=False)
+    entries = answers[0].fields(ApiKey.ALTER_CLIENT_QUOTAS, 0)["entries"]
+    assert [each["error_code"] for each in entries] == [int(ErrorCode.INVALID_REQUEST)] * 2
+    assert "5000 parts" in entries[0]["error_message"]
+    assert max(costs) < STEP_BYTECODES_MAX
