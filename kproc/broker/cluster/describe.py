@@ -152,8 +152,10 @@ def _stored_rows(
     override_source: int,
     names: Iterable[str] | None,
 ) -> list[dict[str, Any]]:
-    """Rows of a resource whose configs are stored. The table names the broker setting that Kafka shows as the
-    default's synonym, or nothing."""
+    """Return the rows of a resource whose configs are stored.
+
+    The table names the broker setting that Kafka shows as the default's synonym, or nothing.
+    """
     wanted = None if names is None else set(names)
     rows: list[dict[str, Any]] = []
     for row, synonym in table:

@@ -69,7 +69,7 @@ def listeners_in_force(config: Config, settings: DynamicSettings) -> tuple[EndPo
 
 
 def processors_in_force(config: Config, settings: DynamicSettings) -> dict[str, int]:
-    """The sizes of the sets of Processors: "" is the common set, others are keyed by the listener in lower case.
+    """Return the sizes of the sets of Processors: "" is the common set, the other keys are listeners in lower case.
 
     Values for listeners that do not exist are ignored.
     """

@@ -61,7 +61,7 @@ class TopicImage(msgspec.Struct):
         return self.name in INTERNAL_TOPICS
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """(first index, count) of each block."""
+        """Return (first index, count) of each block."""
         ends = [*self.block_starts[1:], len(self.partitions)]
         return ((start, end - start) for start, end in zip(self.block_starts, ends, strict=True))
 

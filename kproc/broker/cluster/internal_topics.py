@@ -64,7 +64,7 @@ COORDINATOR_TOPICS: Final = frozenset(row.name for row in _ROWS if row.found_by 
 
 
 def automatic_wish(name: str, config: Config) -> dict[str, Any]:
-    """The CreateTopics entry of a topic that is created automatically: an internal one, or one that a client named."""
+    """Return the CreateTopics entry of a topic that is created automatically: internal, or named by a client."""
     row = INTERNAL_TOPICS.get(name) or InternalTopic(name)
     return {
         "name": name,

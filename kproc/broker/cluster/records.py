@@ -26,7 +26,7 @@ CLUSTER_DEFAULT_NODE: Final = ""  # In BrokerConfigSet: the default for every no
 
 
 def node_over_cluster(stored: Mapping[str, Mapping[str, str]], node_id: int) -> dict[str, str]:
-    """The dynamic configs of a broker: its own over those of all (KIP-226). `stored`: configs by node."""
+    """Return the dynamic configs of a broker: its own over those of all (KIP-226). `stored`: configs by node."""
     # The node's own values come last, so that they win.
     return {**stored.get(CLUSTER_DEFAULT_NODE, {}), **stored.get(str(node_id), {})}
 

@@ -86,16 +86,14 @@ class TopicChanges:
         return reply, [] if body["validate_only"] else pending.records
 
     def create_automatically(self, body: dict[str, Any]) -> tuple[Reply, list[r.Record]]:
-        """Topics that a client or a coordinator needs and nobody created: {"names": [...]} with the defaults.
+        """Create topics that a client or a coordinator needs, with the defaults: {"names": [...]}.
 
-        One that exists by now is no error: two clients may have named it at once.
+        A topic that exists by now is no error, because two clients may have named it at the same time.
         """
         pending = self._new_pending(body)
         results: list[dict[str, Any]] = []
         for name in dict.fromkeys(body["names"]):
             code, message = ErrorCode.NONE, None
-            # Two clients may name a new topic at the same time. For the second one it exists already, which is no
-            # error.
             if self._image.topic(name) is None:
                 try:
                     self._create_one(automatic_wish(name, self._config), pending)

@@ -58,5 +58,5 @@ def check_new_name(name: str, names_by_collision_key: Mapping[str, str]) -> None
 
 
 def collision_key(name: str) -> str:
-    """Equal for two names that may not exist side by side."""
+    """Return a key that is equal for two names that must not exist side by side."""
     return name.replace(".", "_")

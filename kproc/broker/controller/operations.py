@@ -212,7 +212,7 @@ class Operations:
 
 
 def _passes_on(on_reply: OnReply) -> OnReply:
-    """Makes the supervisor's reply the operation's."""
+    """Return a callback that responds to an operation with the supervisor's reply."""
 
     def on_supervisor_reply(reply: dict[str, Any]) -> None:
         if reply.get("lost"):

@@ -1,6 +1,7 @@
-"""OAUTHBEARER (RFC 7628, KIP-255): the message that brings a token, and what a refused one is answered.
+"""OAUTHBEARER (RFC 7628, KIP-255): the message with a token, and the response to a rejected token.
 
-A bad token is answered with JSON as if it were fine; the client sends one byte 1, and only then is it refused.
+The response to a bad token is a JSON error in a successful SaslAuthenticate. The client acknowledges it with one byte
+1, and only then does the login fail.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class TokenMechanism:
         self._validate = validate
 
     def start(self) -> TokenExchange:
-        """A new client's exchange."""
+        """Return the exchange of a new client."""
         return TokenExchange(self._validate)
 
 
@@ -69,7 +70,7 @@ class TokenExchange:
         self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Take the message with the token, or the client's acknowledgement of a refusal."""
+        """Evaluate the message with the token, or the client's acknowledgement of a rejection."""
         # RFC 7628, section 3.2.3: the client answers an error with one byte 0x01, and only then does the server end the
         # exchange.
         if self._refused is not None:

@@ -1,7 +1,7 @@
 """KeySet: the keys that OAUTHBEARER tokens are signed with, loaded from a file or a URL by a thread.
 
 They are loaded when the first token comes, again when they are old, and when a token names a key that is not among
-them: a new key is used as soon as it is published. Who asks for a key meanwhile is told to come again.
+them: a new key is used as soon as it is published. A login that needs a key meanwhile is parked (KeysAwaited).
 """
 
 from __future__ import annotations
@@ -176,7 +176,10 @@ class KeySet:
         self._next_unasked_ms = 0
 
     def find(self, key_id: str | None) -> Key | None:
-        """The key with that id, or the only one; None if there is none. Raises KeysAwaited."""
+        """Return the key with that id, or the only key if the id is None. Return None if there is none.
+
+        Raises KeysAwaited while the keys are being loaded.
+        """
         now_ms = self._now_ms()
         if now_ms >= self._due_ms:
             self._start_load(now_ms, self._refresh_ms)
@@ -207,7 +210,7 @@ class KeySet:
             self._run(self._load)
 
     def _load(self) -> None:
-        """In the thread."""
+        """Load the keys. This runs in a thread of its own."""
         try:
             keys = _keys_in(self._load_url(self._url))
         except Exception as error:  # noqa: BLE001 - whatever an address may answer; the old keys stay
@@ -221,13 +224,13 @@ class KeySet:
             self._is_loading = False
 
     def _shown(self) -> str:
-        """The URL without what may be secret in it."""
+        """Return the URL without the parts that may be secret."""
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
 
 
 def _keys_in(data: bytes) -> list[Key]:
-    """The keys of a JSON Web Key Set; those of unknown kinds are left out. Raises ValueError."""
+    """Return the keys of a JSON Web Key Set, without those of unknown kinds. Raises ValueError."""
     from joserfc.errors import JoseError  # Here, because it takes time that only tokens are worth.
     from joserfc.jwk import KeySet as Imported
 

@@ -24,7 +24,7 @@ class Surroundings(NamedTuple):
 
 
 def make_listener(listener: str, around: Surroundings) -> SaslListener:
-    """The mechanisms of a listener, which the settings were checked for at the start."""
+    """Return the mechanisms of a listener. Its settings were validated at the start."""
     config = around.config
     names = enabled_mechanisms(config, listener)
     return SaslListener(

@@ -56,7 +56,7 @@ class Refused(Exception):
 
 
 class CompletedLogin(NamedTuple):
-    """A login that is complete: who the client is, and for how long."""
+    """A complete login: the client's principal, and how long it is valid."""
 
     principal: Principal
     lifetime_ms: int | None  # None: for ever.
@@ -86,7 +86,7 @@ class Login:
         return self.stage is Stage.TOKENS and not self._has_requests
 
     def check_versions(self) -> None:
-        """The client sent ApiVersions. Raises Refused."""
+        """Check that the client may send ApiVersions now. Raises Refused."""
         if self.stage is not Stage.BEGUN or self.is_again:
             raise self._out_of_turn("ApiVersions")
 
@@ -95,7 +95,7 @@ class Login:
         self.stage = Stage.ASKED_VERSIONS
 
     def handshake(self, version: int, mechanism: str) -> Sequence[str]:
-        """The client sent SaslHandshake; returns the mechanisms for the answer. Raises Refused."""
+        """Handle SaslHandshake. Return the mechanisms for the response. Raises Refused."""
         # A second handshake would let a client try mechanisms one after the other on one connection.
         if self.stage not in (Stage.BEGUN, Stage.ASKED_VERSIONS):
             raise self._out_of_turn("SaslHandshake")
@@ -116,7 +116,7 @@ class Login:
         return self._listener.enabled
 
     def token(self, token: bytes, now_ms: int) -> tuple[bytes, CompletedLogin | None]:
-        """The client's next token: what it is answered, and the end of the login if this was the last one.
+        """Evaluate the client's next token. Return (response, the completed login or None).
 
         Raises Refused, and KeysAwaited if the same token must be evaluated again later. `now_ms`: since 1970.
         """
@@ -165,14 +165,14 @@ class Login:
         raise self._refused(told, ErrorCode.SASL_AUTHENTICATION_FAILED, told)
 
     def _lifetime_ms(self, expires_ms: int | None, now_ms: int) -> int | None:
-        """Until the credential expires or the listener wants it again; what has expired already lasts 0 ms."""
+        """Return the time in ms until the client must log in again. 0: the credential has expired. None: no limit."""
         limits = [expires_ms - now_ms] if expires_ms is not None else []
         if longest := self._listener.lifetimes_ms.get(self.mechanism, 0):
             limits.append(longest)
         return max(0, min(limits)) if limits else None
 
     def _out_of_turn(self, request: str) -> Refused:
-        """A request that does not belong here. Among tokens it is answered, as in Kafka."""
+        """Return the error for a request at the wrong stage. As in Kafka only a client that sends tokens gets it."""
         code = ErrorCode.ILLEGAL_SASL_STATE if self.stage is Stage.TOKENS else ErrorCode.NONE
         return self._refused(f"{request} from a client that {self.stage.value}", code)
 

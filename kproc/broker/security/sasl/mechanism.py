@@ -36,7 +36,7 @@ class Exchange(Protocol):
     outcome: AuthenticatedUser | None  # Set when the exchange is complete.
 
     def evaluate(self, token: bytes) -> bytes:
-        """Take the client's next token and return what it is answered. Raises ExchangeFailed, KeysAwaited."""
+        """Evaluate the client's next token and return the response. Raises ExchangeFailed, KeysAwaited."""
 
 
 class Mechanism(Protocol):
@@ -46,4 +46,4 @@ class Mechanism(Protocol):
     def name(self) -> str: ...
 
     def start(self) -> Exchange:
-        """A new client's exchange."""
+        """Return the exchange of a new client."""

@@ -17,7 +17,7 @@ _OTHER_NAME: Final = (
 
 
 def users_of(options: Mapping[str, str]) -> dict[str, str]:
-    """Passwords by user, from a JAAS line's options `user_<name>="<password>"`."""
+    """Return the passwords by user, from a JAAS line's options `user_<name>="<password>"`."""
     return {
         name.removeprefix(USER_PREFIX): password
         for name, password in options.items()
@@ -55,7 +55,7 @@ class PlainMechanism:
         self._passwords = PlainPasswords(passwords)
 
     def start(self) -> PlainExchange:
-        """A new client's exchange."""
+        """Return the exchange of a new client."""
         return PlainExchange(self._passwords)
 
 
@@ -67,7 +67,7 @@ class PlainExchange:
         self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Take the token. It is answered by nothing."""
+        """Evaluate the token. The response is empty."""
         parts = token.split(b"\0")
         if len(parts) != 3:
             raise ExchangeFailed(f"a PLAIN token of {len(parts)} parts instead of 3")

@@ -76,7 +76,7 @@ class ScramCredential(NamedTuple):
 
 
 class FoundCredential(NamedTuple):
-    """The credential of a name, and who has logged in with it.
+    """The credential of a name, and the user that a login with it authenticates.
 
     Without such a name `outcome` is None, and the credential something that looks like one: see `made_up`.
     """
@@ -143,16 +143,16 @@ def salted_password(kind: ScramKind, password: str, salt: bytes, iterations: int
 
 
 def credential_of(kind: ScramKind, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """The credential of a salted password."""
+    """Return the credential of a salted password."""
     client_key = _hmac(kind, salted, b"Client Key")
     stored_key = hashlib.new(kind.digest, client_key).digest()
     return ScramCredential(salt, stored_key, _hmac(kind, salted, b"Server Key"), iterations)
 
 
 def keys_for_password(upsertion: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of AlterUserScramCredentials with the keys in the place of the salted password.
+    """Return a row of AlterUserScramCredentials with keys in place of the salted password.
 
-    Without keys if its mechanism is none: the controller refuses it.
+    A row with an unknown mechanism gets no keys, because the controller rejects it anyway.
     """
     row = {key: value for key, value in upsertion.items() if key != "salted_password"}
     kind = KINDS_BY_NUMBER.get(row["mechanism"])
@@ -163,12 +163,12 @@ def keys_for_password(upsertion: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def new_salt(kind: ScramKind) -> bytes:
-    """A salt that nobody else has."""
+    """Return a random salt."""
     return secrets.token_bytes(kind.key_bytes)
 
 
 def new_credential(kind: ScramKind, password: str, iterations: int = ITERATIONS_MIN) -> ScramCredential:
-    """The credential of a password, with a salt of its own."""
+    """Return a credential of a password, with a new salt."""
     salt = new_salt(kind)
     return credential_of(kind, salted_password(kind, password, salt, iterations), salt, iterations)
 
@@ -202,7 +202,7 @@ class ScramMechanism:
         return self.kind.name
 
     def start(self) -> ScramExchange:
-        """A new client's exchange."""
+        """Return the exchange of a new client."""
         return ScramExchange(self)
 
 
@@ -215,7 +215,7 @@ class ScramExchange:
         self.outcome: AuthenticatedUser | None = None
 
     def evaluate(self, token: bytes) -> bytes:
-        """Take the client's first or final message."""
+        """Evaluate the client's first or final message, and return the response."""
         if self._first is None:
             self._first = self._evaluate_first(token)
             return self._first.message.encode()

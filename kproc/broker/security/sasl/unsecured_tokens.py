@@ -13,7 +13,7 @@ from kproc.broker.security.sasl.bearer import INSUFFICIENT, BadToken, Claims
 
 
 class UnsecuredValidator:
-    """Believes what a token claims, but for its times. `options` are of the JAAS line."""
+    """Validator of unsigned tokens. It checks only their times and scope. `options` are those of the JAAS line."""
 
     def __init__(self, options: Mapping[str, str], now_ms: Callable[[], int]) -> None:
         self._name_claim = options.get(f"{UNSECURED_PREFIX}PrincipalClaimName", "sub")
@@ -50,7 +50,7 @@ class UnsecuredValidator:
 
 
 def scope_of(value: object) -> list[str]:
-    """A scope claim, which is a list or one text, as a list."""
+    """Return a scope claim, which is a list or one text, as a list."""
     if isinstance(value, str):
         return value.split()
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
@@ -62,7 +62,7 @@ def _is_number(value: object) -> bool:
 
 
 def _section(text: str) -> dict[str, Any]:
-    """A header or a body, which must be a JSON object."""
+    """Decode a header or a body, which must be a JSON object. Raises BadToken."""
     try:
         found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except (ValueError, binascii.Error, RecursionError) as error:
