@@ -80,7 +80,7 @@ class ControlPlane:
             image=controller.image,
             endpoints=endpoints,
             handler_index=0,
-            peers=Peers(self._ask),
+            peers=Peers(self._call_controller),
             purgatory=Purgatory(plan.clock.now_ns),
             counts=controller.counts,
             containment=controller.containment,
@@ -144,7 +144,7 @@ class ControlPlane:
             return self._divided.is_ready()
         return self._peer is not None and self.in_work < QUEUE_MAX and not self._peer.inbox.is_empty()
 
-    def _ask(
+    def _call_controller(
         self,
         peer: AgentId,
         call: Call[Any, Any],

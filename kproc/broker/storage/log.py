@@ -114,8 +114,8 @@ class Log:
         found, loaded = _load(fs, identity, config, last, now_ms)
         is_empty = loaded is None
         if loaded is None:
-            loaded = create_empty(fs, directory, last.known_start, now_ms=now_ms)
-        start_offset = max(last.known_start, loaded.segments[0].base_offset)
+            loaded = create_empty(fs, directory, last.effective_start, now_ms=now_ms)
+        start_offset = max(last.effective_start, loaded.segments[0].base_offset)
         is_start_stale = loaded.epochs.truncate_to(start_offset)
         if loaded.epochs.latest > leader_epoch:
             # The files come from another broker, or the metadata from an older copy. A leader epoch never decreases.
@@ -280,7 +280,7 @@ def _load(
     directory = identity.directory
     found = checkpoints.read_partition_metadata(fs, directory)
     if found is None and not fs.exists(directory):
-        check_not_lost(directory, None, confirmed=last.confirmed_end, start_offset=last.known_start)
+        check_not_lost(directory, None, confirmed=last.confirmed_end, start_offset=last.effective_start)
         if fs.make_directory(directory):
             return None, None
     check_topic(

@@ -74,7 +74,7 @@ def load_from(fs: Fs, directory: Path, config: LogConfig, last: LastStop, *, now
     Raises EndsBelowStart, Corrupt and StorageFailure.
     """
     loaded = load(fs, directory, config, last, now_ms=now_ms)
-    end_offset, start_offset = None if loaded is None else loaded.end_offset, last.known_start
+    end_offset, start_offset = None if loaded is None else loaded.end_offset, last.effective_start
     try:
         check_not_lost(directory, end_offset, confirmed=last.confirmed_end, start_offset=start_offset)
         # The start is synced before DeleteRecords answers, and records of acks=1 may never have been. So a power loss

@@ -96,7 +96,7 @@ class LastStop:
     trusted: TrustedEnd | None = None  # The published end, if only the owner died and the host did not.
 
     @property
-    def known_start(self) -> int:
+    def effective_start(self) -> int:
         """The log's start by its checkpoint and its dead owner's row."""
         return (
             self.start_offset if self.trusted is None else max(self.start_offset, self.trusted.start_offset)
@@ -105,8 +105,8 @@ class LastStop:
     @property
     def explained_start(self) -> int | None:
         """The largest start at which the log may begin, by all records outside its directory. None: there is none."""
-        if self.known_start or self.trusted is not None:
-            return max(self.known_start, self.recorded_start or 0)
+        if self.effective_start or self.trusted is not None:
+            return max(self.effective_start, self.recorded_start or 0)
         return self.recorded_start
 
     @property
