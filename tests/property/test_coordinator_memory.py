@@ -244,7 +244,7 @@ class Transactions(Scene[TransactionCoordinator]):
 
     def sweep(self) -> None:
         coordinator = self.shard.coordinator
-        coordinator.begin_sweep()
+        coordinator.start_sweep()
         while coordinator.is_sweeping:
             coordinator.sweep_some()
 

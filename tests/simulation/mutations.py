@@ -265,7 +265,7 @@ OF_TRANSACTIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (TransactionCoordinator, "_send_owed", _completed_at_once),
         (TransactionCoordinator, "_handle_marker_result", _nothing),
     ],
-    "coordinator-epoch-not-raised": [(CoordinatorEpochs, "take", lambda *_, **__: 0)],
+    "coordinator-epoch-not-raised": [(CoordinatorEpochs, "pop", lambda *_, **__: 0)],
     "markers-not-sent-after-loading": [(TransactionCoordinator, "finish_loading", _loaded_without_markers)],
     "pending-offsets-lost-with-handler": [(GroupCoordinator, "replay", _without_pending_offsets)],
     "joined-before-durable": [(TransactionCoordinator, "_write", _answered_when_written(State.ONGOING))],

@@ -43,7 +43,7 @@ def handle_add_offsets_to_txn(context: RequestContext, request: Fields) -> None:
         item = to_add(
             request["transactional_id"], AddRequest(request["producer_id"], request["producer_epoch"], keys)
         )
-        TRANSACTIONS.ask(context, ADD, [item], on_done)
+        TRANSACTIONS.send(context, ADD, [item], on_done)
 
     def on_done(outcomes: list[Outcome]) -> None:
         (outcome,) = outcomes

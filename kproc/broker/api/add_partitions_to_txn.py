@@ -146,7 +146,7 @@ def _ask(
     client_version = EPOCH_PER_TRANSACTION if version >= _OF_BROKERS_SINCE else 0
     asked = AddRequest(transaction["producer_id"], transaction["producer_epoch"], tuple(keys), client_version)
     item: Item = to_add(transaction["transactional_id"], asked)
-    TRANSACTIONS.ask(context, VERIFY if transaction["verify_only"] else ADD, [item], on_outcomes)
+    TRANSACTIONS.send(context, VERIFY if transaction["verify_only"] else ADD, [item], on_outcomes)
 
 
 def _results(transaction: Fields, codes: Sequence[int]) -> list[Fields]:

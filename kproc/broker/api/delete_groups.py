@@ -43,7 +43,7 @@ def handle_delete_groups(context: RequestContext, request: Fields) -> None:
             {"results": [{"group_id": group_id, "error_code": code} for group_id, code in codes.items()]}
         )
 
-    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
+    GROUPS.send(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:

@@ -47,7 +47,7 @@ def handle_describe_groups(context: RequestContext, request: Fields) -> None:
                 group["authorized_operations"] = operations
         context.reply({"groups": groups})
 
-    GROUPS.ask(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
+    GROUPS.send(context, _NAME, [Item(group_id, None) for group_id in asked], on_done)
 
 
 def _of(group_id: str, outcome: Outcome) -> Fields:

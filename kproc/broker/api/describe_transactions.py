@@ -40,7 +40,7 @@ def handle_describe_transactions(context: RequestContext, request: dict[str, Any
         found |= {item.name: _visible(context, each) for item, each in zip(items, outcomes, strict=True)}
         context.reply({"transaction_states": [_state_of(name, found.get(name)) for name in names]})
 
-    TRANSACTIONS.ask(context, _NAME, items, on_done)
+    TRANSACTIONS.send(context, _NAME, items, on_done)
 
 
 def _visible(context: RequestContext, outcome: Outcome) -> Outcome:

@@ -42,7 +42,7 @@ def handle_end_txn(context: RequestContext, request: Fields) -> None:
         outcome["error_code"] = as_known(outcome["error_code"], context.api_version, _FENCED_SINCE)
         context.reply(outcome)
 
-    TRANSACTIONS.ask_one(context, _NAME, name, end, on_done)
+    TRANSACTIONS.send_one(context, _NAME, name, end, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

@@ -34,7 +34,7 @@ def handle_heartbeat(context: RequestContext, request: Fields) -> None:
     member = HeartbeatRequest(
         request["member_id"], request.get("group_instance_id"), request["generation_id"]
     )
-    GROUPS.ask_one(context, _NAME, request["group_id"], member, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], member, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

@@ -135,7 +135,7 @@ def _begin(context: RequestContext, request: dict[str, Any], asked: InitRequest)
         outcome["error_code"] = as_known(outcome["error_code"], context.api_version, _FENCED_SINCE)
         context.reply(outcome)
 
-    TRANSACTIONS.ask_one(context, _NAME, request["transactional_id"], asked, on_done)
+    TRANSACTIONS.send_one(context, _NAME, request["transactional_id"], asked, on_done)
 
 
 def error_response(_request: dict[str, Any], code: int, _message: str | None) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def handle_join_group(context: RequestContext, request: Fields) -> None:
     if not context.is_allowed(Operation.READ, ResourceType.GROUP, request["group_id"]):
         on_done(_answer(JoinResult(ErrorCode.GROUP_AUTHORIZATION_FAILED, UNKNOWN_MEMBER_ID)))
         return
-    GROUPS.ask_one(context, _NAME, request["group_id"], request, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], request, on_done)
 
 
 def error_response(request: Fields, code: int, message: str | None) -> Fields:

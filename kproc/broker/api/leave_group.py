@@ -44,7 +44,7 @@ def handle_leave_group(context: RequestContext, request: Fields) -> None:
             outcome = {"error_code": outcome["members"][0]["error_code"]}
         context.reply(outcome)
 
-    GROUPS.ask_one(context, _NAME, request["group_id"], members, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], members, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

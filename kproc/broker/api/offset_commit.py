@@ -63,7 +63,7 @@ def handle_offset_commit(context: RequestContext, request: Fields) -> None:
         "generation": request["generation_id_or_member_epoch"],
         "offsets": commit.rows,
     }
-    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
 def _topic_by_id(image: ClusterImage, wanted: Fields) -> TopicImage | None:

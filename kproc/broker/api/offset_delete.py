@@ -55,7 +55,7 @@ def handle_offset_delete(context: RequestContext, request: Fields) -> None:
         context.reply({"error_code": 0, "topics": rows})
 
     known = set(wanted)
-    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
 def _topic(

@@ -83,7 +83,7 @@ def handle_offset_fetch(context: RequestContext, request: Fields) -> None:
                 answers.append(_group_answer(context, group, outcome, hidden, has_ids=has_ids))
         context.reply(_response(context.api_version, answers))
 
-    GROUPS.ask(context, _NAME, items, on_done)
+    GROUPS.send(context, _NAME, items, on_done)
 
 
 def _groups_of(version: int, request: Fields) -> list[Fields]:

@@ -40,7 +40,7 @@ def handle_sync_group(context: RequestContext, request: Fields) -> None:
     def on_done(outcome: Fields | int) -> None:
         context.reply(error_response(request, outcome, None) if isinstance(outcome, int) else outcome)
 
-    GROUPS.ask_one(context, _NAME, request["group_id"], request, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], request, on_done)
 
 
 def error_response(_request: Fields, code: int, message: str | None) -> Fields:

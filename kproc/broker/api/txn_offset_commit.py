@@ -74,7 +74,7 @@ def handle_txn_offset_commit(context: RequestContext, request: Fields) -> None:
         "generation": request.get("generation_id", NO_GENERATION),
         "offsets": commit.rows,
     }
-    GROUPS.ask_one(context, _NAME, request["group_id"], wanted, on_done)
+    GROUPS.send_one(context, _NAME, request["group_id"], wanted, on_done)
 
 
 def _topic_of(image: ClusterImage, wanted: Fields) -> TopicImage | None:

@@ -37,12 +37,12 @@ class CoordinatorEpochs:
         self._ask_controller = ask_controller
         self._on_epoch = on_epoch
         self._known: dict[PartitionKey, int] = {}
-        # Partitions with a call in flight, and a token of that call. After `forget` the token does not match any more,
+        # Partitions with a call in flight, and a token of that call. After `discard` the token does not match any more,
         # so that a late reply is discarded.
         self._asked: dict[PartitionKey, object] = {}
         self.wanted: dict[PartitionKey, None] = {}
 
-    def take(self, key: PartitionKey, *, at_least: int) -> int | None:
+    def pop(self, key: PartitionKey, *, at_least: int) -> int | None:
         """Return the epoch for a coordinator that is opened now, or None. `on_epoch` is called when it arrives.
 
         `at_least` is the leader epoch of the log. An epoch that was requested before the log was opened can be below
@@ -51,21 +51,21 @@ class CoordinatorEpochs:
         epoch = self._known.pop(key, None)
         if epoch is None or epoch < at_least:
             epoch = None
-            self.want(key)
+            self.request(key)
         return epoch
 
-    def want(self, key: PartitionKey) -> None:
-        """Request an epoch for a coordinator that will be opened soon. The next `ask` sends the call."""
+    def request(self, key: PartitionKey) -> None:
+        """Request an epoch for a coordinator that will be opened soon. The next `send_requests` sends the call."""
         if key not in self._asked and key not in self._known:
             self.wanted[key] = None
 
-    def forget(self, key: PartitionKey) -> None:
+    def discard(self, key: PartitionKey) -> None:
         """Discard the epoch of a partition with another owner, because that owner's epoch can be newer than ours."""
         self._known.pop(key, None)
         self._asked.pop(key, None)
         self.wanted.pop(key, None)
 
-    def ask(self) -> None:
+    def send_requests(self) -> None:
         """Send the controller one call per topic for all wanted epochs."""
         wanted = list(self.wanted)
         self.wanted.clear()
@@ -75,9 +75,9 @@ class CoordinatorEpochs:
         for name, indexes in by_topic.items():
             topic = self._image().topic(name)
             if topic is not None:
-                self._ask_for(name, topic.topic_id, indexes)
+                self._send_request(name, topic.topic_id, indexes)
 
-    def _ask_for(self, name: str, topic_id: bytes, indexes: list[int]) -> None:
+    def _send_request(self, name: str, topic_id: bytes, indexes: list[int]) -> None:
         token = object()
         keys = [(name, index) for index in indexes]
         self._asked.update(dict.fromkeys(keys, token))

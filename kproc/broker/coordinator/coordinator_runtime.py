@@ -278,7 +278,7 @@ class CoordinatorRuntime:
         except KafkaError as error:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
         kind = self.by_topic[key[0]].kind
-        epoch = self._epochs.take(key, at_least=owned.log.state.leader_epoch) if kind.is_eager else 0
+        epoch = self._epochs.pop(key, at_least=owned.log.state.leader_epoch) if kind.is_eager else 0
         if epoch is None:
             self._try_at(key, _TRY_AGAIN_MS)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -368,12 +368,12 @@ class CoordinatorRuntime:
         for name, coordinators in self.by_topic.items():
             if coordinators.kind.is_eager:
                 for key in self._absent_with_records(name):
-                    self._epochs.want(key)
+                    self._epochs.request(key)
                     self._try_at(key, 0)
 
     def release(self, key: PartitionKey) -> None:
         """Release the coordinator of a partition that gets another owner. Waiting requests are routed to that owner."""
-        self._epochs.forget(key)
+        self._epochs.discard(key)
         shard = self._shards.get(key)
         if shard is None:
             return
@@ -483,9 +483,9 @@ class CoordinatorRuntime:
         if self._busy:
             work += self._work_on_shards(now_ms)
         if self._epochs.wanted:
-            self._epochs.ask()
+            self._epochs.send_requests()
         if now_ms >= self._next_sweep_ms:
-            self._begin_sweeps(now_ms)
+            self._start_sweeps(now_ms)
         if self._sweeping:
             work += 1
             self._sweep_some()
@@ -518,16 +518,16 @@ class CoordinatorRuntime:
         self._update(shard)
         return len(waiting)
 
-    def _begin_sweeps(self, now_ms: int) -> None:
+    def _start_sweeps(self, now_ms: int) -> None:
         for name, at_ms in self._sweep_at_ms.items():
             if now_ms >= at_ms:
                 self._sweep_at_ms[name] = now_ms + self.by_topic[name].kind.sweep_interval_ms
-                self.when_loaded(name, partial(self._begin_sweep, name))
+                self.when_loaded(name, partial(self._start_sweep, name))
         self._next_sweep_ms = min(self._sweep_at_ms.values())
 
-    def _begin_sweep(self, name: str) -> None:
+    def _start_sweep(self, name: str) -> None:
         for coordinator in self.loaded(name):
-            if self._guard.run(coordinator, "a sweep", coordinator.begin_sweep):
+            if self._guard.run(coordinator, "a sweep", coordinator.start_sweep):
                 self._sweeping.append(coordinator)
 
     def _sweep_some(self) -> None:

@@ -101,7 +101,7 @@ class Coordinator(Protocol):
     def topics_deleted(self, topics: KnownTopics) -> None:
         """Drop the state about deleted topics."""
 
-    def begin_sweep(self) -> None:
+    def start_sweep(self) -> None:
         """Begin a sweep over the whole state, for example for expired offsets."""
 
     @property

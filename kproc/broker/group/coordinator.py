@@ -213,7 +213,7 @@ class GroupCoordinator:
 
     def _delete_without_offsets(self, group_id: str) -> None:
         if not self.offsets.of_group(group_id) and not self.offsets.pending.has_group(group_id):
-            self._end(group_id)
+            self._remove_group(group_id)
 
     def sync(self, group_id: str, request: SyncRequest, reply: SyncReply) -> None:
         """SyncGroup."""
@@ -344,7 +344,7 @@ class GroupCoordinator:
             if number < len(keys):
                 self.offsets.remove(keys[number])
             else:
-                self._end(groups[number - len(keys)])
+                self._remove_group(groups[number - len(keys)])
 
         records: list[KeyAndValue] = [(encode_offset_key(key), None) for key in keys]
         records += [(encode_group_key(group_id), None) for group_id in groups]
@@ -378,7 +378,7 @@ class GroupCoordinator:
         keys = self.offsets.keys_of(group_id)
         self._remove(keys, lambda error: on_done(write_error(error)), also=[group_id])
 
-    def _end(self, group_id: str) -> None:
+    def _remove_group(self, group_id: str) -> None:
         group = self._groups.pop(group_id, None)
         self._unwritten.pop(group_id, None)
         self._deadlines.discard((self, group_id))
@@ -401,7 +401,7 @@ class GroupCoordinator:
         if group is not None:
             self._deadlines.bring_forward((self, group_id), group.next_deadline_ms())
 
-    def begin_sweep(self) -> None:
+    def start_sweep(self) -> None:
         """offsets.retention.check.interval.ms has passed: look at every group, a few at a time."""
         self._to_sweep = deque(self._groups)
         self._pending = {
@@ -438,7 +438,7 @@ class GroupCoordinator:
         # One with an open transaction has an offset that does not expire yet.
         is_last = group.is_empty and len(expired) == len(self.offsets.keys_of(group_id))
         if is_last and group.has_no_history and not expired:
-            self._end(group_id)  # Nothing of it was ever written.
+            self._remove_group(group_id)  # Nothing of it was ever written.
         elif expired or is_last:
             self._remove(expired, _log_error, also=[group_id] if is_last else ())
 

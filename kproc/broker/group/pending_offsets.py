@@ -35,16 +35,16 @@ class PendingOffsets:
             del offsets[key]
             if not offsets:
                 del self._by_producer[producer_id]
-            self._forget(producer_id, key)
+            self._remove_producer(producer_id, key)
 
     def pop(self, producer_id: int) -> dict[OffsetKey, CommittedOffset]:
         """The producer's transaction has ended: its offsets are no longer pending."""
         offsets = self._by_producer.pop(producer_id, {})
         for key in offsets:
-            self._forget(producer_id, key)
+            self._remove_producer(producer_id, key)
         return offsets
 
-    def _forget(self, producer_id: int, key: OffsetKey) -> None:
+    def _remove_producer(self, producer_id: int, key: OffsetKey) -> None:
         partitions = self._producers[key.group_id]
         producers = partitions[key.topic, key.partition]
         producers.discard(producer_id)

@@ -2,8 +2,8 @@
 
 There is one `CoordinatorCalls` for each internal topic with coordinators (group_call.py, transaction_call.py). An API
 registers with `operation(name, type)` the function that handles one item (a group, for example) at the coordinator's
-Handler, and the type of the item's arguments. It calls `ask` with the items of a request. Items with the same owner are
-sent in one call (owners.py). The outcome of an item is a dict with the response's fields for it, or an error code,
+Handler, and the type of the item's arguments. It calls `send` with the items of a request. Items with the same owner
+are sent in one call (owners.py). The outcome of an item is a dict with the response's fields for it, or an error code,
 which the API puts into its response.
 """
 
@@ -123,7 +123,7 @@ class CoordinatorCalls(Generic[C]):
         """Return the coordinators of this Handler."""
         return services.coordinators[self.topic]
 
-    def ask(
+    def send(
         self, context: RequestContext, operation: str, items: Sequence[Item], on_done: OnOutcomes
     ) -> None:
         """Handle all items at their coordinators for a client.
@@ -134,7 +134,7 @@ class CoordinatorCalls(Generic[C]):
             context
         )
 
-    def ask_for(
+    def send_for_handler(
         self, services: Services, caller: Caller, operation: str, items: Sequence[Item], on_done: OnOutcomes
     ) -> None:
         """Handle all items for this Handler itself. `on_done` gets the outcomes, whatever clients do."""
@@ -155,11 +155,11 @@ class CoordinatorCalls(Generic[C]):
         parts = [(partition_of(item.name), item) for item in items]
         return OwnersRequest(services, _ItemParts(services, self, operation, caller), parts, contained)
 
-    def ask_one(
+    def send_one(
         self, context: RequestContext, operation: str, name: str, arguments: Any, on_done: OnOutcome
     ) -> None:
         """Handle one item for a client. For APIs with one name per request."""
-        self.ask(context, operation, [Item(name, arguments)], lambda outcomes: on_done(outcomes[0]))
+        self.send(context, operation, [Item(name, arguments)], lambda outcomes: on_done(outcomes[0]))
 
     def handle_here(
         self,
@@ -181,7 +181,7 @@ class CoordinatorCalls(Generic[C]):
         answer = _Answer(on_outcome)
         coordinators, (handle, _, is_at_partition) = self.of(services), self.operations[operation]
 
-        def ask_again() -> None:
+        def try_again() -> None:
             if asker is None or not asker.is_over:
                 self.handle_here(services, operation, partition, caller, item, on_outcome, may_wait=False)
 
@@ -189,7 +189,7 @@ class CoordinatorCalls(Generic[C]):
             coordinator = coordinators.coordinator(partition)
         except KafkaError as error:
             if may_wait and error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                coordinators.park(partition, ask_again)
+                coordinators.park(partition, try_again)
             else:
                 on_outcome(int(error.code))
             return

@@ -186,7 +186,7 @@ def _handle_ours(
         on_answer(None)
         return
 
-    def go_on(wanted: Any, is_ready: bool) -> None:
+    def resume_with(wanted: Any, is_ready: bool) -> None:
         if is_ready:
             _handle_ours(services, name, topic, index, wanted, on_answer)
         else:
@@ -195,7 +195,7 @@ def _handle_ours(
     try:
         services.partitions.get(topic, partition)
     except PartitionMoving as moving:
-        services.transfers.when_ready(moving.key, partial(go_on, wanted))
+        services.transfers.when_ready(moving.key, partial(resume_with, wanted))
         return
     except KafkaError as error:
         on_answer(operation_.failed(index, error.code, error.message))
@@ -203,7 +203,7 @@ def _handle_ours(
     try:
         operation_.serve(services, topic, partition, wanted, on_answer)
     except Later as later:
-        resume = partial(go_on, later.wanted)
+        resume = partial(resume_with, later.wanted)
         if later.recovering is None:
             services.transfers.later((topic, index), resume)
             return

@@ -67,7 +67,7 @@ def ask_to_join(
         counts.add(UNVERIFIED, 0, count=refused)
         on_code(next(code for code in codes if code) if refused else int(ErrorCode.NONE))
 
-    TRANSACTIONS.ask_for(services, _BROKER, ADD if adds else VERIFY, [item], on_outcomes)
+    TRANSACTIONS.send_for_handler(services, _BROKER, ADD if adds else VERIFY, [item], on_outcomes)
 
 
 def as_known(code: int, version: int, fenced_since: int) -> int:

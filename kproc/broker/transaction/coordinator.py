@@ -422,7 +422,7 @@ class TransactionCoordinator:
         for name in list(self._waiting):
             self._resume(name)
 
-    def begin_sweep(self) -> None:
+    def start_sweep(self) -> None:
         """Look for ids that nobody uses any more."""
         self._to_sweep = deque(self._entries)
 

@@ -48,7 +48,7 @@ class Notes:
     def topics_deleted(self, topics: KnownTopics) -> None:
         raise NotImplementedError
 
-    def begin_sweep(self) -> None:
+    def start_sweep(self) -> None:
         raise NotImplementedError
 
     @property

@@ -167,7 +167,7 @@ class Rig:
         return str(joined.member_id)
 
     def sweep(self) -> None:
-        self.coordinator.begin_sweep()
+        self.coordinator.start_sweep()
         while self.coordinator.is_sweeping:
             self.coordinator.sweep_some()
         self.log.sync()

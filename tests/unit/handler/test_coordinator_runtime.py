@@ -94,7 +94,7 @@ class Counters:
     def topics_deleted(self, topics: KnownTopics) -> None:
         self.events.append("topics deleted")
 
-    def begin_sweep(self) -> None:
+    def start_sweep(self) -> None:
         self.events.append("sweep")
         self.to_sweep = deque(self.values)
 
@@ -192,7 +192,7 @@ class Client:
 
     def begin(self, calls: CoordinatorCalls[Counters], operation: str, *names: str) -> None:
         context: Any = self
-        calls.ask(context, operation, [Item(name, None) for name in names], self.outcomes.extend)
+        calls.send(context, operation, [Item(name, None) for name in names], self.outcomes.extend)
 
     def when_gone(self, on_gone: Callable[[], None]) -> None:
         self.leave = on_gone

@@ -430,7 +430,7 @@ def test_nothing_waits_for_the_last_state_and_for_a_tombstone() -> None:
     rig.take_markers()
     assert rig.word == "CompleteCommit"
     rig.clock.advance_ms(2_000)
-    rig.coordinator.begin_sweep()
+    rig.coordinator.start_sweep()
     rig.coordinator.sweep_some()
     assert words(rig)[-2:] == ["CompleteCommit", "-"]
     assert list(rig.coordinator.overviews()) == []
@@ -524,7 +524,7 @@ def test_an_id_whose_tombstone_could_not_be_written_is_kept() -> None:
 
 
 def sweep(rig: CoordinatorRig) -> None:
-    rig.coordinator.begin_sweep()
+    rig.coordinator.start_sweep()
     while rig.coordinator.is_sweeping:
         rig.coordinator.sweep_some()
 
@@ -565,7 +565,7 @@ def test_the_counts_by_state_are_those_of_the_ids_whatever_happens_to_them() -> 
     rig.take_markers()
     assert counts() == {"Empty": 1, "Ongoing": 1, "CompleteCommit": 1, "CompleteAbort": 1}
     rig.clock.advance_ms(2_000)
-    rig.coordinator.begin_sweep()
+    rig.coordinator.start_sweep()
     while rig.coordinator.is_sweeping:
         rig.coordinator.sweep_some()
     assert counts() == {"Ongoing": 1}
