@@ -63,7 +63,7 @@ class LogFacts(msgspec.Struct, array_like=True):
     producers: dict[int, tuple[int, int]]  # (offset of the newest data batch or -1, epoch)
 
 
-class Prepared(Reply):
+class CompactionPrepared(Reply):
     """The state of the log, or the reason why it cannot be compacted now."""
 
     facts: LogFacts | None = None
@@ -88,5 +88,7 @@ class Swapped(Reply):
 WRITE_CHECKPOINTS: Final[Call[FromImage, Done]] = Call("write_checkpoints", FromImage, Done)
 DESCRIBE_LOG_DIR: Final[Call[LogDirAsked, LogDirUsage]] = Call("describe_log_dir", LogDirAsked, LogDirUsage)
 ENFORCE_RETENTION: Final[Call[PartitionAsked, Deleted]] = Call("enforce_retention", PartitionAsked, Deleted)
-PREPARE_COMPACTION: Final[Call[LogAsked, Prepared]] = Call("prepare_compaction", LogAsked, Prepared)
+PREPARE_COMPACTION: Final[Call[LogAsked, CompactionPrepared]] = Call(
+    "prepare_compaction", LogAsked, CompactionPrepared
+)
 SWAP_SEGMENTS: Final[Call[SwapAsked, Swapped]] = Call("swap_segments", SwapAsked, Swapped)

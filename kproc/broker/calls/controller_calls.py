@@ -57,7 +57,7 @@ class LeaderEpochsWanted(msgspec.Struct, array_like=True):
     at_least: list[int] = []
 
 
-class LeaderEpochs(Outcome):
+class RaisedLeaderEpochs(Outcome):
     """The epochs of the partitions, in their order."""
 
     epochs: list[int]
@@ -86,8 +86,8 @@ CHANGE: Final[Call[Change, Changed]] = Call("change", Change, Changed)
 PRODUCER_IDS: Final[Call[ProducerIdsWanted, ProducerIds]] = Call(
     "allocate_producer_ids", ProducerIdsWanted, ProducerIds
 )
-LEADER_EPOCHS: Final[Call[LeaderEpochsWanted, LeaderEpochs]] = Call(
-    "raise_leader_epochs", LeaderEpochsWanted, LeaderEpochs
+LEADER_EPOCHS: Final[Call[LeaderEpochsWanted, RaisedLeaderEpochs]] = Call(
+    "raise_leader_epochs", LeaderEpochsWanted, RaisedLeaderEpochs
 )
 SET_LOG_LEVELS: Final[Call[LogLevels, Outcome]] = Call("set_log_levels", LogLevels, Outcome)
 OWN: Final[Call[OwnRequest, OwnAnswer]] = Call("own", OwnRequest, OwnAnswer)

@@ -23,9 +23,9 @@ from kproc.broker.calls.calls import Call, Lost, R
 from kproc.broker.calls.cleaner_calls import (
     PREPARE_COMPACTION,
     SWAP_SEGMENTS,
+    CompactionPrepared,
     LogAsked,
     LogFacts,
-    Prepared,
     SwapAsked,
     Swapped,
 )
@@ -293,7 +293,7 @@ class Compactor:
             answer = yield from self._send_request(
                 PREPARE_COMPACTION, LogAsked(topic.name, topic.topic_id, index)
             )
-            known = answer.facts if isinstance(answer, Prepared) else None
+            known = answer.facts if isinstance(answer, CompactionPrepared) else None
             config = self._config_of(topic)
             if known is None or not config.is_compacting:
                 self._postpone(topic, index)

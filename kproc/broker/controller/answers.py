@@ -13,10 +13,10 @@ from kproc.broker.calls.controller_calls import (
     PRODUCER_IDS,
     Change,
     Changed,
-    LeaderEpochs,
     LeaderEpochsWanted,
     ProducerIds,
     ProducerIdsWanted,
+    RaisedLeaderEpochs,
 )
 from kproc.broker.cluster.controller import failure_of
 from kproc.broker.role.asks import OnReply
@@ -44,10 +44,10 @@ def add_change_calls(served: ServedCalls, decide: Decide) -> None:
 
         decide(PRODUCER_IDS.name, {}, on_decided)
 
-    def leader_epochs(body: LeaderEpochsWanted, on_reply: OnResult[LeaderEpochs]) -> None:
+    def leader_epochs(body: LeaderEpochsWanted, on_reply: OnResult[RaisedLeaderEpochs]) -> None:
         def on_decided(reply: dict[str, Any]) -> None:
             failure = _failure(reply)
-            on_reply(LeaderEpochs([] if failure else reply["leader_epochs"], failure=failure))
+            on_reply(RaisedLeaderEpochs([] if failure else reply["leader_epochs"], failure=failure))
 
         wanted = {"topic_id": body.topic_id, "partitions": body.partitions, "at_least": body.at_least}
         decide(LEADER_EPOCHS.name, wanted, on_decided)

@@ -41,7 +41,7 @@ from kproc.broker.controller.freed_names import FreedNames, created_names
 from kproc.broker.controller.leftovers import OrphanedDirectories
 from kproc.broker.metrics.requests import CONTROLLER_PART
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.observe.offline_partitions import TOLD, Noted, Report
+from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
 from kproc.broker.observe.scrapes import Scrapes
 from kproc.broker.observe.uncleanable_partitions import (
     REPORT_UNCLEANABLE,
@@ -252,7 +252,7 @@ class Controller(LinkedRole):
         add_change_calls(served, partial(self.handle_change, waits_for_handlers=waits_for_handlers))
         served.add(OWN, self._handle_own)
         served.add(SET_LOG_LEVELS, self._set_log_levels)
-        served.add(TOLD, self._on_offline)
+        served.add(REPORT_OFFLINE, self._on_offline)
         served.add(REPORT_UNCLEANABLE, self._on_uncleanable)
         return served
 
@@ -271,9 +271,9 @@ class Controller(LinkedRole):
 
         self._operations.set_log_levels({"levels": body.levels}, on_set)
 
-    def _on_offline(self, report: Report, on_reply: OnResult[Noted]) -> None:
+    def _on_offline(self, report: OfflineReport, on_reply: OnResult[OfflineNoted]) -> None:
         self._operations.status.offline.update(report)
-        on_reply(Noted())
+        on_reply(OfflineNoted())
 
     def _on_uncleanable(self, report: UncleanableReport, on_reply: OnResult[UncleanableNoted]) -> None:
         self._operations.status.uncleanable.update(report)

@@ -14,8 +14,8 @@ from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import (
     LEADER_EPOCHS,
     AskController,
-    LeaderEpochs,
     LeaderEpochsWanted,
+    RaisedLeaderEpochs,
     failure_of,
 )
 from kproc.broker.cluster.image import ClusterImage
@@ -82,7 +82,7 @@ class CoordinatorEpochs:
         keys = [(name, index) for index in indexes]
         self._asked.update(dict.fromkeys(keys, token))
 
-        def on_reply(reply: LeaderEpochs | Lost) -> None:
+        def on_reply(reply: RaisedLeaderEpochs | Lost) -> None:
             still = [key for key in keys if self._asked.get(key) is token]
             for key in still:
                 del self._asked[key]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kproc.broker.calls.calls import OnResult
-from kproc.broker.calls.cleaner_calls import LogAsked, LogFacts, Prepared, SwapAsked, Swapped
+from kproc.broker.calls.cleaner_calls import CompactionPrepared, LogAsked, LogFacts, SwapAsked, Swapped
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.handler.partitions import Partitions
 from kproc.broker.storage.log_compact import SwapRefused
@@ -20,7 +20,7 @@ from kproc.common.errors import Corrupt, KafkaError
 
 logger = logging.getLogger(__name__)
 
-_Answer = TypeVar("_Answer", Prepared, Swapped)
+_Answer = TypeVar("_Answer", CompactionPrepared, Swapped)
 _STOPPING = "the Handler is stopping"
 
 
@@ -40,12 +40,12 @@ class CompactionCalls:
         self._is_stopping = False
         self.swaps: deque[tuple[SwapAsked, OnResult[Swapped]]] = deque()
 
-    def prepare(self, body: LogAsked, on_reply: OnResult[Prepared]) -> None:
+    def prepare(self, body: LogAsked, on_reply: OnResult[CompactionPrepared]) -> None:
         """Reply with the log's offsets, segments and producers, or with the reason why not."""
         if self._is_stopping:
-            on_reply(Prepared(refused=_STOPPING))
+            on_reply(CompactionPrepared(refused=_STOPPING))
         else:
-            on_reply(_try(Prepared, body, lambda: self._facts(body)))
+            on_reply(_try(CompactionPrepared, body, lambda: self._facts(body)))
 
     def swap(self, body: SwapAsked, on_reply: OnResult[Swapped]) -> None:
         """Queue a swap for `work`."""
@@ -76,13 +76,13 @@ class CompactionCalls:
         owned.log.compaction.swap_segments(body.old, body.new)
         return Swapped((self._now_ns() - started_ns) // 1000)
 
-    def _facts(self, body: LogAsked) -> Prepared:
+    def _facts(self, body: LogAsked) -> CompactionPrepared:
         image = self._image()
         partition = image.partition(body.topic, body.partition)
         if partition is None or image.topics_by_name[body.topic].topic_id != body.topic_id:
             raise SwapRefused("the topic is gone")
         log = self._partitions.get(body.topic, partition).log
-        return Prepared(
+        return CompactionPrepared(
             LogFacts(
                 log.state.start_offset,
                 log.state.end_offset,

@@ -18,8 +18,8 @@ from kproc.broker.calls.calls import Lost
 from kproc.broker.calls.controller_calls import (
     LEADER_EPOCHS,
     AskController,
-    LeaderEpochs,
     LeaderEpochsWanted,
+    RaisedLeaderEpochs,
     failure_of,
 )
 from kproc.broker.cluster.image import ClusterImage
@@ -66,7 +66,7 @@ class LeaderEpochRaises:
         wanted = self._wanted[key]
         self._in_flight.add(key)
 
-        def on_reply(reply: LeaderEpochs | Lost) -> None:
+        def on_reply(reply: RaisedLeaderEpochs | Lost) -> None:
             self._in_flight.discard(key)
             error = failure_of(reply)
             if error is not None:

@@ -20,7 +20,7 @@ _REASON_MAX: Final = 300
 Offline = Mapping[tuple[str, int], str]
 
 
-class Report(msgspec.Struct, array_like=True):
+class OfflineReport(msgspec.Struct, array_like=True):
     """The number of a Handler's offline partitions, and the first of them as (topic, index, reason)."""
 
     handler: int
@@ -28,11 +28,11 @@ class Report(msgspec.Struct, array_like=True):
     first: list[tuple[str, int, str]]
 
 
-class Noted(Reply):
+class OfflineNoted(Reply):
     """The controller has the report."""
 
 
-TOLD: Final = Call("offline_partitions", Report, Noted)
+REPORT_OFFLINE: Final = Call("offline_partitions", OfflineReport, OfflineNoted)
 
 
 class OfflineNews:
@@ -55,17 +55,17 @@ class OfflineNews:
             return
         self._told = dict(offline)
         first = [(*key, offline[key][:_REASON_MAX]) for key in sorted(offline)[:SHOWN_MAX]]
-        report = Report(self._handler, len(offline), first)
-        self._ask_controller(TOLD, report, lambda _reply: None)
+        report = OfflineReport(self._handler, len(offline), first)
+        self._ask_controller(REPORT_OFFLINE, report, lambda _reply: None)
 
 
 class OfflinePartitions:
     """The controller's side: the last report of each running Handler."""
 
     def __init__(self) -> None:
-        self._by_handler: dict[int, Report] = {}
+        self._by_handler: dict[int, OfflineReport] = {}
 
-    def update(self, report: Report) -> None:
+    def update(self, report: OfflineReport) -> None:
         """Store a Handler's report."""
         self._by_handler[report.handler] = report
 

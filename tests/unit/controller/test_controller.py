@@ -29,7 +29,7 @@ from kproc.broker.controller.controller import Controller
 from kproc.broker.controller.operations import Operations
 from kproc.broker.ipc.wait import Sleeper, make_eventfd
 from kproc.broker.metrics.slab import MetricsRow
-from kproc.broker.observe.offline_partitions import TOLD, Noted, Report
+from kproc.broker.observe.offline_partitions import REPORT_OFFLINE, OfflineNoted, OfflineReport
 from kproc.broker.observe.status import Status
 from kproc.broker.role.lookups import Lookups
 from kproc.broker.role.plan import Plan
@@ -299,11 +299,11 @@ def test_report_of_offline_partitions_is_noted_by_its_declared_types(
 ) -> None:
     asking, _ = peers
     replies: list[object] = []
-    report = Report(0, 2, [("t", 1, "the disk is broken")])
-    asking.calls.ask(asking.outbox, CONTROLLER, TOLD, report, replies.append)
+    report = OfflineReport(0, 2, [("t", 1, "the disk is broken")])
+    asking.calls.ask(asking.outbox, CONTROLLER, REPORT_OFFLINE, report, replies.append)
     asking.outbox.flush()
     rig.settle()
-    assert replies == [Noted()]
+    assert replies == [OfflineNoted()]
     assert rig.controller._operations.status.offline.problem == "2 partitions are offline"
 
 

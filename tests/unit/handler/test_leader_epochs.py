@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.calls.calls import Lost
-from kproc.broker.calls.controller_calls import LEADER_EPOCHS, LeaderEpochs, LeaderEpochsWanted
+from kproc.broker.calls.controller_calls import LEADER_EPOCHS, LeaderEpochsWanted, RaisedLeaderEpochs
 from kproc.broker.cluster import records as r
 from kproc.broker.cluster.image import ClusterImage
 from kproc.broker.handler.leader_epochs import LeaderEpochRaises
@@ -39,7 +39,7 @@ class Scene:
 
 
 @pytest.mark.parametrize(
-    "reply", [Lost(), LeaderEpochs([], failure=(int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is full"))]
+    "reply", [Lost(), RaisedLeaderEpochs([], failure=(int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is full"))]
 )
 def test_a_failed_raise_is_sent_again_until_the_metadata_have_it(reply: Any) -> None:
     scene = Scene()
@@ -50,7 +50,7 @@ def test_a_failed_raise_is_sent_again_until_the_metadata_have_it(reply: Any) -> 
     scene.raises.tick()
     assert len(scene.sent) == 2
     scene.image.apply_records([r.LeaderEpochRaised(ID, 0, 9)], 3)
-    scene.sent[1][1](LeaderEpochs([9]))
+    scene.sent[1][1](RaisedLeaderEpochs([9]))
     scene.raises.tick()
     scene.raises.tick()
     assert len(scene.sent) == 2

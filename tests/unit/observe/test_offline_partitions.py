@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from kproc.broker.observe.offline_partitions import SHOWN_MAX, TOLD, OfflineNews, OfflinePartitions, Report
+from kproc.broker.observe.offline_partitions import (
+    REPORT_OFFLINE,
+    SHOWN_MAX,
+    OfflineNews,
+    OfflinePartitions,
+    OfflineReport,
+)
 
 REASON = "the disk is broken"
 
@@ -18,8 +24,8 @@ class Told:
         self.news = OfflineNews(handler, self._take)
 
     def _take(self, call: Any, body: Any, _on_reply: object) -> None:
-        assert call is TOLD
-        assert isinstance(body, Report)
+        assert call is REPORT_OFFLINE
+        assert isinstance(body, OfflineReport)
         self.count += 1
         self._shown.update(body)
 
