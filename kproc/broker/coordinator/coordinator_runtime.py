@@ -61,7 +61,7 @@ _LOADS_KEPT_NS: Final = 30 * NS_PER_S
 _LOADS_MAX: Final = 1_000
 
 
-class State(Enum):
+class ShardState(Enum):
     """The state of a shard. A partition without a shard is absent."""
 
     OPENING = "opening"
@@ -70,7 +70,7 @@ class State(Enum):
     FAILED = "failed"
 
 
-_UNLOADED: Final = frozenset({State.OPENING, State.LOADING})
+_UNLOADED: Final = frozenset({ShardState.OPENING, ShardState.LOADING})
 
 
 class Shard(Generic[C]):
@@ -80,7 +80,9 @@ class Shard(Generic[C]):
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
-        self.state: State | None = None  # None: absent. The shard exists only for the requests that wait.
+        self.state: ShardState | None = (
+            None  # None: absent. The shard exists only for the requests that wait.
+        )
         self.log: CoordinatorLog[C] | None = (
             None  # Set while loading and when ready, and when a replay has failed.
         )
@@ -107,7 +109,7 @@ class Shard(Generic[C]):
     @property
     def due_ms(self) -> int:
         """The time in ms at which the runtime has work for the shard. 0: now. NEVER: none."""
-        if self.state is State.LOADING or self.is_settled:
+        if self.state is ShardState.LOADING or self.is_settled:
             return 0
         return min(self.try_at_ms, self.wait_ends_ms)
 
@@ -168,7 +170,7 @@ class CoordinatorRuntime:
         earlier request waits) or, at a stop, COORDINATOR_NOT_AVAILABLE.
         """
         shard = self._shard(key)
-        if shard.log is None or shard.state is not State.READY or shard.waiting:
+        if shard.log is None or shard.state is not ShardState.READY or shard.waiting:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard.log
 
@@ -180,10 +182,10 @@ class CoordinatorRuntime:
         now_ms = self._clock.now_ns() // NS_PER_MS
         shard = self._shards.setdefault(key, Shard(key))
         shard.park(self._containment.bind_owner("a request that waited for a coordinator", on_wake), now_ms)
-        if shard.state is State.READY:
+        if shard.state is ShardState.READY:
             shard.is_settled = True
         elif shard.log is None and shard.try_at_ms == NEVER:
-            shard.state = State.OPENING
+            shard.state = ShardState.OPENING
             shard.try_at_ms = now_ms + _TRY_AGAIN_MS  # The log is still being transferred to us.
         self._update(shard)
 
@@ -216,7 +218,7 @@ class CoordinatorRuntime:
         return [
             shard.log.coordinator
             for key, shard in self._shards.items()
-            if shard.state is State.READY and shard.log is not None and (name is None or key[0] == name)
+            if shard.state is ShardState.READY and shard.log is not None and (name is None or key[0] == name)
         ]
 
     def recent_loads(self, name: str) -> list[int]:
@@ -265,7 +267,7 @@ class CoordinatorRuntime:
                 shard = self._shards.get(key)
         if shard is None or shard.log is None:
             shard = self._open(key, partition)
-        if shard.state is State.FAILED:
+        if shard.state is ShardState.FAILED:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return shard
 
@@ -286,7 +288,7 @@ class CoordinatorRuntime:
         shard.log = CoordinatorLog(
             kind, owned, self._config, self._clock, self._deadlines, self.dirty, epoch, self._guard
         )
-        shard.state, shard.try_at_ms = State.LOADING, NEVER
+        shard.state, shard.try_at_ms = ShardState.LOADING, NEVER
         self._update(shard)
         self._load_some(shard)
         return shard
@@ -303,7 +305,7 @@ class CoordinatorRuntime:
         elif log.is_loaded or log.is_damaged:
             now_ns = self._clock.now_ns()
             self._loads[shard.key[0]].append((now_ns, now_ns - log.began_ns))
-            shard.state = State.FAILED if log.is_damaged else State.READY
+            shard.state = ShardState.FAILED if log.is_damaged else ShardState.READY
             shard.is_settled = bool(shard.waiting)
             self._update(shard)
 
@@ -311,7 +313,7 @@ class CoordinatorRuntime:
         """Open the shard of a partition without a request, after a delay."""
         shard = self._shards.setdefault(key, Shard(key))
         if shard.log is None:
-            shard.state = State.OPENING
+            shard.state = ShardState.OPENING
         shard.try_at_ms = self._clock.now_ns() // NS_PER_MS + delay_ms
         self._update(shard)
 
@@ -330,7 +332,7 @@ class CoordinatorRuntime:
             if shard.log is None:
                 partition = self._image().partition(*key)
                 if is_eager and partition is not None and partition.owner == self._handler_index:
-                    shard.state, shard.try_at_ms = State.FAILED, now_ms + _OFFLINE_MS
+                    shard.state, shard.try_at_ms = ShardState.FAILED, now_ms + _OFFLINE_MS
                 else:
                     logger.info("%s-%d is left out: %s", *key, error)
                     shard.state = None
@@ -500,7 +502,7 @@ class CoordinatorRuntime:
         if opening is not None:
             self._open_due(opening, now_ms)
             work += 1
-        loading = next((each for each in self._busy.values() if each.state is State.LOADING), None)
+        loading = next((each for each in self._busy.values() if each.state is ShardState.LOADING), None)
         if loading is not None:
             self._load_some(loading)
             work += 1

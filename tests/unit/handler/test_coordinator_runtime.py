@@ -12,7 +12,7 @@ import pytest
 
 from kproc.broker.cluster.internal_topics import COORDINATOR_TOPICS, GROUP_METADATA_TOPIC
 from kproc.broker.coordinator.coordinator_log import CoordinatorKind, CoordinatorLog
-from kproc.broker.coordinator.coordinator_runtime import WAIT_MS, CoordinatorRuntime, State
+from kproc.broker.coordinator.coordinator_runtime import WAIT_MS, CoordinatorRuntime, ShardState
 from kproc.broker.coordinator.partitioning import partition_for
 from kproc.broker.coordinator.rules import DueOf, KnownTopics, Marker, Producer, Write
 from kproc.broker.handler.coordinator_kinds import all_kinds
@@ -578,7 +578,7 @@ def test_requests_that_waited_are_served_in_their_order_before_later_ones(
     for client in clients[:3]:
         client.begin(calls, "add", "n0")
     (shard,) = runtime(rig)._shards.values()
-    while shard.state is not State.READY:
+    while shard.state is not ShardState.READY:
         runtime(rig)._load_some(shard)
     clients[3].begin(calls, "add", "n0")
     rig.settle()
