@@ -34,7 +34,7 @@ _SALT: Final = b"salt of tests"
 
 # For tests with clients of kafka-python over TLS. A client that closes while its metadata loop connects once more
 # (kafka.net.selector ends the task, nobody the socket: 3.0.12) leaves the socket to the garbage collector.
-closes_within_a_handshake = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+closes_within_a_handshake = pytest.mark.filterwarnings("ignore:unclosed <(ssl.SSLS|s)ocket:ResourceWarning")
 
 
 def sasl_settings(
