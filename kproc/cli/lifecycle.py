@@ -90,7 +90,7 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
     """Open the broker that wrote a ready file. Root, this user or the broker's user must own the file."""
     import orjson
 
-    from kproc.broker.supervisor.broker_process import Claim, NotABroker, VerifiedBroker
+    from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker
 
     try:
         descriptor = os.open(ready_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,7 +106,7 @@ def _process_in(ready_file: Path) -> VerifiedBroker:
             raise Failure(f"{ready_file} is no ready file of a broker")
         content = file.read(_READY_BYTES_MAX)
     try:
-        claim = Claim.from_json(orjson.loads(content))
+        claim = ProcessClaim.from_json(orjson.loads(content))
     except (orjson.JSONDecodeError, NotABroker):
         raise Failure(f"{ready_file} is no ready file of a broker") from None
     with ExitStack() as stack:

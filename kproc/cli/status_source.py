@@ -107,7 +107,7 @@ def _ports(bootstrap: str) -> set[str]:
 def _from_window(ports: set[str]) -> dict[str, Any] | None:
     """Return the status of the broker of this host that listens at one of these ports, from its supervisor."""
     from kproc.broker.role.port_holder import holds_any
-    from kproc.broker.supervisor.status_window import WINDOW_PREFIX, look_in, window_owner
+    from kproc.broker.supervisor.status_window import WINDOW_PREFIX, request_status, window_owner
     from kproc.client import ClientError
 
     numbers = {int(port) for port in ports}
@@ -120,7 +120,7 @@ def _from_window(ports: set[str]) -> dict[str, Any] | None:
                     "run this as that user to see what its supervisor knows"
                 )
             continue
-        answer = look_in(name, timeout_ms=_WINDOW_MS)
+        answer = request_status(name, timeout_ms=_WINDOW_MS)
         if answer is None:
             if _is_stopped(pid) and holds_any(pid, numbers):
                 raise ClientError(f"the broker is stopped: its supervisor, pid {pid}, has had a SIGSTOP")

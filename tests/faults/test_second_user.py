@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from kproc import Broker
-from kproc.broker.supervisor.status_window import WINDOW_PREFIX, look_in
+from kproc.broker.supervisor.status_window import WINDOW_PREFIX, request_status
 from tests.support.broker import ServedBroker
 from tests.support.command_line import call_kproc
 from tests.support.raw import RawClient, batch
@@ -113,8 +113,8 @@ def test_second_user_reads_no_segment_memory_or_socket(served: ServedBroker) -> 
     assert as_nobody(lambda: [path for path in readable(closed) if not os.path.isdir(path)]) == []
     assert as_nobody(lambda: readable([*described, *told])) == []
     # The supervisor's window answers root and the broker's user alone; it has no file with a mode.
-    assert look_in(f"{WINDOW_PREFIX}{served.pid}", timeout_ms=10_000) is not None
-    assert as_nobody(lambda: look_in(f"{WINDOW_PREFIX}{served.pid}", timeout_ms=10_000)) is None
+    assert request_status(f"{WINDOW_PREFIX}{served.pid}", timeout_ms=10_000) is not None
+    assert as_nobody(lambda: request_status(f"{WINDOW_PREFIX}{served.pid}", timeout_ms=10_000)) is None
 
 
 def test_new_data_directory_is_its_owners_alone_and_one_made_before_keeps_its_mode(

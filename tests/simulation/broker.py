@@ -104,7 +104,7 @@ def prepare() -> None:
             ("kproc.broker.handler.partitions", "ThreadPoolExecutor"): processes.SimulatedExecutor,
             ("kproc.broker.supervisor.signals", "SignalPipe"): SimulatedSignals,
             ("kproc.broker.supervisor.ready", "raise_nofile_limit"): lambda: None,
-            ("kproc.broker.supervisor.tls_check", "_ask_child"): tls_check._look,
+            ("kproc.broker.supervisor.tls_check", "_check_in_child"): tls_check._check_contexts,
             ("kproc.broker.processor.processor", "descriptor_end"): lambda: 1 << 30,
             ("kproc.broker.processor.tls_connections", "TlsTransport"): tls_doubles.SimulatedTransport,
             ("kproc.broker.request.divided_requests", "SliceRequest"): JudgedSlice,

@@ -357,7 +357,7 @@ MUTATIONS: Final[dict[str, list[tuple[Any, str, Any]]]] = {
         (log_module, "_is_of_another_topic", lambda *_: False),
         (FreedNames, "held", lambda *_: frozenset()),
     ],
-    "clean-marker-stays": [(DataDirectory, "take_clean_stop", lambda _self: False)],
+    "clean-marker-stays": [(DataDirectory, "remove_clean_marker", lambda _self: False)],
     "clean-marker-comes-back": [(checkpoints, "sync_directory", _nothing)],
     "slices-without-a-turn": [(DividedRequests, "work", _all_slices_at_once)],
     "tables-without-a-bound": [(GroupCoordinator, "_add_unwritten", _added_without_a_bound)],

@@ -84,7 +84,7 @@ class SimulatedRole(ChildRole):
             if message is None:
                 self.process.sleep(_FOREVER_NS)
                 return True
-            self._take(*message)
+            self._handle_message(*message)
             if self._agent is not None:
                 self._agent.watch(self._control.fd)
             return self._is_running
@@ -96,7 +96,7 @@ class SimulatedRole(ChildRole):
         if agent.is_called or self._turns >= _TURNS_MAX or self._sees_control():
             agent.is_called = False
             self._turns = 0
-            self._take_messages()
+            self._handle_messages()
         if owes_news:
             self._report()
             messages.report()
@@ -107,9 +107,9 @@ class SimulatedRole(ChildRole):
         """A role that was asleep would have been told of it by the sleep that is ending now."""
         return self.process.was_asleep and bool(doubles.host.kernel.file(self._control.fd).events() & 1)
 
-    def _take_link(self, message: dict[str, Any], fd: int) -> None:
+    def _attach_link(self, message: dict[str, Any], fd: int) -> None:
         self._linking = AgentId(*message["peer"])
-        super()._take_link(message, fd)
+        super()._attach_link(message, fd)
 
     def _detach(self, message: dict[str, Any]) -> None:
         gate = self.gates.pop(AgentId(*message["peer"]), None)

@@ -20,7 +20,7 @@ class Plan:
     clock: Clock
     endpoints: Sequence[Endpoint]
     cluster_id: str
-    was_clean: bool = False  # True after a clean stop: the result of DataDirectory.take_clean_stop.
+    was_clean: bool = False  # True after a clean stop: the result of DataDirectory.remove_clean_marker.
     control: Endpoint | None = None  # kproc.control.listener
     metrics: Endpoint | None = None  # kproc.metrics.listener
     # A random secret that all roles of one start share. Each use derives a key of its own from it. For example, every

@@ -42,7 +42,7 @@ class Balancer:
         self._seen: dict[AgentId, int] = {}
         self._rates: dict[AgentId, float] = {}
 
-    def look(self) -> None:
+    def measure_rates(self) -> None:
         """Measure the requests per second of every Processor. Called about once a second."""
         now_ns = self._clock.now_ns()
         seconds = (now_ns - self._seen_ns) / 1e9
@@ -83,12 +83,12 @@ class Balancer:
 
     def spread(self, pool: str) -> Steps:
         """Even out the number of connections, after Processors were added."""
-        yield from self.measure(pool)
+        yield from self.wait_for_metrics(pool)
         moves = self.plan(pool, by_rate=False)
         yield from self.move(moves, [])
-        yield from self.rest(moves)
+        yield from self.wait_until_still(moves)
 
-    def measure(self, pool: str) -> Steps:
+    def wait_for_metrics(self, pool: str) -> Steps:
         """Wait until every Processor has stored its row anew, which it does twice a second at least."""
         began_ns = self._clock.now_ns()
         metric = self._children.regions.heartbeat_ns
@@ -107,7 +107,7 @@ class Balancer:
         """
         waiting = len(moves)
 
-        def take(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
+        def count_moved(source: Role, target: Role) -> Callable[[dict[str, Any]], None]:
             def on_reply(reply: dict[str, Any]) -> None:
                 nonlocal waiting
                 waiting -= 1
@@ -119,15 +119,17 @@ class Balancer:
         for source, target, count in moves:
             self._children.connect_migration(source, target)
             body = {"count": count, "target": target.agent}
-            self._children.ask(source, "move", body, take(source, target), timeout_ns=_MOVE_NS)
+            self._children.send_request(
+                source, "move", body, count_moved(source, target), timeout_ns=_MOVE_NS
+            )
         yield lambda: waiting == 0
 
-    def rest(self, moves: list[tuple[Role, Role, int]]) -> Steps:
+    def wait_until_still(self, moves: list[tuple[Role, Role, int]]) -> Steps:
         """Wait, for at most _MOVE_NS, until no connection is migrating. The counts of roles may change only then."""
         givers = {source.agent: source for source, _, count in moves if count}
         replies: list[dict[str, Any]] = []
         for source in givers.values():
-            self._children.ask(source, "still", {}, replies.append)
+            self._children.send_request(source, "still", {}, replies.append)
         deadline_ns = self._clock.now_ns() + _MOVE_NS
         yield lambda: len(replies) == len(givers) or self._clock.now_ns() >= deadline_ns
 

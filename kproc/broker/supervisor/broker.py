@@ -235,7 +235,7 @@ def make_controller(
     def settings() -> DynamicSettings:
         return settings_in_force(image, plan.config)
 
-    _tell_of_settings(plan, image)
+    _log_useless_settings(plan, image)
     if handler_count is None:
         handler_count = settings().integer("num.io.threads", plan.config.num_io_threads)
     starting: list[tuple[str, dict[str, Any]]] = [
@@ -269,7 +269,7 @@ def make_controller(
     )
 
 
-def _tell_of_settings(plan: Plan, image: ClusterImage) -> None:
+def _log_useless_settings(plan: Plan, image: ClusterImage) -> None:
     """Log stored settings that cannot take effect, and ACLs and users that keep all clients out."""
     for problem in left_out(image, plan.config).values():
         logger.error("%s", problem)

@@ -33,7 +33,7 @@ class NotABroker(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ProcessClaim:
     """A claim about a broker's process, from a ready file or an answer. None: not claimed."""
 
     pid: int
@@ -150,7 +150,7 @@ class VerifiedBroker:
         finally:
             os.close(path)
 
-    def require(self, claim: Claim) -> None:
+    def require(self, claim: ProcessClaim) -> None:
         """Raise NotABroker if the process started at another time or has locked another directory than claimed."""
         if claim.start_ticks is not None and claim.start_ticks != start_ticks(self.pid):
             raise NotABroker(f"the broker has ended, and its pid {self.pid} belongs to another process now")
@@ -206,10 +206,10 @@ class VerifiedBroker:
         self.close()
 
 
-def claim_in(status: dict[str, Any]) -> Claim:
+def claim_in(status: dict[str, Any]) -> ProcessClaim:
     """Return the claim about the supervisor in a status, or about the only process if roles are threads."""
     rows = status.get("processes")
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise NotABroker("no process of a broker is named")
     row = next((row for row in rows if row.get("role") == "supervisor"), rows[0])
-    return Claim.from_json({**row, "data": status.get("data")})
+    return ProcessClaim.from_json({**row, "data": status.get("data")})

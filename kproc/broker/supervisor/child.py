@@ -80,22 +80,22 @@ class ChildRole:
         self._is_ready = False
         self._can_be_ready = False
         # Handlers of the supervisor's messages: here those with a descriptor, below those without.
-        self._given: dict[str, Callable[[dict[str, Any], int], None]] = {
-            "slab": self._take_slab,
+        self._fd_handlers: dict[str, Callable[[dict[str, Any], int], None]] = {
+            "slab": self._attach_slab,
             **dict.fromkeys(("table", "eventfd", "arena", "listening"), self._keep_fd),
-            "peer_eventfd": self._take_peer_eventfd,
-            "peer_arena": self._take_peer_arena,
-            "link": self._take_link,
-            "handoff": self._take_handoff,
-            "migration": self._take_migration,
-            "probe": self._take_probe,
+            "peer_eventfd": self._keep_peer_eventfd,
+            "peer_arena": self._attach_peer_arena,
+            "link": self._attach_link,
+            "handoff": self._attach_handoff,
+            "migration": self._attach_migration,
+            "probe": self._adopt_probe,
         }
-        self._told: dict[str, Callable[[dict[str, Any]], None]] = {
-            "start": self._begin,
+        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "start": self._start,
             "detach": self._detach,
-            "go": self._go,
-            "processes": self._take_processes,
-            "answer": self._take_answer,
+            "go": self._set_linked,
+            "processes": self._update_processes,
+            "answer": self._on_response,
             "close": self._close,
         }
 
@@ -110,7 +110,7 @@ class ChildRole:
                 return 1
             message = self._control.receive()
             if message is not None:
-                self._take(*message)
+                self._handle_message(*message)
             else:
                 _wait_readable(self._control.sock)
         agent, messages, control = self._agent, self._messages, self._control
@@ -127,14 +127,14 @@ class ChildRole:
             if agent.is_called or turns >= _TURNS_MAX:
                 agent.is_called = False
                 turns = 0
-                self._take_messages()
+                self._handle_messages()
             if owes_news:
                 self._report()
                 messages.report()
                 self._flush()
         return 0
 
-    def _take_messages(self) -> None:
+    def _handle_messages(self) -> None:
         while self._is_running:
             try:
                 message = self._control.receive()
@@ -145,7 +145,7 @@ class ChildRole:
                 return
             if message is None:
                 return
-            self._take(*message)
+            self._handle_message(*message)
 
     def _report(self) -> None:
         agent = self._agent
@@ -156,9 +156,9 @@ class ChildRole:
             and (not isinstance(agent, Handler) or agent.has_image())
         ):
             self._is_ready = True
-            self._say({"do": "ready"})
+            self._send({"do": "ready"})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         try:
             self._control.send(message)
         except (BrokenPipeError, ConnectionResetError):
@@ -170,18 +170,18 @@ class ChildRole:
         except (BrokenPipeError, ConnectionResetError):
             logger.debug("the supervisor is gone; the end of its socket comes next")
 
-    def _ask_supervisor(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
-        self._asks.ask("supervisor", self._say, what, body, on_reply)
+    def _send_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+        self._asks.ask("supervisor", self._send, what, body, on_reply)
 
-    def _take(self, message: dict[str, Any], fd: int | None) -> None:
+    def _handle_message(self, message: dict[str, Any], fd: int | None) -> None:
         if fd is not None:
-            self._given[message["do"]](message, fd)
-        elif self._messages is None or not self._messages.serve(message):
-            self._told[message["do"]](message)
+            self._fd_handlers[message["do"]](message, fd)
+        elif self._messages is None or not self._messages.handle(message):
+            self._handlers[message["do"]](message)
 
     # -- messages from the supervisor --------------------------------------------------------------------------
 
-    def _take_slab(self, _message: dict[str, Any], fd: int) -> None:
+    def _attach_slab(self, _message: dict[str, Any], fd: int) -> None:
         region = Region.attach(fd, kind=RegionKind.SLAB)
         self._slab = Slab(region.words, is_new=False)
         region.close_fd()
@@ -189,18 +189,18 @@ class ChildRole:
     def _keep_fd(self, message: dict[str, Any], fd: int) -> None:
         self._fds[message["do"]] = fd
 
-    def _begin(self, message: dict[str, Any]) -> None:
+    def _start(self, message: dict[str, Any]) -> None:
         try:
             self._agent = self._build(message)
         except (FatalError, Corrupt, StorageFailure) as error:
             # The host lacks a resource or its disk is damaged. The reason tells an operator more than a stack.
-            self._say({"do": "failed", "reason": str(error)})
+            self._send({"do": "failed", "reason": str(error)})
             self._flush()
             self._is_running = False
             return
-        self._messages = RoleMessages(self._agent, self._say)
+        self._messages = RoleMessages(self._agent, self._send)
 
-    def _take_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
+    def _keep_peer_eventfd(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         if peer in self._eventfds:
             # A restarted peer uses the eventfd of its predecessor, which our wakers hold already.
@@ -208,10 +208,10 @@ class ChildRole:
         else:
             self._eventfds[peer] = fd
 
-    def _take_peer_arena(self, message: dict[str, Any], fd: int) -> None:
+    def _attach_peer_arena(self, message: dict[str, Any], fd: int) -> None:
         self._arenas[AgentId(*message["peer"])] = ArenaReader.attach(fd, generation=message["generation"])
 
-    def _take_link(self, message: dict[str, Any], fd: int) -> None:
+    def _attach_link(self, message: dict[str, Any], fd: int) -> None:
         peer = AgentId(*message["peer"])
         region = Region.attach(fd, kind=RegionKind.LINK, generation=message["generation"])
         producer, consumer = open_first_end(region) if message["is_first"] else open_second_end(region)
@@ -229,15 +229,15 @@ class ChildRole:
         )
         self._agent.attach(link)
 
-    def _take_handoff(self, message: dict[str, Any], fd: int) -> None:
+    def _attach_handoff(self, message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, (Acceptor, Processor))
         self._agent.attach_handoff(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
-    def _take_migration(self, message: dict[str, Any], fd: int) -> None:
+    def _attach_migration(self, message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)
         self._agent.attach_migration(AgentId(*message["peer"]), socket.socket(fileno=fd))
 
-    def _take_probe(self, _message: dict[str, Any], fd: int) -> None:
+    def _adopt_probe(self, _message: dict[str, Any], fd: int) -> None:
         assert isinstance(self._agent, Processor)
         self._agent.adopt_probe(socket.socket(fileno=fd))
 
@@ -250,23 +250,23 @@ class ChildRole:
             self._agent.handler_leaving(peer)
         # Detach the agent first, because its requests of that peer may be views of the arena that is closed below.
         self._agent.detach(peer)
-        self._messages.forget(peer)
+        self._messages.discard_peer(peer)
         arena = self._arenas.pop(peer, None)
         if arena is not None:
             arena.close()
         if message["is_final"] and peer in self._eventfds:  # No successor will use this eventfd.
             os.close(self._eventfds.pop(peer))
 
-    def _go(self, _message: dict[str, Any]) -> None:
+    def _set_linked(self, _message: dict[str, Any]) -> None:
         self._can_be_ready = True
         if isinstance(self._agent, (Handler, Controller)):
             self._agent.set_linked()
 
-    def _take_processes(self, message: dict[str, Any]) -> None:
+    def _update_processes(self, message: dict[str, Any]) -> None:
         if self._status is not None:
             self._status.update(message)
 
-    def _take_answer(self, message: dict[str, Any]) -> None:
+    def _on_response(self, message: dict[str, Any]) -> None:
         self._asks.handle_answer(message)
 
     def _close(self, message: dict[str, Any]) -> None:
@@ -282,7 +282,7 @@ class ChildRole:
             logger.error("closing: %s", error)
             is_clean = False
         self._is_running = False
-        self._say({"do": "closed", "is_clean": is_clean})
+        self._send({"do": "closed", "is_clean": is_clean})
 
     # -- building ----------------------------------------------------------------------------------------------
 
@@ -331,13 +331,13 @@ class ChildRole:
     def _build_controller(self, doze: Sleeper, metrics: MetricsRow, message: dict[str, Any]) -> Agent:
         assert self._slab is not None
         self._status = Status(self._plan, self._slab)
-        operations = Operations(self._plan, self._status, self._ask_supervisor)
+        operations = Operations(self._plan, self._status, self._send_request)
         agent = broker.make_controller(
             self._plan,
             doze=doze,
             metrics=metrics,
             operations=operations,
-            on_settings=lambda settings: self._say(settings.as_message()),
+            on_settings=lambda settings: self._send(settings.as_message()),
             handler_count=message["handler_count"],
             is_restart=self._is_restart,
         )

@@ -81,7 +81,7 @@ class Children:
         Raises OSError or FatalError if the host lacks a resource.
         """
         agent, plan = role.agent, self.plan
-        role.begin(self._clock.now_ns())
+        role.reset(self._clock.now_ns())
         # Freeze the heap before the fork: a child that collected inherited objects would copy their pages, and
         # finalisers would close descriptor numbers that mean something else in the child.
         gc.freeze()
@@ -101,7 +101,7 @@ class Children:
             listening = self._metrics_listening.fileno()
         start: dict[str, object] = {"handler_count": self.handler_count} if agent == CONTROLLER else {}
         try:
-            self.regions.give_own(child, listening=listening, start=start)
+            self.regions.send_own_regions(child, listening=listening, start=start)
             # Acceptors and Processors have no image of the metadata, from which the other roles read the settings.
             if agent.role in (ACCEPTOR, PROCESSOR):
                 child.send(self.settings.as_message())
@@ -217,7 +217,7 @@ class Children:
             except _ENDED:
                 logger.debug("%s has ended; its exit comes next", role.agent)
 
-    def ask(
+    def send_request(
         self,
         role: Role,
         what: str,
@@ -237,7 +237,7 @@ class Children:
         if role.child is None:
             self.asks.lose(role.agent)
 
-    def spread_settings(self, settings: DynamicSettings) -> None:
+    def send_settings(self, settings: DynamicSettings) -> None:
         """Send the settings to every running Acceptor and Processor, and keep them for those that start later."""
         self.settings = settings
         for role in self.table.of(ACCEPTOR, PROCESSOR):
@@ -312,7 +312,7 @@ class Children:
             if is_final or role.agent in other.peers:
                 other.peers.discard(role.agent)
                 self.send(other, {"do": "detach", "peer": role.agent, "is_final": is_final})
-        self.regions.forget(role.agent, is_final=is_final)
+        self.regions.release(role.agent, is_final=is_final)
 
     def _plan_restart(self, role: Role, lived_ns: int) -> None:
         """Decide when the successor starts: at once, or after growing pauses if this role keeps dying quickly.

@@ -122,7 +122,7 @@ class DataDirectory:
             )
         logger.warning("%s: %s; its partitions will be set aside", self.path, what)
 
-    def take_clean_stop(self) -> bool:
+    def remove_clean_marker(self) -> bool:
         """Return whether the last stop was clean. Called once, right before the roles that write logs start.
 
         A start that fails earlier has changed no log, so it must leave the marker to the next start.

@@ -73,7 +73,7 @@ class ImportedPartition(NamedTuple):
     converted_records: int
 
 
-class _Source(NamedTuple):
+class _ImportSource(NamedTuple):
     path: Path
     topic: str
     partition: int
@@ -113,7 +113,9 @@ def import_partitions(config: Config, paths: Sequence[Path], fs: Fs | None = Non
         return copies
 
 
-def _copy_all(fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_Source]) -> list[ImportedPartition]:
+def _copy_all(
+    fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_ImportSource]
+) -> list[ImportedPartition]:
     """Copy all partitions to temporary names. Remove all copies if one fails, for lack of space for example."""
     try:
         return [_copy_partition(fs, data, image, source) for source in sources]
@@ -123,11 +125,11 @@ def _copy_all(fs: Fs, data: Path, image: ClusterImage, sources: Sequence[_Source
         raise
 
 
-def _copy_of(data: Path, source: _Source) -> Path:
+def _copy_of(data: Path, source: _ImportSource) -> Path:
     return data / f"{source.topic}-{source.partition}{_IMPORTING_SUFFIX}"
 
 
-def _sources(fs: Fs, path: Path) -> list[_Source]:
+def _sources(fs: Fs, path: Path) -> list[_ImportSource]:
     """Return the partition directory at a path, or all partition directories in it."""
     if not path.is_dir():
         raise FatalError(f"{path}: no such directory")
@@ -136,12 +138,12 @@ def _sources(fs: Fs, path: Path) -> list[_Source]:
     )
     parsed = parsed or parse_set_aside_directory_name(path.name, DELETE_DIRECTORY_SUFFIX)
     if parsed is not None:
-        return [_Source(path, *parsed)]
+        return [_ImportSource(path, *parsed)]
     found = []
     for name in sorted(fs.list_directory(path)):
         parsed = parse_partition_directory_name(name)
         if parsed is not None and name != METADATA_DIRECTORY and segment_bases(fs, path / name):
-            found.append(_Source(path / name, *parsed))
+            found.append(_ImportSource(path / name, *parsed))
     if not found:
         raise FatalError(
             f"{path}: expected a partition's directory, such as orders-0, or a directory that contains some"
@@ -169,7 +171,7 @@ def _unused(data: Path) -> Iterator[None]:
 
 
 def _create_internal_topics(
-    config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_Source]
+    config: Config, log: MetadataLog, image: ClusterImage, cluster_id: str, sources: Sequence[_ImportSource]
 ) -> None:
     """Create internal topics with as many partitions as the source, because the number decides a key's partition."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
@@ -187,7 +189,7 @@ def _create_internal_topics(
             raise FatalError(f"cannot create {name}: {row['error_message']}")
 
 
-def _check_named_once(sources: Sequence[_Source]) -> None:
+def _check_named_once(sources: Sequence[_ImportSource]) -> None:
     paths: dict[tuple[str, int], Path] = {}
     for source in sources:
         other = paths.setdefault((source.topic, source.partition), source.path)
@@ -197,7 +199,7 @@ def _check_named_once(sources: Sequence[_Source]) -> None:
             )
 
 
-def _check_partition_counts(image: ClusterImage, sources: Sequence[_Source]) -> None:
+def _check_partition_counts(image: ClusterImage, sources: Sequence[_ImportSource]) -> None:
     """Raise FatalError if the files of a coordinator's topic have another number of partitions than the topic."""
     for name in sorted(COORDINATOR_TOPICS & {source.topic for source in sources}):
         found = {source.partition for source in sources if source.topic == name}
@@ -209,7 +211,7 @@ def _check_partition_counts(image: ClusterImage, sources: Sequence[_Source]) -> 
             )
 
 
-def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
+def _check(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> None:
     name = f"{source.topic}-{source.partition}"
     topic = image.topic(source.topic)
     if topic is None:
@@ -235,7 +237,7 @@ def _check(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> None:
             raise FatalError(f"{target} has or had records of its own: import into a new topic")
 
 
-def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _Source) -> ImportedPartition:
+def _copy_partition(fs: Fs, data: Path, image: ClusterImage, source: _ImportSource) -> ImportedPartition:
     copy = _copy_of(data, source)
     fs.remove_tree(copy)  # Left by an import that was killed.
     fs.make_directory(copy)
@@ -280,7 +282,7 @@ def _record_start(fs: Fs, source: Path, copy: Path) -> None:
     write_start(fs, copy, epochs, durable=True)
 
 
-def _put_in_place(fs: Fs, data: Path, source: _Source) -> None:
+def _put_in_place(fs: Fs, data: Path, source: _ImportSource) -> None:
     target = data / f"{source.topic}-{source.partition}"
     # The target has no records. Opening the new topic has created its files.
     rename_for_deletion(fs, target)

@@ -58,7 +58,7 @@ from kproc.broker.supervisor import broker, ready, signals
 from kproc.broker.supervisor.data_directory import DataDirectory
 from kproc.broker.supervisor.logs import set_levels
 from kproc.broker.supervisor.regions import ARENA_WARM_BYTES
-from kproc.broker.supervisor.role_messages import serve_processor
+from kproc.broker.supervisor.role_messages import handle_processor_request
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.supervisor_operations import joined_clients, was_killed
 from kproc.broker.supervisor.tls_check import check_listeners
@@ -125,30 +125,30 @@ class BrokerProcess:
         status = Status(plan, self._slab)
         self._controller: Controller = broker.make_controller(
             plan,
-            **self._own(CONTROLLER),
-            operations=Operations(plan, status, self._ask),
-            on_settings=self._spread_settings,
+            **self._create_wakeup(CONTROLLER),
+            operations=Operations(plan, status, self._handle_request),
+            on_settings=self._send_settings,
             handler_count=None,
             is_restart=False,
         )
         status.image = lambda: self._controller.image
-        complaint = check_listeners(config, self._settings, config.listeners, in_child=False)
-        if complaint is not None:
-            raise ConfigError(complaint)
+        problem = check_listeners(config, self._settings, config.listeners, in_child=False)
+        if problem is not None:
+            raise ConfigError(problem)
         # Remove the marker of a clean stop only now. A start that failed earlier has changed no log, so it must leave
         # the marker to the next start.
-        self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.take_clean_stop())
+        self._plan = plan = dataclasses.replace(plan, was_clean=self._directory.remove_clean_marker())
         handler_count = self._settings.integer(IO_THREADS, config.num_io_threads)
         processor_count = self._settings.integer(NETWORK_THREADS, config.num_network_threads)
         self._status = status
         if self._metrics is not None:
             broker.answer_scrapes(plan, self._controller, status, self._table, self._metrics[1])
-        self._cleaner: Cleaner = broker.make_cleaner(plan, **self._own(CLEANER), table=self._table)
+        self._cleaner: Cleaner = broker.make_cleaner(plan, **self._create_wakeup(CLEANER), table=self._table)
         self._handlers: list[Handler] = [
             broker.make_handler(
                 plan,
                 index,
-                **self._own(handler_id(index)),
+                **self._create_wakeup(handler_id(index)),
                 table=self._table,
                 syncer=self._syncer(handler_id(index)),
                 is_restart=False,
@@ -159,12 +159,12 @@ class BrokerProcess:
             router = ProduceRouter() if handler_count > 1 else None
             self._processors.append(self._make_processor(processor_id(index), router))
         self._acceptors = [
-            broker.make_acceptor(plan, index, **self._own(acceptor_id(index)), listening=sock)
+            broker.make_acceptor(plan, index, **self._create_wakeup(acceptor_id(index)), listening=sock)
             for index, (_, sock) in enumerate(self._listeners)
         ]
         self._connect_all()
         self._control_plane = self._build_control_plane()
-        self._spread_settings(self._settings)
+        self._send_settings(self._settings)
         self.agents: list[Agent] = [
             self._controller,
             self._cleaner,
@@ -183,7 +183,7 @@ class BrokerProcess:
         return broker.make_processor(
             self._plan,
             agent.index,
-            **self._own(agent),
+            **self._create_wakeup(agent),
             arena=arena,
             router=router,
             make=self._processor_kind(),
@@ -197,14 +197,14 @@ class BrokerProcess:
         acceptor = broker.make_acceptor(
             self._plan,
             CONTROL_ACCEPTOR.index,
-            **self._own(CONTROL_ACCEPTOR),
+            **self._create_wakeup(CONTROL_ACCEPTOR),
             listening=self._control[1],
         )
         self._connect(processor, self._controller, _INTERNAL_BYTES, self._arenas[CONTROL_PROCESSOR])
         self._connect_handoff(acceptor, processor)
         return [processor, acceptor]
 
-    def _own(self, agent: AgentId) -> dict[str, Any]:
+    def _create_wakeup(self, agent: AgentId) -> dict[str, Any]:
         """Create an agent's Sleeper and metrics row, and return them as keyword arguments for its builder."""
         words, word = self._slab.words, self._slab.row_word(slab_row(agent))
         doze = self._dozes[agent] = Sleeper(words, word, make_eventfd(), is_edge_triggered=True)
@@ -287,14 +287,14 @@ class BrokerProcess:
                 return
         action()
 
-    def _spread_settings(self, settings: DynamicSettings) -> None:
+    def _send_settings(self, settings: DynamicSettings) -> None:
         """Send changed settings to Acceptors and Processors, which have no image. The controller calls this."""
         self._settings = settings
         agents: tuple[Acceptor | Processor, ...] = (*self._acceptors, *self._processors)
         for agent in agents:
             self._post(agent, partial(agent.apply_settings, settings))
 
-    def _ask(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def _handle_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Handle the controller's requests that a supervisor would handle (supervisor_operations.py)."""
         if what == LOG_LEVELS:
             set_levels(body["levels"])
@@ -312,10 +312,12 @@ class BrokerProcess:
         gathering = Gathering(len(processors), on_all)
         for processor in processors:
             taker = gathering.taker(processor.id)
-            self._post(processor, partial(self._serve_asked, processor, what, body, taker))
+            self._post(processor, partial(self._run_processor_request, processor, what, body, taker))
 
-    def _serve_asked(self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply) -> None:
-        reply = serve_processor(processor, what, body)
+    def _run_processor_request(
+        self, processor: Processor, what: str, body: dict[str, Any], taker: OnReply
+    ) -> None:
+        reply = handle_processor_request(processor, what, body)
         self._post(self._controller, lambda: taker(reply))
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -362,7 +364,7 @@ class BrokerProcess:
             while not probe.is_done():
                 if self._plan.clock.now_ns() > deadline_ns:
                     return "no answer in time"
-                self._go_on()
+                self._run_briefly()
         finally:
             probe.close()
         return probe.problem
@@ -384,7 +386,10 @@ class BrokerProcess:
         return self._failure is None and not signs
 
     def _silent(self, limit_ns: int) -> str | None:
-        """Return a role without a duty cycle for that long, or None. The cleaner does not count: see Pulse.silent."""
+        """Return a role without a duty cycle for that long, or None.
+
+        The cleaner does not count, for the reason in HeartbeatMonitor.silent.
+        """
         now_ns = self._plan.clock.now_ns()
         for agent in self.agents:
             beat_ns = self._slab.read_one(slab_row(agent.id), "heartbeat_ns")
@@ -406,7 +411,7 @@ class BrokerProcess:
             return True
         return False
 
-    def _go_on(self) -> None:
+    def _run_briefly(self) -> None:
         """Run the roles for at most 5 ms while the main thread waits for something."""
         if not self._is_inline or not self._step():
             self._epoll.poll(0.005)
@@ -445,11 +450,11 @@ class BrokerProcess:
             if self._plan.clock.now_ns() >= deadline_ns:
                 logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
                 break
-            self._go_on()
+            self._run_briefly()
         is_clean = self._failure is None
         for thread in self._threads:
             is_clean = thread.stop(5.0) and is_clean
-        self._end_turns()
+        self._stop_turns()
         closing: list[Agent] = [*draining, self._controller]
         for agent in closing:
             try:
@@ -461,7 +466,7 @@ class BrokerProcess:
         self._cleaner.close()
         return 0 if self._failure is None else 1
 
-    def _end_turns(self) -> None:
+    def _stop_turns(self) -> None:
         """Stop running the roles, because they are closed next. turn_based.py overrides this."""
 
     def release(self) -> None:

@@ -29,9 +29,9 @@ from kproc.common.errors import FatalError
 logger = logging.getLogger(__name__)
 
 Steps = Generator[Callable[[], bool], None, None]
-Asked = Generator[Callable[[], bool], None, bool]
+AllAnswered = Generator[Callable[[], bool], None, bool]
 # A stopped role reads of a listener when it continues. A change of listeners waits for it at most this long.
-_TELL_NS: Final = 10_000_000_000
+_ANSWER_NS: Final = 10_000_000_000
 _EMPTY: Final = Endpoint("", "", 0, "", 0)
 NO_PLACES: Final = "a Processor that hangs may still have connections of the listeners that were there before"
 
@@ -46,16 +46,16 @@ class ListenerSet:
         # Free indexes and the listener that had each of them last, the longest free first.
         self._used: dict[int, str] = {}
         # The configured endpoints by listener, those of removed listeners included.
-        self._asked = {each.name: each for each in self._config.listeners}
+        self._configured = {each.name: each for each in self._config.listeners}
 
     def names(self) -> dict[int, str]:
         """Return the names of the present listeners by index."""
         return {at: each.name for at, each in enumerate(self._children.plan.endpoints) if each.name}
 
-    def end_point(self, index: int) -> EndPoint:
+    def configured_endpoint(self, index: int) -> EndPoint:
         """Return the endpoint that opens this listener again at its present port."""
         each = self._children.plan.endpoints[index]
-        return self._asked[each.name]._replace(port=each.bound_port)
+        return self._configured[each.name]._replace(port=each.bound_port)
 
     def replace_before_start(
         self, wanted: tuple[EndPoint, ...]
@@ -95,25 +95,27 @@ class ListenerSet:
 
     def add(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, Role]:
         """Bind a listener and tell Handlers and Processors. Return its Acceptor's role, which the caller starts."""
-        index = yield from self._take_place(end_point.name)
+        index = yield from self._acquire_index(end_point.name)
         endpoint, sock = yield from self._open(end_point)
         endpoints = list(self._children.plan.endpoints)
         endpoints += [_EMPTY] * (index + 1 - len(endpoints))
         endpoints[index] = endpoint
         self._listening[acceptor_id(index)] = sock
         self._set_endpoints(endpoints)
-        yield from self._tell(HANDLER, "endpoints", {"endpoints": [fields_of(each) for each in endpoints]})
-        yield from self._tell(PROCESSOR, "listeners", {"names": [each.name for each in endpoints]})
+        yield from self._request_all(
+            HANDLER, "endpoints", {"endpoints": [fields_of(each) for each in endpoints]}
+        )
+        yield from self._request_all(PROCESSOR, "listeners", {"names": [each.name for each in endpoints]})
         return self._children.table.add(acceptor_id(index))
 
-    def shut(self, index: int) -> None:
+    def close(self, index: int) -> None:
         """Close the listener's port, so that no new client can connect."""
         logger.info("closing listener %s", self._children.plan.endpoints[index].name)
         close_listener(self._listening.pop(acceptor_id(index)))
 
-    def forget(self, index: int) -> Steps:
+    def release_index(self, index: int) -> Steps:
         """Close the connections of a listener whose Acceptor has ended, and free its index."""
-        yield from self._tell(PROCESSOR, "close_listener", {"listener": index})
+        yield from self._request_all(PROCESSOR, "close_listener", {"listener": index})
         endpoints = list(self._children.plan.endpoints)
         self._used[index] = endpoints[index].name
         endpoints[index] = _EMPTY
@@ -133,36 +135,36 @@ class ListenerSet:
         """
         found: list[str] = []
         if needs_look_up(end_point, self._config):
-            found = yield from self._look_up(end_point)
+            found = yield from self._resolve_host(end_point)
             if not found:
                 raise FatalError(f"listeners: cannot resolve the host of {end_point}")
         opened = open_listener(end_point, self._config, found)
-        self._asked[end_point.name] = end_point
+        self._configured[end_point.name] = end_point
         return opened
 
-    def _look_up(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
+    def _resolve_host(self, end_point: EndPoint) -> Generator[Callable[[], bool], None, list[str]]:
         """Let the controller resolve a host name. Repeat the request if the controller dies before it replies."""
         controller = self._children.table[CONTROLLER]
         while True:
             replies: list[dict[str, Any]] = []
             yield lambda: controller.child is not None
-            self._children.ask(controller, LOOK_UP, {"host": end_point.host}, replies.append)
+            self._children.send_request(controller, LOOK_UP, {"host": end_point.host}, replies.append)
             yield functools.partial(bool, replies)
             if not replies[0].get("lost"):
                 return list(replies[0]["found"])
 
     # -- places ------------------------------------------------------------------------------------------------
 
-    def has_places(self, count: int) -> Asked:
+    def has_free_indexes(self, count: int) -> AllAnswered:
         """Return True if there are indexes for `count` more listeners. Call it before closing others to replace them.
 
         Reused indexes count only if every Processor reports in time that none of its connections is migrating.
         """
         if count <= LISTENERS_MAX - len(self.names()) - len(self._used):
             return True
-        return (yield from self._tell(PROCESSOR, "still", {}))
+        return (yield from self._request_all(PROCESSOR, "still", {}))
 
-    def _take_place(self, name: str) -> Generator[Callable[[], bool], None, int]:
+    def _acquire_index(self, name: str) -> Generator[Callable[[], bool], None, int]:
         """Return the index for a new listener. Raise FatalError if every index is in use or may have connections."""
         free = [index for index in range(LISTENERS_MAX) if index not in self.names()]
         unused = [index for index in free if index not in self._used]
@@ -170,24 +172,24 @@ class ListenerSet:
         for index in [*own, *unused[:1], *(each for each in self._used if each not in own)]:
             if index not in self._used:
                 return index
-            if (yield from self._tell(PROCESSOR, "open_listener", {"listener": index})):
+            if (yield from self._request_all(PROCESSOR, "open_listener", {"listener": index})):
                 del self._used[index]
                 return index
         raise FatalError(f"listeners: {name} has no place: {NO_PLACES}")
 
-    def _tell(self, kind: str, what: str, body: dict[str, Any]) -> Asked:
+    def _request_all(self, kind: str, what: str, body: dict[str, Any]) -> AllAnswered:
         """Send a request to every role of a kind. Wait until each has replied or ended. Return False on a timeout."""
-        asked = [
+        requested = [
             (each, each.child)
             for each in self._children.table.of(kind)
             if each.child is not None and not is_control(each.agent)
         ]
         replies: dict[AgentId, dict[str, Any]] = {}
-        for each, _ in asked:
+        for each, _ in requested:
             on_reply = functools.partial(replies.__setitem__, each.agent)
-            self._children.ask(each, what, body, on_reply, timeout_ns=_TELL_NS)
-        yield lambda: len(replies) == len(asked)
-        return not any(replies[each.agent].get("lost") and each.child is child for each, child in asked)
+            self._children.send_request(each, what, body, on_reply, timeout_ns=_ANSWER_NS)
+        yield lambda: len(replies) == len(requested)
+        return not any(replies[each.agent].get("lost") and each.child is child for each, child in requested)
 
 
 def fields_of(endpoint: Endpoint) -> dict[str, Any]:

@@ -43,14 +43,16 @@ def alter_users(config: Config, bodies: list[Row], fs: Fs | None = None) -> list
 def users_of(config: Config, fs: Fs | None = None) -> list[tuple[str, dict[int, int]]]:
     """Return every user of the directory, with the iterations of each of its mechanisms."""
 
-    def look(_log: MetadataLog, image: ClusterImage, _cluster_id: str) -> list[tuple[str, dict[int, int]]]:
+    def read_users(
+        _log: MetadataLog, image: ClusterImage, _cluster_id: str
+    ) -> list[tuple[str, dict[int, int]]]:
         users = image.scram_users
         return [
             (name, {number: each.iterations for number, each in users.of(name).items()})
             for name in users.names()
         ]
 
-    return _with_metadata(config, look, fs or OsFs())
+    return _with_metadata(config, read_users, fs or OsFs())
 
 
 def _with_metadata(config: Config, use: Callable[[MetadataLog, ClusterImage, str], _T], fs: Fs) -> _T:

@@ -68,7 +68,7 @@ class Regions:
         return self._slab.read_word(8 * Slab.metric_word(slab_row(agent), name))
 
     @contextlib.contextmanager
-    def slab_for_a_look(self) -> Iterator[memoryview]:
+    def mapped_slab(self) -> Iterator[memoryview]:
         """Map the slab until the context ends, and yield its words."""
         region = Region.attach(os.dup(self._slab.fd), kind=RegionKind.SLAB)
         try:
@@ -76,7 +76,9 @@ class Regions:
         finally:
             region.close()
 
-    def give_own(self, child: Child, *, listening: int = -1, start: dict[str, object] | None = None) -> None:
+    def send_own_regions(
+        self, child: Child, *, listening: int = -1, start: dict[str, object] | None = None
+    ) -> None:
         """Send a new child its own regions and descriptors, and then `start`, at which it builds its role.
 
         `start` has more fields of that last message. Raises like `connect`.
@@ -113,8 +115,8 @@ class Regions:
         if has_handoff(one.agent, other.agent):
             self._pair("handoff", one, other)
             return True
-        first, second = (one, other) if self._talks(one, other) else (other, one)
-        if not self._talks(first, second):
+        first, second = (one, other) if self._are_linked(one, other) else (other, one)
+        if not self._are_linked(first, second):
             return False
         capacity = _LINKS[first.agent.role, second.agent.role] or self._config.kproc_ring_bytes
         self._generation += 1
@@ -129,7 +131,7 @@ class Regions:
         """Send two Processors a socket pair over which connections can migrate. Raises like `connect`."""
         self._pair("migration", one, other)
 
-    def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
+    def release(self, agent: AgentId, *, is_final: bool = False) -> None:
         """Release the arena of a reaped agent, and with `is_final` its eventfd, because it has no successor.
 
         Its row of the slab stays, so that counters continue if an agent of that name is started again.
@@ -142,7 +144,7 @@ class Regions:
 
     def close(self) -> None:
         for agent in list(self._arenas):
-            self.forget(agent)
+            self.release(agent)
         for fd in self._eventfds.values():
             os.close(fd)
         self._eventfds.clear()
@@ -155,7 +157,7 @@ class Regions:
             one.send({"do": what, "peer": other.agent}, ours.fileno())
             other.send({"do": what, "peer": one.agent}, theirs.fileno())
 
-    def _talks(self, first: Child, second: Child) -> bool:
+    def _are_linked(self, first: Child, second: Child) -> bool:
         if (first.agent.role, second.agent.role) not in _LINKS:
             return False
         # The control listener's Processor has a link with the controller only. Other Processors have none with it.

@@ -46,7 +46,7 @@ _SPELLINGS: Final = frozenset(
 )
 
 
-class _Wanted(NamedTuple):
+class _SettingChange(NamedTuple):
     """A setting to change. A `value` of None removes the dynamic value. `done` is the log line after the change."""
 
     name: str
@@ -76,7 +76,7 @@ class Reloader:
         self._reread = reread
         self._ask = ask
         self._in_force = in_force
-        self._told = _values(config)  # The settings of the file as last read.
+        self._file_values = _values(config)  # The settings of the file as last read.
         self._applied: dict[str, str] = {}
         self._open = 0
         self._is_wanted_again = False
@@ -91,7 +91,7 @@ class Reloader:
         """True while a reply of the controller is outstanding."""
         return self._open > 0
 
-    def forget_former(self) -> None:
+    def remove_former_settings(self) -> None:
         """Remove the settings that reloads of the last run applied, unless a client has changed them since.
 
         The supervisor calls this at its start.
@@ -107,7 +107,9 @@ class Reloader:
         overrides = self._in_force().overrides
         for name, value in former.items():
             if overrides.get(name) == value:
-                self._change([_Wanted(name, None, "taken back: the configuration file has been read anew")])
+                self._change(
+                    [_SettingChange(name, None, "taken back: the configuration file has been read anew")]
+                )
         self._applied = {}
         self._write_note()
 
@@ -125,14 +127,16 @@ class Reloader:
             logger.error("reload: nothing was changed")
             return
         after = _values(config)
-        changed = list(_changed(self._told, after))
-        self._told = after
+        changed = list(_changed(self._file_values, after))
+        self._file_values = after
         if not changed:
             logger.info("reload: the configuration has not changed")
         started = _values(self._started)
         wanted = []
         for name in changed:
-            change = self._take(name, after.get(name), is_as_started=after.get(name) == started.get(name))
+            change = self._plan_change(
+                name, after.get(name), is_as_started=after.get(name) == started.get(name)
+            )
             if change is not None:
                 wanted.append(change)
         # Change all settings of TLS in one request, because a key store and its password are valid only together.
@@ -141,7 +145,7 @@ class Reloader:
             if not is_tls(each.name):
                 self._change([each])
 
-    def _take(self, name: str, value: str | None, *, is_as_started: bool) -> _Wanted | None:
+    def _plan_change(self, name: str, value: str | None, *, is_as_started: bool) -> _SettingChange | None:
         """Return the change for a setting that differs in the file, or None if it cannot be applied. Log the reason."""
         stored = self._in_force().overrides.get(name)
         if not is_live(name):
@@ -159,16 +163,16 @@ class Reloader:
                 name,
             )
         elif is_as_started:
-            return _Wanted(name, None, f"applied: {name}={_shown(name, value)}")
+            return _SettingChange(name, None, f"applied: {name}={_shown(name, value)}")
         elif value is not None:
             self._applied[name] = value
             # Write the note before the change is applied. If the broker ends in between, the next start finds no such
             # setting, which does no harm. In the other order, the setting would override the file for ever.
             self._write_note()
-            return _Wanted(name, value, f"applied: {name}={_shown(name, value)}")
+            return _SettingChange(name, value, f"applied: {name}={_shown(name, value)}")
         return None
 
-    def _change(self, wanted: list[_Wanted]) -> None:
+    def _change(self, wanted: list[_SettingChange]) -> None:
         """Change these settings by one request, so that all of them change or none."""
         if not wanted:
             return
@@ -188,19 +192,19 @@ class Reloader:
 
         self._open += 1
         body = {"resources": [resource], "validate_only": False}
-        self._ask("incremental_alter_configs", body, lambda reply: self._take_reply(wanted, reply))
+        self._ask("incremental_alter_configs", body, lambda reply: self._on_response(wanted, reply))
 
-    def _take_reply(self, wanted: list[_Wanted], reply: dict[str, Any]) -> None:
+    def _on_response(self, wanted: list[_SettingChange], reply: dict[str, Any]) -> None:
         """Log the result of each setting, and record those that are in force in the note."""
         self._open -= 1
         failure = failure_of(reply)
-        complaint = failure.message if failure is not None else reply["responses"][0]["error_message"]
+        problem = failure.message if failure is not None else reply["responses"][0]["error_message"]
         for name, value, done in wanted:
-            if complaint:
-                logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), complaint)
+            if problem:
+                logger.error("reload: %s=%s is refused: %s", name, _shown(name, value), problem)
                 self._applied.pop(name, None)
                 # Forget the value of the file, so that the next reload tries it again.
-                self._told.pop(name, None)
+                self._file_values.pop(name, None)
                 continue
             logger.info("reload: %s", done if value is not None or name in done else f"{name} {done}")
             if value is None:

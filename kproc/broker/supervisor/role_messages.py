@@ -1,7 +1,7 @@
 """RoleMessages: handles the supervisor's messages and requests to a running role, the same on every transport.
 
 A child process reads them from its control socket (child.py). A role in a thread gets them between two duty cycles
-(inprocess.py). Replies and reports go back through `say`.
+(inprocess.py). Replies and reports go back through `send`.
 
     messages     settings, targets, leave, handler_leaving, stop
     requests     every role: log_levels
@@ -32,26 +32,26 @@ from kproc.common import log_levels
 
 logger = logging.getLogger(__name__)
 
-Say = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], None]
 OnReply = Callable[[dict[str, Any]], None]
 
 
 class RoleMessages:
     """Handles the messages of one role. Only the thread that runs the role calls it."""
 
-    def __init__(self, agent: Agent, say: Say) -> None:
+    def __init__(self, agent: Agent, send: Send) -> None:
         self._agent = agent
-        self._say = say
+        self._send = send
         self._leaving_handlers: set[AgentId] = set()
         self._awaits_drain = False
         self._await_still: list[OnReply] = []
-        self._told: dict[str, Callable[[dict[str, Any]], None]] = {
+        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "stop": self._stop,
             "settings": self._apply_settings,
             "targets": self._use_targets,
-            "leave": self._leave,
+            "leave": self._start_leave,
             "handler_leaving": self._handler_leaving,
-            "ask": self._ask,
+            "ask": self._handle_request,
         }
 
     @property
@@ -59,12 +59,12 @@ class RoleMessages:
         """True while the supervisor waits for a change that only `report` notices."""
         return self._awaits_drain or bool(self._leaving_handlers) or bool(self._await_still)
 
-    def serve(self, message: dict[str, Any]) -> bool:
+    def handle(self, message: dict[str, Any]) -> bool:
         """Handle one of the messages listed at the head of this file. Return False for any other."""
-        told = self._told.get(message["do"])
-        if told is None:
+        handler = self._handlers.get(message["do"])
+        if handler is None:
             return False
-        told(message)
+        handler(message)
         return True
 
     def report(self) -> None:
@@ -75,7 +75,7 @@ class RoleMessages:
         agent = self._agent
         if self._awaits_drain and agent.is_drained():
             self._awaits_drain = False
-            self._say({"do": "drained"})
+            self._send({"do": "drained"})
         if self._await_still:
             assert isinstance(agent, Processor)
             if not agent.is_moving:
@@ -86,9 +86,9 @@ class RoleMessages:
             assert isinstance(agent, Processor)
             for peer in [each for each in self._leaving_handlers if not agent.uses(each)]:
                 self._leaving_handlers.discard(peer)
-                self._say({"do": "unused", "peer": peer})
+                self._send({"do": "unused", "peer": peer})
 
-    def forget(self, peer: AgentId) -> None:
+    def discard_peer(self, peer: AgentId) -> None:
         """Stop waiting until a Handler is unused, because it has ended."""
         self._leaving_handlers.discard(peer)
 
@@ -106,7 +106,7 @@ class RoleMessages:
         assert isinstance(self._agent, Acceptor)
         self._agent.use_only(frozenset(AgentId(*peer) for peer in message["peers"]))
 
-    def _leave(self, message: dict[str, Any]) -> None:
+    def _start_leave(self, message: dict[str, Any]) -> None:
         self._awaits_drain = True
         if isinstance(self._agent, Processor):
             self._agent.begin_leave([AgentId(*peer) for peer in message["targets"]])
@@ -122,15 +122,15 @@ class RoleMessages:
 
     # -- requests ----------------------------------------------------------------------------------------------
 
-    def _ask(self, message: dict[str, Any]) -> None:
+    def _handle_request(self, message: dict[str, Any]) -> None:
         token = message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:
-            self._say(answer(token, reply))
+            self._send(answer(token, reply))
 
-        self._serve(message["what"], message["body"], on_reply)
+        self._run_request(message["what"], message["body"], on_reply)
 
-    def _serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def _run_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         agent = self._agent
         if what == LOG_LEVELS:
             log_levels.apply(body["levels"])
@@ -148,10 +148,10 @@ class RoleMessages:
             self._await_still.append(on_reply)
         else:
             assert isinstance(agent, Processor), what
-            on_reply(serve_processor(agent, what, body))
+            on_reply(handle_processor_request(agent, what, body))
 
 
-def serve_processor(processor: Processor, what: str, body: dict[str, Any]) -> dict[str, Any]:
+def handle_processor_request(processor: Processor, what: str, body: dict[str, Any]) -> dict[str, Any]:
     """Handle a request to a Processor and return the reply."""
     if what == "clients":
         return {"clients": processor.describe_connections()}

@@ -71,7 +71,7 @@ class Role:
         """True if the child's control socket is full, because the child is stopped or far too busy."""
         return self.child is not None and self.child.control.has_unsent
 
-    def begin(self, now_ns: int) -> None:
+    def reset(self, now_ns: int) -> None:
         """Reset the state for a new child that is about to be forked."""
         self.started_ns = now_ns
         self.restart_at_ns = self.hung_ms = 0
@@ -80,7 +80,7 @@ class Role:
         self.peers = set()
         self.migrations = set()
 
-    def leave(self) -> None:
+    def mark_leaving(self) -> None:
         """Mark the role as leaving, so that it is not restarted. This also cancels a restart that is due."""
         self.is_leaving = True
         self.restart_at_ns = 0

@@ -67,7 +67,7 @@ class ScaleFailed(Exception):
 
 
 @dataclass
-class Wanted:
+class TargetState:
     """The numbers of roles, and the listeners, that the settings ask for."""
 
     handlers: int
@@ -75,7 +75,7 @@ class Wanted:
     listeners: dict[str, EndPoint]
 
     @classmethod
-    def of(cls, config: Config, settings: DynamicSettings) -> Wanted:
+    def of(cls, config: Config, settings: DynamicSettings) -> TargetState:
         """Read the wanted state from the settings. Skip sets of Processors whose listener does not exist."""
         listeners = {each.name: each for each in listeners_in_force(config, settings)}
         pools = processors_in_force(config, settings)
@@ -91,11 +91,11 @@ class Scaler:
         self._config = children.plan.config
         self._clock = children.plan.clock
         self._listeners = listeners
-        self._wanted: Wanted | None = None
-        self._trying: Wanted | None = None  # The state that the present change is to reach.
-        self._has_new_wish = False  # True if the settings have changed since the present change began.
+        self._requested: TargetState | None = None
+        self._current: TargetState | None = None  # The state that the present change is to reach.
+        self._has_new_target = False  # True if the settings have changed since the present change began.
         # The wanted state that could not be reached. It is not retried until another state is wanted.
-        self._refused: Wanted | None = None
+        self._failed_target: TargetState | None = None
         self._steps: Steps | None = None
         self._condition: Condition = lambda: True
         self._deadline_ns = 0
@@ -104,8 +104,8 @@ class Scaler:
         self._waiters: list[tuple[int, int, Callable[[dict[str, Any]], None]]] = []
         self._errors: list[str] = []  # Errors of the last change.
         # Listeners that could not be opened, with the reasons. They are not retried until `listeners` changes.
-        self._shut: dict[EndPoint, str] = {}
-        self._told_problem: str | None = None
+        self._skipped: dict[EndPoint, str] = {}
+        self._reported_problem: str | None = None
         self.balancer = Balancer(children)
 
     @property
@@ -113,34 +113,36 @@ class Scaler:
         """True while a change is in progress or due, so that `advance` must be called often."""
         return self._steps is not None or self._target() is not None
 
-    def leave_out(self, shut: Mapping[EndPoint, str]) -> None:
-        """Skip listeners that could not be opened at the start. `shut` has the reasons, which `problem` reports."""
-        self._shut.update(shut)
+    def skip_listeners(self, skipped: Mapping[EndPoint, str]) -> None:
+        """Skip listeners that could not be opened at the start. `skipped` has the reasons, which `problem` reports."""
+        self._skipped.update(skipped)
 
     @property
     def problem(self) -> str | None:
         """The reasons why the settings in force were not reached, or None if they were or are being tried."""
         problems = []
-        if self._wanted is not None:
-            problems = [self._shut[each] for each in self._wanted.listeners.values() if each in self._shut]
-        if self._is_refused:
+        if self._requested is not None:
+            problems = [
+                self._skipped[each] for each in self._requested.listeners.values() if each in self._skipped
+            ]
+        if self._has_failed:
             problems += self._errors
         return "; ".join(problems) or None
 
     @property
-    def _is_refused(self) -> bool:
-        return self._refused is not None
+    def _has_failed(self) -> bool:
+        return self._failed_target is not None
 
-    def want(self, settings: DynamicSettings) -> None:
+    def set_target(self, settings: DynamicSettings) -> None:
         """Set the wanted state. The change begins at the next `advance`."""
-        before, self._wanted = self._wanted, Wanted.of(self._config, settings)
-        if before is not None and before.listeners != self._wanted.listeners:
-            self._shut.clear()
-        if before != self._wanted:
-            self._has_new_wish = True
-            self._refused = None
+        before, self._requested = self._requested, TargetState.of(self._config, settings)
+        if before is not None and before.listeners != self._requested.listeners:
+            self._skipped.clear()
+        if before != self._requested:
+            self._has_new_target = True
+            self._failed_target = None
 
-    def when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
+    def respond_when_settled(self, on_reply: Callable[[dict[str, Any]], None]) -> None:
         """Call back when no change is left, with the changes since this call, their duration and any error."""
         self._waiters.append((len(self._done), self._clock.now_ns(), on_reply))
 
@@ -150,24 +152,24 @@ class Scaler:
         With `may_begin` false, no new change begins.
         """
         for _ in range(_STEPS_PER_TURN):
-            if self._steps is None and not (may_begin and self._begin()):
+            if self._steps is None and not (may_begin and self._start_change()):
                 break
             self._is_late = bool(self._deadline_ns) and self._clock.now_ns() >= self._deadline_ns
             if not self._is_late and not self._condition():
                 break
             self._step()
-        if self.problem != self._told_problem:
-            self._told_problem = self.problem
+        if self.problem != self._reported_problem:
+            self._reported_problem = self.problem
             self._children.on_change()
 
-    def _begin(self) -> bool:
+    def _start_change(self) -> bool:
         """Begin the next change. If there is none, call the waiters of `when_settled` and return False."""
         target = self._target()
         if target is None:
-            self._settle()
+            self._respond_to_waiters()
             return False
         self._errors = []
-        self._trying, self._has_new_wish = target, False
+        self._current, self._has_new_target = target, False
         self._steps = self._change(target)
         self._condition = lambda: True
         return True
@@ -179,42 +181,42 @@ class Scaler:
         except StopIteration:
             self._steps = None
             self._deadline_ns = 0
-            self._judge()
+            self._finish_change()
 
-    def _judge(self) -> None:
+    def _finish_change(self) -> None:
         """Finish a change. Remember the target that failed, so that it is not retried in a loop."""
-        tried, self._trying = self._trying, None
+        tried, self._current = self._current, None
         assert tried is not None
-        if self._has_new_wish:
+        if self._has_new_target:
             return
-        if not self._errors and not self._is_there(tried):
+        if not self._errors and not self._is_reached(tried):
             self._fail("the change did not reach its target, although no step failed")
         if self._errors:
-            self._refused = tried
+            self._failed_target = tried
 
     def _fail(self, why: str) -> None:
         logger.error("%s", why)
         self._errors.append(why)
 
-    def _settle(self) -> None:
+    def _respond_to_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         counts = {"processors": len(self._table.processors("")), "handlers": len(self._table.handlers())}
         now_ns = self._clock.now_ns()
         for start, asked_ns, on_reply in waiters:
             took_ms = (now_ns - asked_ns) // 1_000_000
             reply: dict[str, Any] = {"counts": counts, "steps": self._done[start:], "took_ms": took_ms}
-            on_reply({**reply, "error": "; ".join(self._errors)} if self._is_refused else reply)
+            on_reply({**reply, "error": "; ".join(self._errors)} if self._has_failed else reply)
         if waiters:
             self._done.clear()
 
-    def _target(self) -> Wanted | None:
+    def _target(self) -> TargetState | None:
         """Return the wanted state, or None if it is reached already or its change has failed."""
-        wanted = self._wanted
-        if wanted is None or self._is_refused or self._is_there(wanted):
+        wanted = self._requested
+        if wanted is None or self._has_failed or self._is_reached(wanted):
             return None
         return wanted
 
-    def _is_there(self, wanted: Wanted) -> bool:
+    def _is_reached(self, wanted: TargetState) -> bool:
         names = set(self._reachable(wanted))
         return (
             len(self._table.handlers()) == wanted.handlers
@@ -222,40 +224,40 @@ class Scaler:
             and (not names or set(self._listeners.names().values()) == names)
         )
 
-    def _reachable(self, wanted: Wanted) -> dict[str, EndPoint]:
+    def _reachable(self, wanted: TargetState) -> dict[str, EndPoint]:
         """Return the wanted listeners without those that could not be opened."""
-        return {name: each for name, each in wanted.listeners.items() if each not in self._shut}
+        return {name: each for name, each in wanted.listeners.items() if each not in self._skipped}
 
     # -- one change --------------------------------------------------------------------------------------------
 
-    def _change(self, wanted: Wanted) -> Steps:
+    def _change(self, wanted: TargetState) -> Steps:
         """Carry out one change in an order that always leaves a target for connections and partitions.
 
         Roles are added before others are removed. Listeners change before the sets of Processors that serve them.
         """
         yield from self._change_listeners(wanted)
         if wanted.handlers > (have := len(self._table.handlers())):
-            yield from self._timed("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
+            yield from self._part("handlers", have, wanted.handlers, self._add_handlers(wanted.handlers))
         before = self._table.pools()
         for pool, count in wanted.pools.items():
             if count > (have := before.get(pool, 0)):
                 what = f"processors {pool}".rstrip()
-                yield from self._timed(what, have, count, self._add_processors(pool, count - have))
+                yield from self._part(what, have, count, self._add_processors(pool, count - have))
         for pool, have in before.items():
             if (count := wanted.pools.get(pool, 0)) < have:
                 what = f"processors {pool}".rstrip()
-                yield from self._timed(what, have, count, self._remove_processors(pool, have - count))
+                yield from self._part(what, have, count, self._remove_processors(pool, have - count))
         if wanted.handlers < (have := len(self._table.handlers())):
-            yield from self._timed("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
+            yield from self._part("handlers", have, wanted.handlers, self._remove_handlers(wanted.handlers))
 
-    def _timed(self, what: str, before: int, after: int, steps: Steps) -> Steps:
+    def _part(self, what: str, before: int, after: int, steps: Steps) -> Steps:
         """Carry out one part of a change. Record its failure, so that the other parts go on."""
         try:
-            yield from self._noted(what, before, after, steps)
+            yield from self._logged_part(what, before, after, steps)
         except ScaleFailed as failure:
             self._fail(str(failure))
 
-    def _noted(self, what: str, before: int, after: int, steps: Steps) -> Steps:
+    def _logged_part(self, what: str, before: int, after: int, steps: Steps) -> Steps:
         began_ns = self._clock.now_ns()
         logger.info("scaling %s: from %d to %d", what, before, after)
         yield from steps
@@ -287,7 +289,7 @@ class Scaler:
         roles = self._table.processors(pool)
         leaving = roles[len(roles) - count :]
         for role in leaving:
-            role.leave()
+            role.mark_leaving()
         staying = self._table.processors(pool) or self._table.processors("")
         assert staying, "no count is below 1"
         self.assign_acceptors()
@@ -316,22 +318,22 @@ class Scaler:
 
     # -- listeners ---------------------------------------------------------------------------------------------
 
-    def _change_listeners(self, wanted: Wanted) -> Steps:
+    def _change_listeners(self, wanted: TargetState) -> Steps:
         """Close listeners before opening others, which may use their ports.
 
         If no new listener can be opened, reopen the old ones, so that clients can still correct the setting.
         """
         names = self._listeners.names()
-        before = {name: self._listeners.end_point(at) for at, name in names.items()}
+        before = {name: self._listeners.configured_endpoint(at) for at, name in names.items()}
         new = [each for name, each in self._reachable(wanted).items() if name not in before]
-        if not (yield from self._listeners.has_places(len(new))):
+        if not (yield from self._listeners.has_free_indexes(len(new))):
             for end_point in new:
-                self._leave_out(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
+                self._skip_listener(end_point, f"listeners: {end_point} has no place: {NO_PLACES}")
             new = []
         if not self._reachable(wanted):
             return  # Keep the present listeners, because without any no client could correct the setting.
         for index in [at for at, name in names.items() if name not in wanted.listeners]:
-            yield from self._timed(f"listener {names[index]}", 1, 0, self._remove_listener(index))
+            yield from self._part(f"listener {names[index]}", 1, 0, self._remove_listener(index))
         yield from self._try_listeners(new)
         if not self._listeners.names():
             logger.error("listeners: none of those that were set can be opened; opening the old ones again")
@@ -342,14 +344,16 @@ class Scaler:
         """Open these listeners. Skip those that cannot be opened, so that they do not delay other changes."""
         for end_point in end_points:
             try:
-                yield from self._noted(f"listener {end_point.name}", 0, 1, self._add_listener(end_point))
-                self._shut.pop(end_point, None)
+                yield from self._logged_part(
+                    f"listener {end_point.name}", 0, 1, self._add_listener(end_point)
+                )
+                self._skipped.pop(end_point, None)
             except ScaleFailed as failure:
-                self._leave_out(end_point, str(failure))
+                self._skip_listener(end_point, str(failure))
 
-    def _leave_out(self, end_point: EndPoint, why: str) -> None:
+    def _skip_listener(self, end_point: EndPoint, why: str) -> None:
         logger.error("%s", why)
-        self._shut[end_point] = why
+        self._skipped[end_point] = why
 
     def _add_listener(self, end_point: EndPoint) -> Steps:
         try:
@@ -359,19 +363,19 @@ class Scaler:
         try:
             yield from self._start([role])
         except ScaleFailed:
-            self._listeners.shut(role.agent.index)
-            yield from self._listeners.forget(role.agent.index)
+            self._listeners.close(role.agent.index)
+            yield from self._listeners.release_index(role.agent.index)
             raise
         self.assign_acceptors()
 
     def _remove_listener(self, index: int) -> Steps:
         role = self._table[acceptor_id(index)]
-        role.leave()
-        self._listeners.shut(index)
+        role.mark_leaving()
+        self._listeners.close(index)
         self._children.send(role, {"do": "stop"})
         yield from self._wait(lambda: role.child is None or role.is_drained, _CLOSE_NS)
         yield from self._close([role])
-        yield from self._listeners.forget(index)
+        yield from self._listeners.release_index(index)
 
     # -- Handlers ----------------------------------------------------------------------------------------------
 
@@ -394,7 +398,7 @@ class Scaler:
     def _dismiss_handlers(self, leaving: list[Role]) -> Steps:
         """Close Handlers that the routing table does not count, once they are drained and no Processor uses them."""
         for role in leaving:
-            role.leave()
+            role.mark_leaving()
             self._children.send(role, {"do": "leave"})
             for user in self._table.of(PROCESSOR):
                 if not is_control(user.agent) and user.child is not None:
@@ -418,7 +422,7 @@ class Scaler:
         while True:
             replies: list[dict[str, Any]] = []
             yield lambda: controller.is_ready and controller.child is not None
-            self._children.ask(controller, "set_handler_count", {"count": count}, replies.append)
+            self._children.send_request(controller, "set_handler_count", {"count": count}, replies.append)
             yield lambda replies=replies: bool(replies)  # type: ignore[misc]
             if not replies[0].get("lost"):
                 if "failure" in replies[0]:

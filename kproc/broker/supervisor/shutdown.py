@@ -40,7 +40,7 @@ class Shutdown:
         for role in self._table:
             role.is_drained = False  # A leaving role may have reported "drained" before this stop.
         for wave in ((ACCEPTOR, PROCESSOR), (HANDLER,)):
-            self._tell(wave, {"do": "stop"})
+            self._send(wave, {"do": "stop"})
         is_drained = self._await(lambda role: role.is_drained, (ACCEPTOR, PROCESSOR, HANDLER), deadline_ns)
         if not is_drained:
             logger.warning("stopping without having answered everything: kproc.drain.timeout.ms is over")
@@ -50,7 +50,7 @@ class Shutdown:
             # if all writers before it have closed cleanly.
             if wave[0] in (HANDLER, CONTROLLER.role, CLEANER.role):
                 is_clean = is_clean and all(role.child is not None for role in expected)
-            self._tell(wave, {"do": "close", "is_clean": is_clean})
+            self._send(wave, {"do": "close", "is_clean": is_clean})
             # A role that hangs must not use up the time in which the next wave syncs and closes its logs.
             own_ns = max(_CLOSE_NS, drain_ns // 2 if wave[0] == HANDLER else 0)
             until_ns = max(deadline_ns, self._clock.now_ns() + own_ns)
@@ -62,7 +62,7 @@ class Shutdown:
         if not is_clean and self._table.of(HANDLER):
             logger.warning("the stop was not clean: the next start recovers")
 
-    def _tell(self, wave: tuple[str, ...], message: dict[str, Any]) -> None:
+    def _send(self, wave: tuple[str, ...], message: dict[str, Any]) -> None:
         for role in self._table.of(*wave):
             self._children.send(role, message)
 

@@ -70,7 +70,7 @@ class StatusWindow:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def serve(self) -> None:
+    def respond(self) -> None:
         """Accept one connection and send it the status. Discard the status if the peer has disconnected."""
         try:
             asker, _ = self._socket.accept()
@@ -119,7 +119,7 @@ def describe_from_outside(
     `message` is the supervisor's message to the controller about the processes. The fields that only the controller
     knows are None.
     """
-    with regions.slab_for_a_look() as words:
+    with regions.mapped_slab() as words:
         status = Status(plan, Slab(words, is_new=False), started_ns=started_ns)
         status.update(message)
         status.sample(plan.clock.now_ns())
@@ -128,11 +128,11 @@ def describe_from_outside(
     for row in silent:
         row["state"] = "hung"
         row["hung_ms"] = row["heartbeat_age_ms"]
-    complaints = [
+    problems = [
         f"{row['role']}-{row['index']} (pid {row['pid']}) hangs: no duty cycle for {row['hung_ms'] / 1000:.1f} s"
         for row in silent
     ]
-    answer["problem"] = "; ".join(filter(None, (*complaints, answer["problem"]))) or None
+    answer["problem"] = "; ".join(filter(None, (*problems, answer["problem"]))) or None
     for name in ("topics", "partitions", "offline", "uncleanable"):  # Only the controller knows them.
         answer[name] = None
     return answer
@@ -148,7 +148,7 @@ def window_owner(name: str) -> Peer | None:
         return _peer_of(sock)
 
 
-def look_in(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
+def request_status(name: str, *, timeout_ms: int) -> dict[str, Any] | None:
     """Request the status from a supervisor.
 
     Returns None if the supervisor has ended or is stopped, belongs to a user other than root and ours, or sends

@@ -44,12 +44,12 @@ from kproc.broker.role.roles import (
 from kproc.broker.supervisor import logs, preload, ready, signals, stacks, tls_check
 from kproc.broker.supervisor.children import Children
 from kproc.broker.supervisor.data_directory import DataDirectory
+from kproc.broker.supervisor.heartbeat_monitor import HeartbeatMonitor
 from kproc.broker.supervisor.janitor import Janitor
 from kproc.broker.supervisor.listener_set import ListenerSet
-from kproc.broker.supervisor.pulse import Pulse
 from kproc.broker.supervisor.reload import Reloader, Reread
 from kproc.broker.supervisor.roles_table import Role
-from kproc.broker.supervisor.scale import Scaler, Wanted
+from kproc.broker.supervisor.scale import Scaler, TargetState
 from kproc.broker.supervisor.service_manager import ServiceManager
 from kproc.broker.supervisor.shutdown import Shutdown
 from kproc.broker.supervisor.status_window import StatusWindow, describe_from_outside
@@ -163,15 +163,15 @@ class Supervisor:
             listening=self._listening,
             metrics_listening=self._metrics_listening,
             epoll=self._epoll,
-            on_message=self._take,
+            on_message=self._handle_message,
             on_failure=self._fail,
-            on_change=self._tell_processes,
+            on_change=self._send_processes,
         )
         self._table = self._children.table
         self._listeners = ListenerSet(self._children, self._listening)
         self._scaler = Scaler(self._children, self._listeners)
         self._operations = SupervisorOperations(self._children, self._scaler)
-        self._pulse = Pulse(self._children, on_change=self._tell_processes)
+        self._heartbeats = HeartbeatMonitor(self._children, on_change=self._send_processes)
         self._started_ns = self._clock.now_ns()
         self._window = StatusWindow(self._describe)
         self._epoll.register(self._window.fileno(), select.EPOLLIN)
@@ -180,7 +180,7 @@ class Supervisor:
             config,
             plan.fs,
             reread=reread,
-            ask=self._ask_controller,
+            ask=self._send_controller_request,
             in_force=lambda: self._children.settings,
         )
         self._has_settings = False
@@ -211,7 +211,7 @@ class Supervisor:
         # Meanwhile load the schema that the first request needs, so that roles forked later inherit it.
         codec.prepare(ApiKey.METADATA, ready.METADATA_VERSION)
         self._turn_until(lambda: self._has_settings, deadline_ns)
-        self._reloader.forget_former()
+        self._reloader.remove_former_settings()
         self._turn_until(lambda: not self._reloader.is_busy, deadline_ns)
         if not self._must_stop:
             self._start_rest(deadline_ns)
@@ -221,14 +221,14 @@ class Supervisor:
         if not self._must_stop:
             self._announce(ready_file, on_ready)
         self._has_started = self._children.has_started = True
-        self._tell_processes()
+        self._send_processes()
         while not self._must_stop:
             self._turn()
         return self._stop()
 
     def _start_rest(self, deadline_ns: int) -> None:
         """Start every role but the controller, in the order of start_order, as the settings in force ask for."""
-        wanted = Wanted.of(self._config, self._children.settings)
+        wanted = TargetState.of(self._config, self._children.settings)
         try:
             steps = self._listeners.replace_before_start(tuple(wanted.listeners.values()))
             shut = self._finish(steps, deadline_ns)
@@ -237,16 +237,16 @@ class Supervisor:
             if not self._are_keys_checked:
                 settings = self._children.settings
                 used = [each for each in wanted.listeners.values() if each not in shut]
-                complaint = tls_check.check_listeners(self._config, settings, used, in_child=True)
-                if complaint is not None:
-                    self._fail(complaint, status=_WRONG_SETTINGS)
+                problem = tls_check.check_listeners(self._config, settings, used, in_child=True)
+                if problem is not None:
+                    self._fail(problem, status=_WRONG_SETTINGS)
                     return
-            was_clean = self._directory.take_clean_stop()
+            was_clean = self._directory.remove_clean_marker()
         except FatalError as error:
             self._fail(str(error))
             return
         self._children.plan = dataclasses.replace(self._plan, was_clean=was_clean)
-        self._scaler.leave_out(shut)
+        self._scaler.skip_listeners(shut)
         self._children.handler_count = wanted.handlers
         self._add_roles(wanted)
         for role in self._table:
@@ -257,7 +257,7 @@ class Supervisor:
             self._children.introduce(role)
         self._scaler.assign_acceptors()
 
-    def _add_roles(self, wanted: Wanted) -> None:
+    def _add_roles(self, wanted: TargetState) -> None:
         self._table.add(CLEANER)
         for index in range(wanted.handlers):
             self._table.add(handler_id(index))
@@ -337,15 +337,15 @@ class Supervisor:
         if restart_ns is not None:
             timeout_ms = max(0, min(timeout_ms, (restart_ns - self._clock.now_ns()) // 1_000_000 + 1))
         for fd, _ in self._epoll.poll(self._manager.timeout_ms(timeout_ms) / 1000):
-            self._take_event(fd)
+            self._handle_event(fd)
         self._children.restart_due()
         self._children.asks.expire(self._clock.now_ns())
-        self._pulse.look()
-        self._manager.feed(self._pulse.silent)
+        self._heartbeats.check()
+        self._manager.feed(self._heartbeats.silent)
         if self._is_init:
             signals.reap_orphans({role.child.pid for role in self._table if role.child is not None})
         if self._owes_processes:
-            self._tell_processes()
+            self._send_processes()
         if self._is_reloading and not self._reloader.is_busy:
             self._is_reloading = False
             self._manager.reloaded()
@@ -354,20 +354,20 @@ class Supervisor:
             self._scaler.advance(may_begin=not self._operations.is_busy)
             self._operations.advance()
 
-    def _take_event(self, fd: int) -> None:
+    def _handle_event(self, fd: int) -> None:
         """Handle a readable descriptor."""
         if fd == self._signals.fd:
-            self._take_signal(self._signals.read())
+            self._handle_signal(self._signals.read())
         elif fd == self._guardian:
             logger.info("stopping: process %d has ended", self._config.kproc_exit_with_pid)
             self._epoll.unregister(fd)
             self._must_stop = self._children.is_stopping = True
         elif fd == self._window.fileno():
-            self._window.serve()
+            self._window.respond()
         else:
             self._children.on_event(fd)
 
-    def _take_signal(self, number: int | None) -> None:
+    def _handle_signal(self, number: int | None) -> None:
         if number == signal.SIGHUP and self._reloader.can_reload:
             if self._has_started and not self._must_stop:
                 self._manager.reloading()
@@ -382,11 +382,9 @@ class Supervisor:
     def _renew_certificates(self) -> None:
         """Let every Processor read keys and certificates again. If one cannot be used, all keep those in use."""
         end_points = listeners_in_force(self._config, self._children.settings)
-        complaint = tls_check.check_listeners(
-            self._config, self._children.settings, end_points, in_child=True
-        )
-        if complaint is not None:
-            logger.error("reload: %s; the certificates in use stay", complaint)
+        problem = tls_check.check_listeners(self._config, self._children.settings, end_points, in_child=True)
+        if problem is not None:
+            logger.error("reload: %s; the certificates in use stay", problem)
             return
         roles = [role for role in self._table.of(PROCESSOR) if role.child is not None]
 
@@ -396,20 +394,20 @@ class Supervisor:
 
         gathering = Gathering(len(roles), on_all)
         for role in roles:
-            self._children.ask(role, "renew_certificates", {}, gathering.taker(role.agent))
+            self._children.send_request(role, "renew_certificates", {}, gathering.taker(role.agent))
 
-    def _ask_controller(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def _send_controller_request(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         controller = self._table.get(CONTROLLER)
         assert controller is not None
-        self._children.ask(controller, what, body, on_reply)
+        self._children.send_request(controller, what, body, on_reply)
 
     # -- messages from children --------------------------------------------------------------------------------
 
-    def _take(self, role: Role, message: dict[str, Any]) -> None:
+    def _handle_message(self, role: Role, message: dict[str, Any]) -> None:
         what = message["do"]
         if what == "ready":
             role.is_ready = True
-            self._tell_processes()
+            self._send_processes()
         elif what == "failed":
             role.failure = message["reason"]
         elif what == "drained":
@@ -421,15 +419,15 @@ class Supervisor:
         elif what == "answer":
             self._children.asks.handle_answer(message)
         elif what == "settings":
-            self._take_settings(DynamicSettings.of_message(message))
+            self._apply_settings(DynamicSettings.of_message(message))
         elif what == "ask":
-            self._serve(role, message)
+            self._handle_request(role, message)
         else:
             assert what == "closed", message
             role.is_closed = True
             role.closed_cleanly = message["is_clean"]
 
-    def _serve(self, role: Role, message: dict[str, Any]) -> None:
+    def _handle_request(self, role: Role, message: dict[str, Any]) -> None:
         asker, token = role.child, message["token"]
 
         def on_reply(reply: dict[str, Any]) -> None:
@@ -437,17 +435,17 @@ class Supervisor:
             if role.child is asker:
                 self._children.send(role, answer(token, reply))
 
-        self._operations.serve(message["what"], message["body"], on_reply)
+        self._operations.handle(message["what"], message["body"], on_reply)
 
-    def _take_settings(self, settings: DynamicSettings) -> None:
+    def _apply_settings(self, settings: DynamicSettings) -> None:
         """Put the dynamic settings into force. The controller sends them at each of its starts and after a change."""
         is_first = not self._has_settings
         self._has_settings = True
         is_same = settings == self._children.settings
         # Send unchanged settings, too, because the files that they name may have been replaced.
-        self._children.spread_settings(settings)
+        self._children.send_settings(settings)
         if is_first or not is_same:
-            self._scaler.want(settings)
+            self._scaler.set_target(settings)
 
     @property
     def _phase(self) -> str:
@@ -470,7 +468,7 @@ class Supervisor:
             "phase": self._phase,
         }
 
-    def _tell_processes(self) -> None:
+    def _send_processes(self) -> None:
         """Send the list of processes to the controller, which shows it."""
         role = self._table.get(CONTROLLER)
         # Do not queue a list for every change. A stopped controller gets only the latest list when it continues.
@@ -484,7 +482,7 @@ class Supervisor:
         """Drain, close and reap all roles in the order of a stop; return the exit status."""
         self._children.is_stopping = True
         self._manager.stopping(f"stopping: {self._failure}" if self._failure else "stopping")
-        self._tell_processes()
+        self._send_processes()
         for sock in self._listening.values():
             sock.close()
         shutdown = Shutdown(self._children, self._clock, self._turn)

@@ -44,20 +44,20 @@ class SupervisorOperations:
         self._condition: Callable[[], bool] = lambda: True
         self._rebalances: list[OnReply] = []
 
-    def serve(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
+    def handle(self, what: str, body: dict[str, Any], on_reply: OnReply) -> None:
         """Handle a request and call `on_reply`, now or later."""
         if what == "settle":
-            self._scaler.when_settled(on_reply)
+            self._scaler.respond_when_settled(on_reply)
         elif what == "rebalance":
             self._rebalances.append(on_reply)
         elif what == "clients":
-            self._ask_processors("clients", body, lambda replies: on_reply(joined_clients(replies)))
+            self._request_processors("clients", body, lambda replies: on_reply(joined_clients(replies)))
         elif what == LOG_LEVELS:
             set_levels(body["levels"])  # Children that are forked from now on inherit the levels.
-            self._ask_all(self._children.table, what, body, lambda _replies: on_reply({}))
+            self._request_all(self._children.table, what, body, lambda _replies: on_reply({}))
         else:
             assert what == "kill_client", what
-            self._ask_processors(what, body, lambda replies: on_reply(was_killed(replies)))
+            self._request_processors(what, body, lambda replies: on_reply(was_killed(replies)))
 
     @property
     def is_busy(self) -> bool:
@@ -72,7 +72,7 @@ class SupervisorOperations:
         now_ns = self._clock.now_ns()
         if now_ns >= self._next_look_ns:
             self._next_look_ns = now_ns + _LOOK_NS
-            self._balancer.look()
+            self._balancer.measure_rates()
             self._consider()
         if self._steps is None and self._rebalances and not self._scaler.is_busy:
             self._steps = self._rebalance(self._rebalances)
@@ -96,21 +96,21 @@ class SupervisorOperations:
         moved: list[dict[str, Any]] = []
         moves = []
         for pool in self._children.table.pools():
-            yield from self._balancer.measure(pool)
+            yield from self._balancer.wait_for_metrics(pool)
             planned = self._balancer.plan(pool, by_rate=True)
             yield from self._balancer.move(planned, moved)
             moves += planned
         # Reply before the migrations end, because the requesting client's own connection may be among them.
         for on_reply in waiters:
             on_reply({"moves": moved})
-        yield from self._balancer.rest(moves)
+        yield from self._balancer.wait_until_still(moves)
 
-    def _ask_processors(
+    def _request_processors(
         self, what: str, body: dict[str, Any], on_all: Callable[[dict[Hashable, Reply]], None]
     ) -> None:
-        self._ask_all(self._children.table.of(PROCESSOR), what, body, on_all)
+        self._request_all(self._children.table.of(PROCESSOR), what, body, on_all)
 
-    def _ask_all(
+    def _request_all(
         self,
         roles: Iterable[Role],
         what: str,
@@ -120,7 +120,7 @@ class SupervisorOperations:
         roles = [role for role in roles if role.child is not None]
         gathering = Gathering(len(roles), on_all)
         for role in roles:
-            self._children.ask(role, what, body, gathering.taker(role.agent), timeout_ns=_ANSWER_NS)
+            self._children.send_request(role, what, body, gathering.taker(role.agent), timeout_ns=_ANSWER_NS)
 
 
 def joined_clients(replies: dict[Hashable, Reply]) -> Reply:

@@ -30,9 +30,9 @@ def check_before_start(config: Config) -> bool:
     """
     if (Path(config.log_dirs) / metadata_log.DIRECTORY_NAME).exists():
         return False
-    complaint = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
-    if complaint is not None:
-        raise ConfigError(complaint)
+    problem = check_listeners(config, DynamicSettings(), config.listeners, in_child=True)
+    if problem is not None:
+        raise ConfigError(problem)
     return True
 
 
@@ -46,7 +46,7 @@ def check_listeners(
     names = [each.name for each in end_points if each.protocol.endswith("SSL")]
     if not names:
         return None
-    lines = _ask_child(config, settings, names) if in_child else _look(config, settings, names)
+    lines = _check_in_child(config, settings, names) if in_child else _check_contexts(config, settings, names)
     for line in lines:
         if line.startswith(_WARNING):
             logger.warning("%s", line.removeprefix(_WARNING))
@@ -71,7 +71,7 @@ def problem_with_change(
     return tls.problem_with_change(old, new, listener, value)
 
 
-def _look(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
+def _check_contexts(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
     """Return a line for each listener that cannot be used, and for each warning."""
     # Import this late, so that a broker without a TLS listener does not load it.
     from kproc.broker.security import tls
@@ -87,14 +87,14 @@ def _look(config: Config, settings: DynamicSettings, names: list[str]) -> list[s
     return lines
 
 
-def _ask_child(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
+def _check_in_child(config: Config, settings: DynamicSettings, names: list[str]) -> list[str]:
     """Run `_look` in a child process and return its lines."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            os.write(writing, "\n".join(_look(config, settings, names)).encode())
+            os.write(writing, "\n".join(_check_contexts(config, settings, names)).encode())
             status = 0
         finally:
             os._exit(status)

@@ -83,14 +83,14 @@ class LoopProcess(TurnBasedProcess):
         super().__init__(config, directory, manager)
 
     def _processor_kind(self) -> Callable[..., Processor]:
-        return partial(LoopProcessor, loop=self._loop, on_input=self._call_pass)
+        return partial(LoopProcessor, loop=self._loop, on_input=self._schedule_turns)
 
     def _on_synced(self, agent: AgentId) -> None:
-        self._loop.call_soon_threadsafe(self._take_call, agent)
+        self._loop.call_soon_threadsafe(self._on_synced_agent, agent)
 
-    def _take_call(self, agent: AgentId) -> None:
+    def _on_synced_agent(self, agent: AgentId) -> None:
         self._turns.call(agent)
-        self._call_pass()
+        self._schedule_turns()
 
     def _on_surprise(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception") or RuntimeError(str(context.get("message")))
@@ -99,13 +99,13 @@ class LoopProcess(TurnBasedProcess):
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def _call_pass(self) -> None:
+    def _schedule_turns(self) -> None:
         """Schedule one pass for all sockets that are ready now, so that their requests are handled together."""
         if not self._has_pass:
             self._has_pass = True
-            self._loop.call_soon(self._pass)
+            self._loop.call_soon(self._run_scheduled_turns)
 
-    def _pass(self) -> None:
+    def _run_scheduled_turns(self) -> None:
         self._has_pass = False
         self._run_turns()
         deadline_ns = self._turns.deadline_ns()
@@ -119,7 +119,7 @@ class LoopProcess(TurnBasedProcess):
     def _on_timer(self) -> None:
         self._timer = None
         self._armed_ns = _FAR_NS
-        self._pass()
+        self._run_scheduled_turns()
 
     def _start(self) -> None:
         for agent in self.agents:
@@ -127,11 +127,11 @@ class LoopProcess(TurnBasedProcess):
         for fd in (self._signals.fd, self._guardian):
             if fd is not None:
                 self._loop.add_reader(fd, self._on_sign, fd)
-        self._call_pass()
+        self._schedule_turns()
 
     def _on_agent(self, agent: Agent) -> None:
         self._on_readable(agent)
-        self._call_pass()
+        self._schedule_turns()
 
     def _on_sign(self, fd: int) -> None:
         if self._is_to_stop(fd):
@@ -144,9 +144,9 @@ class LoopProcess(TurnBasedProcess):
             self._loop.run_forever()
         return not self._must_stop and self._failure is None
 
-    def _go_on(self) -> None:
+    def _run_briefly(self) -> None:
         self._turns.call_all()
-        self._call_pass()
+        self._schedule_turns()
         self._loop.call_later(_MOMENT_S, self._loop.stop)
         self._loop.run_forever()
 
@@ -212,7 +212,7 @@ class ConnectionThreadsProcess(TurnBasedProcess):
         signs = [fd for fd, _ in events if self._is_to_stop(fd)]
         return self._failure is None and not signs
 
-    def _go_on(self) -> None:
+    def _run_briefly(self) -> None:
         self._wait(int(_MOMENT_S * 1e9))
 
     def _wait(self, longest_ns: int) -> list[tuple[int, int]]:
@@ -231,7 +231,7 @@ class ConnectionThreadsProcess(TurnBasedProcess):
                     self._on_readable(agent)
         return events
 
-    def _end_turns(self) -> None:
+    def _stop_turns(self) -> None:
         with self._lock:
             self._is_over = True
 

@@ -78,7 +78,7 @@ class FakeChildren:
     def send(self, role: Role, message: dict[str, Any]) -> None:
         self.sent.append((str(role.agent), message))
 
-    def ask(
+    def send_request(
         self, role: Role, what: str, body: dict[str, Any], on_reply: Any, *, timeout_ns: int | None = None
     ) -> None:
         self.asked.append((str(role.agent), what, body, on_reply))
@@ -121,7 +121,7 @@ class Rig:
 
     def set(self, **settings: str) -> None:
         """These settings are in force; dots are underscores."""
-        self.scaler.want(DynamicSettings({name.replace("_", "."): text for name, text in settings.items()}))
+        self.scaler.set_target(DynamicSettings({name.replace("_", "."): text for name, text in settings.items()}))
 
     def go_on(self, *, silent: Collection[AgentId] = (), turns: int = 200) -> None:
         """Everybody does what it is told, but for those that hang; then time passes."""
@@ -146,8 +146,8 @@ class Rig:
 
     def want(self, **counts: int) -> None:
         names = {"processors": "num.network.threads", "handlers": "num.io.threads"}
-        self.scaler.want(DynamicSettings({names[what]: str(count) for what, count in counts.items()}))
-        self.scaler.when_settled(self.settled.append)
+        self.scaler.set_target(DynamicSettings({names[what]: str(count) for what, count in counts.items()}))
+        self.scaler.respond_when_settled(self.settled.append)
         self.scaler.advance()
 
     def roles(self, kind: str) -> list[Role]:

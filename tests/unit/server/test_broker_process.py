@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kproc.broker.observe.status import parent_pid, start_ticks
-from kproc.broker.supervisor.broker_process import Claim, NotABroker, VerifiedBroker, claim_in
+from kproc.broker.supervisor.broker_process import NotABroker, ProcessClaim, VerifiedBroker, claim_in
 from kproc.broker.supervisor.data_directory import LOCK_FILE
 
 
@@ -36,14 +36,14 @@ def test_broker_process_with_true_claim_opens(data: Path) -> None:
     with VerifiedBroker(os.getpid()) as process:
         assert process.data == data
         assert process.uid == os.geteuid()
-        process.require(Claim(os.getpid(), start_ticks(os.getpid()), str(data)))
+        process.require(ProcessClaim(os.getpid(), start_ticks(os.getpid()), str(data)))
         assert os.path.samestat(os.fstat(process.directory), os.stat(data))
 
 
 def test_broker_process_found_by_link_to_data_opens(data: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data)
     with VerifiedBroker(os.getpid()) as process:
-        process.require(Claim(os.getpid(), None, str(tmp_path / "link")))
+        process.require(ProcessClaim(os.getpid(), None, str(tmp_path / "link")))
 
 
 def test_broker_process_without_lock_is_rejected() -> None:
@@ -74,14 +74,14 @@ def test_broker_process_with_reused_pid_is_rejected(data: Path) -> None:
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     with VerifiedBroker(os.getpid()) as process, pytest.raises(NotABroker, match="belongs to another process now"):
-        process.require(Claim(os.getpid(), ticks - 1, str(data)))
+        process.require(ProcessClaim(os.getpid(), ticks - 1, str(data)))
 
 
 def test_broker_process_of_other_directory_is_rejected(data: Path, tmp_path: Path) -> None:
     with VerifiedBroker(os.getpid()) as process:
         for other in (tmp_path, tmp_path / "missing"):
             with pytest.raises(NotABroker, match="is another broker"):
-                process.require(Claim(os.getpid(), None, str(other)))
+                process.require(ProcessClaim(os.getpid(), None, str(other)))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_connections_leave_a_handler_that_ended_on_trial_at_once(rig: ProcessorR
     clients = [rig.connect() for _ in range(4)]
     child = child_of(rig)
     # Nobody had told it to leave: it died before its start was over.
-    child._take({"do": "detach", "peer": handler_id(1), "is_final": True}, None)
+    child._handle_message({"do": "detach", "peer": handler_id(1), "is_final": True}, None)
     for client in clients:
         client.send(framed(b"homely"))
     assert len(rig.handlers[0].take()) == 4, "without the look of once a second"
@@ -43,7 +43,7 @@ def test_connections_leave_a_handler_that_ended_on_trial_at_once(rig: ProcessorR
 
 def test_a_handler_that_died_keeps_its_connections_for_its_successor(rig: ProcessorRig) -> None:
     clients = [rig.connect() for _ in range(4)]
-    child_of(rig)._take({"do": "detach", "peer": handler_id(1), "is_final": False}, None)
+    child_of(rig)._handle_message({"do": "detach", "peer": handler_id(1), "is_final": False}, None)
     for client in clients:
         client.send(framed(b"homely"))
     assert len(rig.handlers[0].take()) == 2

@@ -193,7 +193,7 @@ def test_unreadable_checkpoint_leaves_the_marker_of_a_clean_stop(tmp_path: Path,
     assert str(tmp_path / name) in refusal(tmp_path)
     (tmp_path / name).rmdir()
     with ExitStack() as stack:
-        assert open_directory(stack, tmp_path).take_clean_stop()
+        assert open_directory(stack, tmp_path).remove_clean_marker()
 
 
 def test_lock_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_clean_stop_is_believed_once(tmp_path: Path, *, was_clean: bool) -> None
         checkpoints.write_clean_shutdown(OsFs(), tmp_path, 1)
     for expected in (was_clean, False):
         with ExitStack() as stack:
-            assert open_directory(stack, tmp_path).take_clean_stop() is expected
+            assert open_directory(stack, tmp_path).remove_clean_marker() is expected
 
 
 def test_who_only_opens_the_directory_leaves_the_marker_of_a_clean_stop(tmp_path: Path) -> None:
@@ -217,4 +217,4 @@ def test_who_only_opens_the_directory_leaves_the_marker_of_a_clean_stop(tmp_path
         open_directory(stack, tmp_path)
     alter_users(Config.build({"log.dirs": str(tmp_path)}), [])
     with ExitStack() as stack:
-        assert open_directory(stack, tmp_path).take_clean_stop()
+        assert open_directory(stack, tmp_path).remove_clean_marker()

@@ -95,7 +95,7 @@ def test_role_gets_what_is_its_own(
     regions: Regions, family: dict[str, Sibling], name: str, expected: list[str]
 ) -> None:
     with socket.socket() as listening:
-        regions.give_own(family[name], listening=listening.fileno())
+        regions.send_own_regions(family[name], listening=listening.fileno())
         messages = family[name].received()
     assert words(messages) == expected
     assert all((fd is None) == (message["do"] == "start") for message, fd in messages)
@@ -109,12 +109,12 @@ def test_successor_gets_the_same_eventfd_and_another_arena(
     processor = family["processor-0"]
     seen = []
     for _ in range(2):
-        regions.give_own(processor)
+        regions.send_own_regions(processor)
         fds = {message["do"]: fd for message, fd in processor.received()}
         os.eventfd_write(own := fds["eventfd"] or -1, 1)
         with Region.attach(own_copy(fds["arena"]), kind=RegionKind.ARENA) as arena:
             seen.append((os.fstat(own).st_ino, arena.generation, arena.payload_bytes))
-        regions.forget(processor.agent)
+        regions.release(processor.agent)
     assert seen[0][1] < seen[1][1]
     assert {each[2] for each in seen} == {2 * REQUEST_BYTES}
     eventfd = next(fd for fd in processor.received_fds if "eventfd" in os.readlink(f"/proc/self/fd/{fd}"))
@@ -191,7 +191,7 @@ def test_handler_is_given_the_processors_arena_before_the_link(
     regions: Regions, family: dict[str, Sibling]
 ) -> None:
     processor, handler = family["processor-0"], family["handler-0"]
-    regions.give_own(processor)
+    regions.send_own_regions(processor)
     (arena_fd,) = [fd for message, fd in processor.received() if message["do"] == "arena"]
     regions.connect(handler, processor)
     assert words(processor.received()) == ["peer_eventfd", "link"]
@@ -247,7 +247,7 @@ def test_child_that_has_just_died_is_reported_and_nothing_leaks(
 def test_nothing_is_left_after_close(family: dict[str, Sibling]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     regions = Regions(Config.build({"socket.request.max.bytes": REQUEST_BYTES}))
-    regions.give_own(family["processor-0"])
+    regions.send_own_regions(family["processor-0"])
     regions.connect(family["processor-0"], family["handler-0"])
     for sibling in family.values():
         sibling.received()

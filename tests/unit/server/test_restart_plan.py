@@ -130,7 +130,7 @@ def test_two_processors_share_one_transfer_pair_for_as_long_as_both_live() -> No
     planner.connect_migration(two, one)
     assert isinstance(pairs, FakeRegions)
     assert len(pairs.pairs) == 1
-    two.begin(0)  # Its successor.
+    two.reset(0)  # Its successor.
     one.migrations.discard(two.agent)  # As at each exit.
     planner.connect_migration(one, two)
     assert len(pairs.pairs) == 2
@@ -141,7 +141,7 @@ def test_role_that_leaves_while_it_waits_for_its_restart_is_not_started() -> Non
     role = planner.table.add(handler_id(0))
     planner.deaths(role, 0)
     assert planner.next_restart_ns() is not None
-    role.leave()
+    role.mark_leaving()
     assert planner.next_restart_ns() is None
     planner.restart_due()
 
@@ -177,7 +177,7 @@ def test_discarded_role_is_forgotten_for_good_by_who_heard_of_its_death_already(
         assert role.child.control.sent == [{"do": "detach", "peer": dead.agent, "is_final": True}]
     assert not user.migrations
     assert away.child is None
-    assert planner.regions.forgotten == [(dead.agent, True)]
+    assert planner.regions.released == [(dead.agent, True)]
     assert dead.agent not in planner.table
     assert planner.changes == 1, "what is shown has changed"
 
@@ -196,10 +196,10 @@ class FakeChild:
 class FakeRegions:
     def __init__(self) -> None:
         self.pairs: list[tuple[object, object]] = []
-        self.forgotten: list[tuple[AgentId, bool]] = []
+        self.released: list[tuple[AgentId, bool]] = []
 
-    def forget(self, agent: AgentId, *, is_final: bool = False) -> None:
-        self.forgotten.append((agent, is_final))
+    def release(self, agent: AgentId, *, is_final: bool = False) -> None:
+        self.released.append((agent, is_final))
 
     def connect_migration(self, one: object, other: object) -> None:
         self.pairs.append((one, other))

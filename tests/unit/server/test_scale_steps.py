@@ -16,7 +16,7 @@ from kproc.broker.role.roles import (
     handler_id,
     processor_id,
 )
-from kproc.broker.supervisor.scale import Steps, Wanted
+from kproc.broker.supervisor.scale import Steps, TargetState
 from tests.unit.server.scale_rig import Rig
 
 
@@ -227,7 +227,7 @@ def test_new_handlers_that_the_routing_table_cannot_name_leave_again(rig: Rig) -
 def test_change_that_reaches_nothing_is_not_begun_again_and_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(_wanted: Wanted) -> Steps:
+    def nothing(_wanted: TargetState) -> Steps:
         yield from ()
 
     monkeypatch.setattr(rig.scaler, "_change", nothing)
@@ -241,7 +241,7 @@ def test_steps_that_never_wait_leave_the_supervisor_its_loop(
 ) -> None:
     asked = 0
 
-    def endless(_wanted: Wanted) -> Steps:
+    def endless(_wanted: TargetState) -> Steps:
         nonlocal asked
         while True:
             asked += 1

@@ -16,7 +16,13 @@ import pytest
 
 from kproc.broker.ipc.fdpass import send_fd
 from kproc.broker.supervisor import status_window
-from kproc.broker.supervisor.status_window import WINDOW_PREFIX, Peer, StatusWindow, look_in, window_owner
+from kproc.broker.supervisor.status_window import (
+    WINDOW_PREFIX,
+    Peer,
+    StatusWindow,
+    request_status,
+    window_owner,
+)
 from kproc.cli.status_source import _windows
 
 ALL_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -52,7 +58,7 @@ def answering(name: str, answer: Callable[[], int]) -> Iterator[None]:
 def test_look_in_reads_sealed_json_object() -> None:
     name = f"kproc-test-{os.getpid()}"
     with answering(name, lambda: memfd(b'{"a": 1}')):
-        assert look_in(name, timeout_ms=10_000) == {"a": 1}
+        assert request_status(name, timeout_ms=10_000) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +76,7 @@ def test_look_in_reads_sealed_json_object() -> None:
 def test_look_in_rejects_anything_but_sealed_json(answer: Callable[[], int]) -> None:
     name = f"kproc-test-{os.getpid()}"
     with answering(name, answer):
-        assert look_in(name, timeout_ms=10_000) is None
+        assert request_status(name, timeout_ms=10_000) is None
 
 
 def test_look_in_rejects_file_on_disk(tmp_path: Path) -> None:
@@ -78,14 +84,14 @@ def test_look_in_rejects_file_on_disk(tmp_path: Path) -> None:
     name = f"kproc-test-{os.getpid()}"
     (tmp_path / "answer").write_bytes(b'{"a": 1}')
     with answering(name, lambda: os.open(tmp_path / "answer", os.O_RDONLY)):
-        assert look_in(name, timeout_ms=10_000) is None
+        assert request_status(name, timeout_ms=10_000) is None
 
 
 def test_look_in_rejects_answer_above_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_window, "ANSWER_BYTES_MAX", 8)
     name = f"kproc-test-{os.getpid()}"
     with answering(name, lambda: memfd(b'{"a": 12}')):
-        assert look_in(name, timeout_ms=10_000) is None
+        assert request_status(name, timeout_ms=10_000) is None
 
 
 def test_window_whose_name_is_bound_already_still_opens() -> None:
@@ -98,13 +104,13 @@ def test_window_whose_name_is_bound_already_still_opens() -> None:
             names = [name for name, pid in _windows(WINDOW_PREFIX) if pid == os.getpid()]
             [ours] = [name for name in names if window_owner(name) is not None]
             assert window_owner(ours) == Peer(os.getpid(), os.geteuid())
-            window.serve()  # The connection of window_owner, which has been closed.
-            window.serve()
-            thread = threading.Thread(target=lambda: found.append(look_in(ours, timeout_ms=10_000)))
+            window.respond()  # The connection of window_owner, which has been closed.
+            window.respond()
+            thread = threading.Thread(target=lambda: found.append(request_status(ours, timeout_ms=10_000)))
             found: list[dict[str, Any] | None] = []
             thread.start()
             while thread.is_alive():
-                window.serve()
+                window.respond()
             assert found == [status]
         finally:
             window.close()
@@ -143,7 +149,7 @@ def test_look_in_waits_for_place_in_full_backlog(monkeypatch: pytest.MonkeyPatch
             return true_select(*arguments)
 
         monkeypatch.setattr("kproc.broker.supervisor.status_window.select.select", wait)
-        thread = threading.Thread(target=lambda: found.append(look_in(name, timeout_ms=30_000)))
+        thread = threading.Thread(target=lambda: found.append(request_status(name, timeout_ms=30_000)))
         thread.start()
         assert has_waited.wait(10), found
         descriptor = memfd(b'{"a": 1}')
@@ -163,4 +169,4 @@ def test_look_in_full_backlog_ends_in_time() -> None:
         listening.bind(f"\0{name}")
         listening.listen(0)
         stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)).connect(f"\0{name}")
-        assert look_in(name, timeout_ms=50) is None
+        assert request_status(name, timeout_ms=50) is None

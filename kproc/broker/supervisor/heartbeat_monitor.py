@@ -1,4 +1,4 @@
-"""Pulse: detects roles that hang without dying, by the heartbeats in their rows of the slab.
+"""HeartbeatMonitor: detects roles that hang without dying, by the heartbeats in their rows of the slab.
 
 A busy role stores its row about ten times a second, an idle one twice. A role that does not is stopped (SIGSTOP, a
 debugger), stuck in a loop, or waits for a disk. `kproc status` reports it, and the log has one line when it begins to
@@ -18,14 +18,14 @@ from kproc.broker.supervisor.roles_table import Role
 
 logger = logging.getLogger(__name__)
 
-_LOOK_NS: Final = 500_000_000
+_CHECK_NS: Final = 500_000_000
 # If the supervisor's own loop did not run for this long, all processes may have been stopped, for example with the
 # host. Heartbeats from before then count as new.
 _GAP_NS: Final = 2_500_000_000
 
 
-class Pulse:
-    """Marks hung roles. One per supervisor, which calls `look` at every turn of its loop, at least once a second."""
+class HeartbeatMonitor:
+    """Marks hung roles. One per supervisor, which calls `check` at every turn of its loop, at least once a second."""
 
     def __init__(self, children: Children, *, on_change: Callable[[], None]) -> None:
         config = children.plan.config
@@ -37,17 +37,17 @@ class Pulse:
         self._next_ns = 0
         self._seen_ns = self._since_ns = self._clock.now_ns()
 
-    def look(self) -> None:
-        """Compare every ready role's last heartbeat with the clock, at most once per _LOOK_NS."""
+    def check(self) -> None:
+        """Compare every ready role's last heartbeat with the clock, at most once per _CHECK_NS."""
         now_ns = self._clock.now_ns()
         if now_ns < self._next_ns or not self._hung_ns:
             return
         if now_ns - self._seen_ns > _GAP_NS:
             self._since_ns = now_ns
-        self._next_ns, self._seen_ns = now_ns + _LOOK_NS, now_ns
+        self._next_ns, self._seen_ns = now_ns + _CHECK_NS, now_ns
         for role in self._children.table:
             if role.child is not None and role.is_ready:
-                self._look_at(role, now_ns)
+                self._check_role(role, now_ns)
 
     def silent(self, limit_ns: int) -> str | None:
         """Return a running role without a duty cycle for that long, or None.
@@ -66,7 +66,7 @@ class Pulse:
         beat_ns = self._children.regions.heartbeat_ns(role.agent)
         return now_ns - max(beat_ns, role.started_ns, self._since_ns)
 
-    def _look_at(self, role: Role, now_ns: int) -> None:
+    def _check_role(self, role: Role, now_ns: int) -> None:
         silent_ns = self._silent_ns(role, now_ns)
         was_hung = role.hung_ms > 0
         role.hung_ms = silent_ns // 1_000_000 if silent_ns >= self._hung_ns else 0
